@@ -1,0 +1,47 @@
+"""The frozen facts of one call: who calls, from where, and what they may do.
+
+A tool that wants them takes a parameter annotated `ToolContext`; it is filled in by the bus and is no argument of
+the tool. `system` is how a tool reaches the running product; programs that use a bus alone leave it out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Permission(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    EXEC = "exec"
+    NETWORK = "network"
+
+
+def permissions(names: object) -> frozenset[Permission]:
+    """The permissions of a list of words; `read`, `:read` and `":read"` are the same word."""
+    if not isinstance(names, list | tuple | set | frozenset):
+        raise TypeError(f"permissions are a list like [read, network], not {names!r}")
+    return frozenset(Permission(str(name).removeprefix(":")) for name in names)
+
+
+class System(Protocol):
+    """What the `ot` pack may ask of the running product. `ot.app` implements it."""
+
+    def catalogue(self) -> Mapping[str, Any]: ...
+    def packs(self) -> Mapping[str, list[str]]: ...
+    def health(self) -> dict[str, Any]: ...
+    async def reload(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    agent_id: str = "default"
+    agent_config: Mapping[str, Any] = field(default_factory=dict)
+    working_dir: Path = field(default_factory=Path.cwd)
+    permissions: frozenset[Permission] = frozenset()
+    sandbox: Mapping[str, Any] | None = None
+    budget_guard: Any = None
+    correlation_id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    system: System | None = None

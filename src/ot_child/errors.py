@@ -1,0 +1,127 @@
+"""The error tree: every way in which a call can be refused or can fail.
+
+It stands here, in the standard-library-only package, because cells and workers raise the same errors that the server
+does. The server imports it as `ot.errors`. Each class has a `type`, the word that REST bodies and logs use.
+
+    ToolError                     execution_error
+    ├── ToolNotFound              not_found           (an AttributeError, so that hasattr() works on packs)
+    ├── ArgumentError             validation_error    (a TypeError, as Python raises for a wrong call)
+    ├── PermissionDenied          permission_denied
+    ├── SandboxDenied             sandbox_denied
+    ├── BudgetExceeded            budget_exceeded
+    ├── ToolTimeout               timeout
+    ├── NetworkError              network
+    ├── HttpStatusError           http_status
+    ├── OutputInvalid             output_validation
+    ├── Cancelled                 cancelled
+    └── ConfigError               config_error
+"""
+
+import builtins
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class ToolError(Exception):
+    type: ClassVar[str] = "execution_error"
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}") from None
+
+
+class ToolNotFound(ToolError, AttributeError):
+    type = "not_found"
+
+
+class ArgumentError(ToolError, TypeError):
+    type = "validation_error"
+
+
+class PermissionDenied(ToolError):
+    type = "permission_denied"
+
+
+class SandboxDenied(ToolError):
+    type = "sandbox_denied"
+
+
+class BudgetExceeded(ToolError):
+    type = "budget_exceeded"
+
+
+class ToolTimeout(ToolError):
+    type = "timeout"
+
+
+class NetworkError(ToolError):
+    type = "network"
+
+
+class HttpStatusError(ToolError):
+    type = "http_status"
+
+
+class OutputInvalid(ToolError):
+    type = "output_validation"
+
+
+class Cancelled(ToolError):
+    type = "cancelled"
+
+
+class ConfigError(ToolError):
+    type = "config_error"
+
+
+TREE: dict[str, type[ToolError]] = {
+    cls.__name__: cls
+    for cls in (
+        ToolError, ToolNotFound, ArgumentError, PermissionDenied, SandboxDenied, BudgetExceeded, ToolTimeout,
+        NetworkError, HttpStatusError, OutputInvalid, Cancelled, ConfigError,
+    )
+}  # fmt: skip
+
+
+def error_type(error: BaseException) -> str:
+    return error.type if isinstance(error, ToolError) else ToolError.type
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """The error as data: `type` and `message` always, its class, and its own fields."""
+    fields = error.fields if isinstance(error, ToolError) else {}
+    return {**fields, "type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+
+
+def message_of(error: BaseException) -> str:
+    """What the error says. A hostile `__str__` may raise anything, even SystemExit."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - the object came from code that nobody trusts
+        return ""
+
+
+def restore(data: Mapping[str, Any]) -> Exception:
+    """The exception that `describe` wrote down; an unknown class comes back as a ToolError that names it."""
+    name, message = str(data.get("class", "")), str(data.get("message", ""))
+    fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
+    if name in TREE:
+        return TREE[name](message, **fields)
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        return _builtin(known, message)
+    return ToolError(f"{name}: {message}" if name else message, **fields)
+
+
+def _builtin(kind: type[Exception], message: str) -> Exception:
+    try:
+        return kind(message)
+    except TypeError:  # UnicodeDecodeError and its like want more than a message
+        return ToolError(f"{kind.__name__}: {message}")
