@@ -1,0 +1,68 @@
+"""The backend for functions in this process. Async ones run on the loop, others in a thread, so that none blocks another.
+
+Arguments arrive as data that fits the schema; where a parameter is annotated with something richer than data (a date, a
+path, a model), it is made of the data here.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio.to_thread
+
+from ot.context import ToolContext
+from ot.schema import PLAIN_TYPES, signature_of, takes_context
+from ot.tool import Tool
+
+THREADS = 64
+
+
+class PythonBackend:
+    """One function. `limiter` bounds the threads of all functions together; runs have threads of their own."""
+
+    def __init__(self, function: Callable[..., Any], limiter: anyio.CapacityLimiter | None = None) -> None:
+        self._function, self._limiter = function, limiter
+        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+
+    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        call = functools.partial(self._function, **self._convert(args), **self._context_argument(context))
+        if self._is_async:
+            return await call()
+        value = await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+        return await value if inspect.isawaitable(value) else value
+
+    def _convert(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {**args, **{name: make(args[name]) for name, make in self._converters.items() if name in args}}
+
+    def _context_argument(self, context: ToolContext) -> dict[str, Any]:
+        return {name: context for name in self._context_names}
+
+    @functools.cached_property
+    def _context_names(self) -> list[str]:
+        parameters = inspect.signature(self._function).parameters.values()
+        return [parameter.name for parameter in parameters if takes_context(parameter)]
+
+    @functools.cached_property
+    def _converters(self) -> dict[str, Callable[[Any], Any]]:
+        rich = {
+            name: parameter.annotation
+            for name, parameter in signature_of(self._function).parameters.items()
+            if not isinstance(parameter.annotation, str) and not _is_plain(parameter.annotation)
+        }
+        if not rich:
+            return {}
+        from pydantic import TypeAdapter
+
+        return {name: TypeAdapter(annotation).validate_python for name, annotation in rich.items()}
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether JSON data of this type is what the function wants already."""
+    inner = getattr(annotation, "__args__", ())
+    origin = getattr(annotation, "__origin__", annotation)
+    try:
+        known = origin in PLAIN_TYPES or (inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"})
+    except (TypeError, AttributeError):
+        return False
+    return bool(known) and all(isinstance(part, str | int | float) or _is_plain(part) for part in inner)

@@ -1,0 +1,111 @@
+"""Making a `Tool` of what people have: a function, or an object that keeps the contract of a tool.
+
+The contract: `name`, `permissions`, `call(params, context)`, and where it wants them `param_schema` and
+`validate_params(params)`, which raises or returns what is wrong. Each may be an attribute or a method.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+
+from ot.backends.python import PythonBackend
+from ot.context import ToolContext, permissions as permission_set
+from ot.docstring import description, example
+from ot.errors import ArgumentError, ToolError
+from ot.schema import ANY_OBJECT, JSON, Schema
+from ot.tool import Tool, declaration_of
+
+
+def as_tool(thing: object) -> Tool:
+    if isinstance(thing, Tool):
+        return thing
+    if inspect.isfunction(thing) or inspect.ismethod(thing):
+        return function_tool(thing)
+    if isinstance(thing, type):
+        raise ToolError(f"{thing.__name__} is a class: register an instance of it, {thing.__name__}()")
+    missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
+    if missing:
+        raise ToolError(
+            f"{type(thing).__name__} is no tool: it has no {' and no '.join(missing)}. "
+            "Register a function, or an object with name, permissions and call(params, context)."
+        )
+    return object_tool(thing)
+
+
+def function_tool(function: Callable[..., Any], name: str | None = None, **facts: Any) -> Tool:
+    """The tool that a function is; `@tool` may have said more about it."""
+    declared = declaration_of(function)
+    limiter: anyio.CapacityLimiter | None = facts.pop("limiter", None)
+    docstring = inspect.getdoc(function) or ""
+    given = {
+        "description": description(docstring),
+        "example": example(docstring),
+        "permissions": declared.permissions,
+        "returns": _returns(function),
+        **declared.options,
+        **facts,
+    }
+    return Tool(
+        name=name or declared.name or function.__name__,
+        backend=PythonBackend(function, limiter),
+        input=Schema.from_callable(function),
+        **given,
+    )
+
+
+def _returns(function: Callable[..., Any]) -> str:
+    annotation = inspect.signature(function).return_annotation
+    if annotation is inspect.Signature.empty:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("typing.", "")
+
+
+def object_tool(thing: Any) -> Tool:
+    schema = _value_of(thing, "param_schema", ANY_OBJECT)
+
+    async def call(params: Mapping[str, Any], context: ToolContext) -> Any:
+        if inspect.iscoroutinefunction(thing.call):
+            return await thing.call(dict(params), context)
+        return await anyio.to_thread.run_sync(thing.call, dict(params), context, abandon_on_cancel=True)
+
+    return Tool(
+        name=str(_value_of(thing, "name")),
+        backend=_ObjectBackend(call),
+        input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
+        description=inspect.getdoc(thing) or "",
+        permissions=permission_set(_value_of(thing, "permissions")),
+    )
+
+
+def _value_of(thing: object, part: str, default: Any = None) -> Any:
+    value = getattr(thing, part, default)
+    return value() if callable(value) else value
+
+
+class _ObjectBackend:
+    def __init__(self, call: Callable[[Mapping[str, Any], ToolContext], Any]) -> None:
+        self._call = call
+
+    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        return await self._call(args, context)
+
+
+class _ObjectSchema(Schema):
+    """The object's schema, and its own word on top of it."""
+
+    def __init__(self, schema: JSON, validate: Callable[[JSON], object] | None) -> None:
+        super().__init__(lambda: schema)
+        self._validate = validate
+
+    def check(self, args: JSON) -> JSON:
+        checked = super().check(args)
+        try:
+            problem = self._validate(checked) if self._validate else None
+        except ValueError as error:
+            raise ArgumentError(str(error)) from error
+        if isinstance(problem, str):
+            raise ArgumentError(problem)
+        return checked

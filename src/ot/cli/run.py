@@ -1,0 +1,48 @@
+"""Run Python code that calls tools, and print exactly what an MCP client would see."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ot.app import OneTool
+from ot.cli.opening import with_onetool
+from ot.errors import ToolError
+from ot.render import FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or - to read it from standard input")
+    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the code from a file")
+    parser.add_argument("--agent", default="default", metavar="NAME", help="run with the limits of this agent")
+    parser.add_argument("--format", choices=FORMATS, help="how the value is written")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON: {blocks, is_error}")
+
+
+def main(options: argparse.Namespace) -> int:
+    code = _code(options)
+    if options.format:
+        code = f"__format__ = {options.format!r}; {code}" if "\n" not in code else f"__format__ = {options.format!r}\n{code}"
+
+    async def run(app: OneTool) -> int:
+        answer = await app.run(code, agent=options.agent)
+        if options.json:
+            from ot.render import render
+
+            print(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json"))
+        else:
+            print(answer.text)
+        return int(answer.is_error)
+
+    return with_onetool(options, run)
+
+
+def _code(options: argparse.Namespace) -> str:
+    if (options.code is None) == (options.file is None):
+        raise ToolError("give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin")
+    try:
+        if options.file is not None:
+            text: str = options.file.read_text(encoding="utf-8")
+            return text
+        return sys.stdin.read() if options.code == "-" else str(options.code)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"the code cannot be read: {error}") from None

@@ -1,0 +1,38 @@
+"""List tools, all or those whose name contains PATTERN."""
+
+import argparse
+
+from ot.app import OneTool
+from ot.cli.opening import with_onetool
+from ot.render import render
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of a name")
+    parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="how much of each")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    async def show(app: OneTool) -> int:
+        arguments = {"pattern": options.pattern, "info": options.info}
+        found = (await app.bus.call_tool("ot.tools", arguments, app.context())).unwrap()
+        print(render(found, "json") if options.json else _text(found, options.pattern))
+        return 0
+
+    return with_onetool(options, show)
+
+
+def _text(found: list[object], pattern: str) -> str:
+    if not found:
+        return f"No tool has {pattern!r} in its name. `onetool tools` lists all."
+    lines = [f"{entry['name']:24} {entry['description']}" if _is_brief(entry) else _plain(entry) for entry in found]
+    return "\n".join(lines)
+
+
+def _is_brief(entry: object) -> bool:
+    return isinstance(entry, dict) and "signature" not in entry
+
+
+def _plain(entry: object) -> str:
+    return entry if isinstance(entry, str) else render(entry, "yml_h") + "\n"

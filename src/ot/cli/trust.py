@@ -1,0 +1,28 @@
+"""Let this folder's .onetool/ take effect: its servers, agents and extension tools may run from now on."""
+
+import argparse
+import os
+from pathlib import Path
+
+from ot.config.trust import trust
+from ot.errors import ToolError
+from ot.paths import Folders, find_folders
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser
+
+
+def main(options: argparse.Namespace) -> int:
+    folders = project_folders(options)
+    assert folders.project is not None
+    trust(folders.project, folders.user)
+    print(f"{folders.project} is trusted. `onetool untrust` takes that back; a change of servers, agents or rights asks again.")
+    return 0
+
+
+def project_folders(options: argparse.Namespace) -> Folders:
+    folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
+    if folders.project is None:
+        raise ToolError(f"there is no .onetool folder in {folders.working_dir} to trust")
+    return folders

@@ -1,0 +1,414 @@
+"""Files and variables, put together in layers into one checked `Settings`.
+
+Defaults < the user's folder < the project's folder < `ONETOOL_<SECTION>__<KEY>`. Mappings merge key by key,
+lists replace. All that is wrong is reported at once, by file and line, never with a secret in it. The keys
+themselves are `ot.config.model`, the folders that count `ot.paths` and `ot.config.trust`. It writes nothing.
+"""
+
+import json
+import os
+import re
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ot import paths, yaml12
+from ot.config.model import Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
+from ot.config.trust import Verdict, judge
+from ot.errors import ConfigError
+from ot.paths import Folders
+
+_PREFIX = "ONETOOL_"
+_NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_TRUST"})
+# Text that a model reads must never receive a secret.
+_TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_INSIDE_REFERENCE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_PLACE = re.compile(r"(.+?):([0-9]+): ")
+_CLOSE_ENOUGH = 70
+
+_WHOLE, _NUMBER, _SWITCH = "must be a whole number", "must be a number", "must be true or false"
+_LIST, _MAPPING = "must be a list like [a, b]", "must be a mapping, `key: value`"
+_ECHOING_PHRASES = {
+    "literal_error": "must be {expected}",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "finite_number": "must be a finite number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _WHOLE),
+    **dict.fromkeys(("float_type", "float_parsing"), _NUMBER),
+    **dict.fromkeys(("bool_type", "bool_parsing"), _SWITCH),
+}
+_PHRASES = {
+    "missing": "is missing",
+    "string_type": "must be text; put it in quotes",
+    "string_too_short": "must not be empty",
+    "tuple_type": _LIST,
+    **dict.fromkeys(("mapping_type", "dict_type", "model_type", "model_attributes_type"), _MAPPING),
+    "value_error": "{error}",
+    **_ECHOING_PHRASES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings = field(repr=False)
+    secrets: Mapping[str, str] = field(repr=False)
+    problems: tuple[str, ...]
+    files: tuple[Path, ...]
+    folders: Folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one file or one variable says, as a piece of the whole, and where in it a key stands."""
+
+    data: Mapping[str, Any]
+    where: Callable[[Loc], str]
+    folder: Path
+
+
+def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
+    """The configuration in force. `trust`, where given, is the person's answer; else the store is asked."""
+    folders, problems = _judged(folders, env, trust)
+    reader = _Reader(folders)
+    secrets = reader.secrets()
+    whole = _Whole(reader.parts(), reader.errors)
+    notes = whole.override(env, folders.working_dir)
+    filled = whole.filled(ChainMap(secrets, dict(env)), reader.secrets_are_whole)
+    settings = whole.checked(_with_placed_tools_dir(filled, whole, folders))
+    if settings is None or whole.errors:
+        raise ConfigError("\n".join(sorted(set(whole.errors), key=_place_in_message)))
+    return Loaded(settings, secrets, (*problems, *notes), tuple(reader.files), folders)
+
+
+def _place_in_message(message: str) -> tuple[str, int, str]:
+    """Messages in the order in which a person will mend the lines."""
+    place = _PLACE.match(message)
+    return (place[1], int(place[2]), message) if place else (message, 0, message)
+
+
+def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, tuple[str, ...]]:
+    if folders.project is None or folders.trusted:
+        return folders, ()
+    verdict = judge(folders.project, folders.user, env) if trust is None else Verdict(trust)
+    if verdict.trusted:
+        return replace(folders, trusted=True), verdict.problems
+    return replace(folders, project=None), verdict.problems
+
+
+class _Reader:
+    """The files of all folders that count. What cannot be read is noted, and reading goes on."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self.errors: list[str] = []
+        self.files: list[Path] = []
+        self.secrets_are_whole = True
+        if not folders.working_dir.is_dir():
+            self.errors.append(f"{folders.working_dir}: the working folder is no folder; check OT_CWD")
+
+    def secrets(self) -> dict[str, str]:
+        before = len(self.errors)
+        found = {name: text for folder in self._folders.layers for name, text in self._secrets_of(folder)}
+        self.secrets_are_whole = len(self.errors) == before
+        return found
+
+    def parts(self) -> list[_Part]:
+        return [part for folder in self._folders.layers for part in self._parts_of(folder)]
+
+    def _mapping(self, path: Path, *, typed: bool = True) -> yaml12.Document | None:
+        try:
+            document = yaml12.read_file(path, typed=typed)
+        except FileNotFoundError:
+            if path == self._folders.config_file:
+                self.errors.append(f"{path}: there is no such file; check --config and ONETOOL_CONFIG")
+            return None
+        except ConfigError as error:
+            self.errors.append(str(error))
+            return None
+        self.files.append(path)
+        if document.data is None or isinstance(document.data, dict):
+            return document
+        self.errors.append(f"{path}:{document.line()}: the file must hold `key: value` lines")
+        return None
+
+    def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
+        path = folder / paths.SECRETS
+        if _is_open_to_others(path):
+            self.errors.append(f"{path}: others can read the secrets; type `chmod 600 {path}`")
+            return
+        if (document := self._mapping(path, typed=False)) is None:
+            return
+        for name, text in (document.data or {}).items():
+            if reason := _wrong_with_secret(name, text):
+                self.errors.append(f"{path}:{document.line((name,))}: {reason}")
+            else:
+                yield name, text
+
+    def _parts_of(self, folder: Path) -> Iterator[_Part]:
+        inline = self._mapping(self._folders.config_of(folder))
+        if prompts := self._mapping(folder / paths.PROMPTS):
+            yield _part(prompts, ("prompts",), folder)
+        yield from self._agents(folder, _inline_agents(inline))
+        if inline:
+            yield _part(inline, (), folder)
+
+    def _agents(self, folder: Path, taken: dict[str, str]) -> Iterator[_Part]:
+        for path in paths.agent_files(folder):
+            if (document := self._mapping(path)) is None:
+                continue
+            name = (document.data or {}).get("name") or path.stem
+            place = f"{path}:{document.line(('name',))}"
+            if not isinstance(name, str):
+                self.errors.append(f"{place}: name must be text; put it in quotes")
+                continue
+            if name in taken:
+                self.errors.append(f"{place}: the agent {_shown(name)} is in {taken[name]} already; keep one")
+            taken[name] = place
+            yield _part(document, ("agents", name), folder, leave_out="name")
+
+
+def _is_open_to_others(path: Path) -> bool:
+    try:
+        return os.name == "posix" and bool(path.stat().st_mode & 0o077)
+    except OSError:  # whatever is wrong with the file, reading it will say so
+        return False
+
+
+def _wrong_with_secret(name: str, text: Any) -> str | None:
+    if not _NAME.fullmatch(name):
+        return f"{_shown(name)} is no name for a secret; take letters, digits and _"
+    if not isinstance(text, str) or not text:
+        return f"{name} must be one text, not {'empty' if text == '' else 'a list or a mapping'}"
+    return None
+
+
+def _inline_agents(document: yaml12.Document | None) -> dict[str, str]:
+    agents = (document.data or {}).get("agents") if document else None
+    if document is None or not isinstance(agents, dict):
+        return {}
+    return {name: f"{document.source}:{document.line(('agents', name))}" for name in agents}
+
+
+def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: str = "") -> _Part:
+    data: Any = {key: value for key, value in (document.data or {}).items() if key != leave_out}
+    for key in reversed(prefix):
+        data = {key: data}
+    return _Part(data, lambda loc: f"{document.source}:{document.line(loc[len(prefix) :])}", folder)
+
+
+class _Whole:
+    """All parts together. `errors` collects what is wrong with them."""
+
+    def __init__(self, parts: list[_Part], errors: list[str]) -> None:
+        self.errors = errors
+        self._parts = parts
+        self._raw = _merged(part.data for part in parts)
+        self._unfilled: set[Loc] = set()
+
+    def override(self, env: Mapping[str, str], folder: Path) -> list[str]:
+        """Put variables on top; what is left to say about those that are no settings comes back."""
+        notes: list[str] = []
+        for name in sorted(env):
+            if name.startswith(_PREFIX) and name not in _NO_OVERRIDES:
+                self._override(name, env[name], folder, notes)
+        self._raw = _merged(part.data for part in self._parts)
+        return notes
+
+    def _override(self, name: str, text: str, folder: Path, notes: list[str]) -> None:
+        segments = name.removeprefix(_PREFIX).split("__")
+        place = f"environment variable {name}"
+        try:
+            loc = _spelt(segments, self._raw)
+            data: Any = yaml12.read(text, place).data if text.strip() else text
+        except KeyError as error:
+            # Only the form with two underscores is ours alone; another program may use a name like ONETOOL_X.
+            (self.errors if len(segments) > 1 else notes).append(f"{place}: {error.args[0]}")
+        except ConfigError as error:
+            self.errors.append(str(error))
+        else:
+            for key in reversed(loc):
+                data = {key: data}
+            self._parts.append(_Part(data, lambda _: place, folder))
+
+    def filled(self, values: Mapping[str, str], complain_of_missing: bool) -> dict[str, Any]:
+        def value_of(reference: re.Match[str], loc: Loc) -> str:
+            try:
+                return _referenced(reference, values)
+            except KeyError as error:
+                self._unfilled.add(loc)
+                if complain_of_missing:
+                    self._complain(loc, error.args[0])
+                return ""
+
+        return {
+            key: value if key in _TEXT_FOR_MODELS else _filled(value, (key,), value_of)
+            for key, value in self._raw.items()
+        }
+
+    def checked(self, data: dict[str, Any]) -> Settings | None:
+        try:
+            settings = Settings.model_validate(data)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+            for one in found:
+                if one["loc"] not in self._unfilled:
+                    self._complain(one["loc"], self._phrase(one["type"], one["loc"], one))
+            return None
+        for loc, reason in contradictions(settings):
+            self._complain(loc, reason)
+        return settings
+
+    def part_of(self, loc: Loc) -> _Part | None:
+        """The part that had the last word about a key, or about the nearest thing around it."""
+        return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
+
+    def _complain(self, loc: Loc, reason: str) -> None:
+        part = self.part_of(loc)
+        self.errors.append(f"{part.where(loc) if part else 'the configuration'}: {_dotted(loc)} {reason}")
+
+    def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> str:
+        if kind == "extra_forbidden":
+            return _unknown(str(loc[-1]), known_keys(kind_at(loc[:-1])))
+        phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else str(error["msg"])
+        # Before filling in: what a person wrote may be shown, what a secret held may not.
+        value = _value_at(self._raw, loc)
+        echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
+        return f"{phrase}, not {_shown(value)}" if echo else phrase
+
+
+def _merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for layer in layers:
+        whole = _over(whole, layer)
+    return whole
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            result[key] = _over(old, value)
+        elif not (isinstance(old, dict) and value is None):  # `servers:` and nothing more takes nothing away
+            result[key] = value
+    return result
+
+
+def _spelt(segments: list[str], tree: Any) -> Loc:
+    """The path that a variable's name means, whatever the case of its letters."""
+    loc: list[str] = []
+    kind: Any = Settings
+    for segment in segments:
+        there = list(tree) if isinstance(tree, dict) else []
+        spelling = _spelling(segment, [*known_keys(kind), *there])
+        if spelling is None and not takes_any_key(kind):
+            raise KeyError(
+                f"{'.'.join([*loc, segment.lower()])} {_unknown(segment.lower(), known_keys(kind))}"
+            )
+        # The names of a program's variables keep their case; all else in the file is written small.
+        name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
+        loc.append(name)
+        kind = kind_under(kind, name)
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tuple(loc)
+
+
+def _spelling(segment: str, keys: list[str]) -> str | None:
+    return next((key for key in keys if key.casefold() == segment.casefold()), None)
+
+
+def _filled(value: Any, loc: Loc, value_of: Callable[[re.Match[str], Loc], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(inner, (*loc, key), value_of) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, (*loc, index), value_of) for index, inner in enumerate(value)]
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda reference: value_of(reference, loc), value)
+    return value
+
+
+def _referenced(reference: re.Match[str], values: Mapping[str, str]) -> str:
+    if reference[0] == "$${":
+        return "${"
+    inside = _INSIDE_REFERENCE.fullmatch(reference[1])
+    if inside is None or not reference[2]:
+        raise KeyError("holds a ${ that starts no ${NAME}; write $${ for the two characters themselves")
+    name, default = inside.groups()
+    if name in values and (values[name] or default is None):
+        return values[name]
+    if default is None:
+        raise KeyError(
+            f"needs {name}; put it into secrets.yaml or the environment, or write ${{{name}:-default}}"
+        )
+    return str(default)
+
+
+def _with_placed_tools_dir(data: dict[str, Any], whole: _Whole, folders: Folders) -> dict[str, Any]:
+    """Paths start at the folder of the file that names them; after merging nobody knows that any more."""
+    part, entries = whole.part_of(("tools_dir",)), data.get("tools_dir")
+    if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        return data
+    placed = [str(paths.placed(entry, part.folder, folders.home)) if entry else entry for entry in entries]
+    return {**data, "tools_dir": placed}
+
+
+def _depth(data: Any, loc: Loc) -> int:
+    """How many steps of a path lead somewhere."""
+    for depth, key in enumerate(loc):
+        if not _holds(data, key):
+            return depth
+        data = data[key]
+    return len(loc)
+
+
+def _holds(data: Any, key: str | int) -> bool:
+    if isinstance(data, dict):
+        return key in data
+    return isinstance(data, list) and isinstance(key, int) and key < len(data)
+
+
+def _value_at(data: Any, loc: Loc) -> Any:
+    for key in loc:
+        data = data[key] if _holds(data, key) else None
+    return data
+
+
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    if not known:
+        return "is unknown: nothing can stand there"
+    nearest = _nearest(key, known)
+    advice = f"did you mean {nearest}?" if nearest else f"known here: {', '.join(known)}"
+    return f"is an unknown key; {advice}"
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str | None:
+    from rapidfuzz import fuzz, process
+
+    found = process.extractOne(key, known, scorer=fuzz.ratio, processor=_plain, score_cutoff=_CLOSE_ENOUGH)
+    return None if found is None else str(found[0])
+
+
+def _plain(key: str) -> str:
+    return key.casefold().replace("_", "").replace("-", "")
+
+
+def _dotted(loc: Loc) -> str:
+    return "".join(_step(key) for key in loc).removeprefix(".")
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}" if re.fullmatch(r"[\w-]{1,60}", key) else f"[{_shown(key)}]"
+
+
+def _shown(value: Any) -> str:
+    """A value as one short line of a message."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - the length of a glance

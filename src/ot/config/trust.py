@@ -1,0 +1,157 @@
+"""Which project folders a person trusts, and whether what they looked at is still what lies there.
+
+A trusted folder is remembered with a fingerprint of all in it that can run code or grant rights. What only
+changes how things look is left out, and so is the inside of extension files: a person edits those all day.
+Whether the configuration is right is not asked here.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ot import paths, yaml12
+from ot.errors import ConfigError
+
+STORE = "trust.json"
+PRESENTATIONAL = frozenset({"aliases", "snippets", "prompts", "output", "stats", "docs_url", "log_level"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    trusted: bool
+    problems: tuple[str, ...] = ()
+
+
+def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool:
+    return judge(project, user_folder, env).trusted
+
+
+def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
+    """Whether a project folder may be used and, where it may not, what to tell the person."""
+    if env.get("ONETOOL_TRUST") == "1" or _key(project) == _key(user_folder):
+        return Verdict(trusted=True)
+    known, problems = _read_store(user_folder)
+    # Nothing of a folder that nobody vouched for is read, not even to compare it.
+    if _key(project) not in known:
+        return Verdict(False, (*problems, f"{project} is not trusted and was ignored: {_advice(project)}"))
+    if known[_key(project)] != fingerprint(project, user_folder.parent):
+        reason = "has changed since it was trusted (servers, agents, rights or new extension files)"
+        return Verdict(False, (f"{project} {reason} and was ignored: {_advice(project)}",))
+    return Verdict(trusted=True)
+
+
+def trust(project: Path, user_folder: Path) -> None:
+    with _locked(user_folder):
+        known, _ = _read_store(user_folder)
+        _write_store(user_folder, {**known, _key(project): fingerprint(project, user_folder.parent)})
+
+
+def untrust(project: Path, user_folder: Path) -> bool:
+    """Forget the folder; False where it was not known."""
+    with _locked(user_folder):
+        known, _ = _read_store(user_folder)
+        if known.pop(_key(project), None) is None:
+            return False
+        _write_store(user_folder, known)
+        return True
+
+
+def fingerprint(project: Path, home: Path) -> str:
+    config = _content(project / paths.CONFIG)
+    facts = {
+        "config": _without_presentation(config),
+        "agents": {file.name: _content(file) for file in paths.agent_files(project)},
+        "extensions": [_names_in(tools) for tools in _tools_folders(config, project, home)],
+    }
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _content(path: Path) -> Any:
+    try:
+        return yaml12.read_file(path).data
+    except FileNotFoundError:
+        return None
+    except ConfigError as error:  # it cannot be loaded as it is, and once mended it counts as changed
+        return f"unreadable: {error}"
+
+
+def _without_presentation(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    return {key: value for key, value in config.items() if key not in PRESENTATIONAL}
+
+
+def _tools_folders(config: Any, project: Path, home: Path) -> Iterator[Path]:
+    yield project / "tools"
+    more = config.get("tools_dir") if isinstance(config, dict) else None
+    for folder in more if isinstance(more, list) else []:
+        yield paths.placed(str(folder), project, home)
+
+
+def _names_in(tools: Path) -> list[str]:
+    return [str(file.relative_to(tools)) for file in paths.extension_files(tools)]
+
+
+def _key(folder: Path) -> str:
+    return os.path.realpath(folder)
+
+
+def _advice(project: Path) -> str:
+    return f"look at what it holds, then type `onetool trust` in {project.parent}"
+
+
+def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    path = user_folder / STORE
+    try:
+        known = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, ()
+    except (OSError, ValueError, RecursionError):
+        known = None
+    if isinstance(known, dict) and all(isinstance(value, str) for value in known.values()):
+        return known, ()
+    return {}, (
+        f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",
+    )
+
+
+def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=STORE, dir=user_folder)  # readable by its owner only
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(known, file, indent=2, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(user_folder / STORE)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _locked(user_folder: Path) -> Iterator[None]:
+    """Only one process at a time changes the store; the kernel lets go of the lock when a process dies."""
+    user_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (user_folder / f"{STORE}.lock").open("a") as file:
+        _wait_for(file.fileno())
+        yield
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait_for(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+
+else:
+    import fcntl
+
+    def _wait_for(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,109 @@
+"""The log: one JSON line a span, redacted, written by a thread of its own so that nobody waits for the disk.
+
+A `span` is something that takes time and ends well or badly: name, milliseconds, status, error type, correlation id, and
+fields of its own. A log that cannot be written says so in `problem` and is otherwise silent: it never fails a call.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ot.errors import error_type
+
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
+ROTATE_BYTES = 10 << 20
+REDACTED = "[REDACTED]"
+SHORTEST_SECRET = 4  # a shorter one would redact half the text
+STOP: None = None
+
+
+def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
+    """A function that takes these values out of a text, plain and as JSON writes them."""
+    import json
+
+    known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+    forms = sorted(known | {json.dumps(secret)[1:-1] for secret in known}, key=len, reverse=True)
+
+    def redact(text: str) -> str:
+        for form in forms:
+            text = text.replace(form, REDACTED)
+        return text
+
+    return redact
+
+
+class Log:
+    def __init__(
+        self, file: Path | None = None, level: str = "INFO", redact: Callable[[str], str] = lambda text: text
+    ) -> None:
+        self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.problem: str | None = None
+
+    def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
+        if self._file is None or LEVELS[level] < self._level:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="onetool-log", daemon=True)
+            self._thread.start()
+        self._lines.put({"time": datetime.now(UTC).isoformat(), "level": level, "name": name, **fields})
+
+    @contextlib.contextmanager
+    def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Measure the block; what it puts into the dictionary is logged with it."""
+        started = time.perf_counter()
+        try:
+            yield fields
+        except BaseException as error:
+            self.ended(name, started, error_type(error) if isinstance(error, Exception) else "cancelled", fields)
+            raise
+        self.ended(name, started, fields.pop("error", None), fields)
+
+    def ended(self, name: str, started: float, error: str | None, fields: dict[str, Any]) -> None:
+        duration = round((time.perf_counter() - started) * 1000, 3)
+        outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
+        self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration, **outcome, **fields)
+
+    def close(self) -> None:
+        """Write what is left, and stop."""
+        if self._thread is not None:
+            self._lines.put(STOP)
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        running = True
+        while running:
+            batch = [self._lines.get()]
+            while not self._lines.empty():
+                batch.append(self._lines.get())
+            running = STOP not in batch
+            try:
+                self._write([line for line in batch if line is not STOP])
+                self.problem = None
+            except OSError as error:
+                self.problem = f"the log cannot be written: {error}"
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        import orjson
+
+        assert self._file is not None
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._rotate(self._file)
+        with self._file.open("a", encoding="utf-8") as file:
+            for line in lines:
+                file.write(self._redact(orjson.dumps(line, default=str).decode("utf-8", "replace")) + "\n")
+
+    @staticmethod
+    def _rotate(file: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_size > ROTATE_BYTES:
+                file.replace(file.with_name(file.name + ".1"))

@@ -1,0 +1,288 @@
+"""The cells that wait and the cells that run. Each runs once; a new one is started before it is needed.
+
+It gives a run a fresh process, bounds it in time, output and disk, and makes sure that it is gone afterwards, however the
+run ended. What the code may ask for while it runs is the business of the `Host` that comes with the run.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio.to_thread
+
+from ot.errors import ToolError, ToolTimeout
+from ot.runner.channel import Channel, ChannelClosed
+from ot.runner.launch import Launcher, launcher_for
+from ot.tool import Result
+from ot_child.scratch import larger_than
+
+FULL_SANDBOX = ("landlock", "seccomp")
+GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
+LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
+DISK_CHECK_SECONDS = 0.5
+START_SECONDS = 30
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    timeout: float = 120
+    memory_mb: int = 512
+    max_output_bytes: int = 104_857_600
+    isolation: str = "auto"
+    cells: int = 2
+    at_once: int = 128
+
+
+class Host(Protocol):
+    """What stands behind a run: it answers what the code asks for and takes what it prints."""
+
+    async def request(self, method: str, params: dict[str, Any]) -> Result: ...
+    def output(self, text: str) -> None: ...
+
+
+@dataclass(eq=False)
+class Cell:
+    ident: int
+    ready: asyncio.Future[list[str]]
+    gone: asyncio.Future[int | None]
+    channel: Channel | None = None
+    host: Host | None = None
+    verdict: Exception | None = None  # why it was killed, where it was
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
+
+    async def request(self, method: str, params: dict[str, Any]) -> Result:
+        if self.host is None:
+            return Result(ok=False, error=ToolError("no run is under way"))
+        return await self.host.request(method, params)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        if method == "ready" and not self.ready.done():
+            self.ready.set_result(list(params["layers"]))
+        elif method == "output" and self.host is not None:
+            try:
+                self.host.output(str(params["text"]))
+            except ToolError as error:
+                self.on_excess(self, error)
+
+
+class Cells:
+    """`async with Cells(limits) as cells: await cells.run(params, host)`."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        on_stray: Callable[[str], None] = lambda _text: None,
+        make_launcher: Callable[..., Launcher] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._make_launcher = make_launcher or launcher_for(sys.platform)
+        self._on_stray = on_stray
+        self._stray_tail = ""
+        self._waiting: deque[Cell] = deque()
+        self._cells: dict[int, Cell] = {}
+        self._last_id = 0
+        self._starting: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._layers: list[str] | None = None
+        self._launcher = self._make_launcher(self._options(), self._on_gone, self._stray)
+
+    async def __aenter__(self) -> "Cells":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._starting:
+            task.cancel()
+        for cell in list(self._cells.values()):
+            self._end(cell)
+        await self._launcher.close()
+
+    async def retire(self) -> None:
+        """Let the runs that are under way end, then close."""
+        for _ in range(self._limits.at_once):
+            await self._slots.acquire()
+        await self.__aexit__()
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    async def run(self, params: dict[str, Any], host: Host, timeout: float | None = None) -> dict[str, Any]:
+        """Run the code of `params` in a fresh cell; its answer, or the error that says what became of it."""
+        seconds = timeout or self._limits.timeout
+        async with self._slots:
+            cell = await self._take()
+            cell.host = host
+            assert cell.channel is not None
+            bounds = {"timeout": seconds, "max_output": self._limits.max_output_bytes}
+            try:
+                answer = cell.channel.request("run", {**params, **bounds})
+                self.warm_up()
+                self._bound(cell, seconds)
+                return await self._answer(cell, answer)
+            finally:
+                self._end(cell)
+
+    async def _answer(self, cell: Cell, answer: asyncio.Future[Any]) -> dict[str, Any]:
+        try:
+            result: dict[str, Any] = await answer
+        except ChannelClosed as closed:
+            raise cell.verdict or await self._autopsy(cell, str(closed)) from None
+        return result
+
+    async def _autopsy(self, cell: Cell, reason: str) -> ToolError:
+        self._launcher.kill(cell.ident)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(cell.gone), 1)
+        status = cell.gone.result() if cell.gone.done() else None
+        return ToolError(f"the run ended without an answer: {reason or _death(status)}")
+
+    def _bound(self, cell: Cell, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        late = ToolTimeout(f"the run took longer than {seconds:g} s and was ended")
+        cell.timers.append(loop.call_later(seconds + GRACE_SECONDS, self.kill, cell, late))
+        cell.timers.append(loop.call_later(DISK_CHECK_SECONDS, self._check_disk, cell))
+
+    def _check_disk(self, cell: Cell) -> None:
+        async def check() -> None:
+            limit = self._limits.max_output_bytes
+            scratch = self._launcher.scratch(cell.ident)
+            if await anyio.to_thread.run_sync(larger_than, scratch, limit):
+                self.kill(cell, ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"))
+
+        if cell.ident in self._cells and not cell.gone.done():
+            self._in_background(check())
+            cell.timers.append(asyncio.get_running_loop().call_later(DISK_CHECK_SECONDS, self._check_disk, cell))
+
+    def kill(self, cell: Cell, verdict: Exception) -> None:
+        cell.verdict = cell.verdict or verdict
+        self._launcher.kill(cell.ident)
+        if cell.channel is not None:
+            cell.channel.close(str(verdict))
+
+    def _end(self, cell: Cell) -> None:
+        """A cell that answered leaves by itself; one that does not, or that was cut off, is made to."""
+        answered = cell.verdict is None and cell.channel is not None and not cell.channel.busy
+        for timer in cell.timers:
+            timer.cancel()
+        if cell.channel is not None:
+            cell.channel.close()
+        self._cells.pop(cell.ident, None)
+        if answered:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
+        else:
+            self._launcher.kill(cell.ident)
+
+    # --- cells that wait -------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Have as many cells waiting as there should be. Returns at once."""
+        while len(self._waiting) < max(1, self._limits.cells):
+            self._waiting.append(self._new())
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """What is really in force, as far as cells have told."""
+        layers = self._layers
+        sandbox = "not started yet" if layers is None else "+".join(layers) or "process-only"
+        return {"cells": self._launcher.kind, "sandbox": sandbox}
+
+    async def probe(self) -> dict[str, str]:
+        """The same, after making sure that there is a cell to tell."""
+        if self._layers is None:
+            self.warm_up()
+            with contextlib.suppress(ToolError):
+                await self._readied(self._waiting[0])
+        return self.isolation
+
+    async def _take(self) -> Cell:
+        for attempt in range(ATTEMPTS):
+            self.warm_up()
+            cell = self._waiting.popleft()
+            try:
+                return await self._readied(cell)
+            except ToolError:
+                self._end(cell)
+                if attempt == ATTEMPTS - 1 or self._refused():
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _readied(self, cell: Cell) -> Cell:
+        try:
+            self._layers = await asyncio.wait_for(asyncio.shield(cell.ready), START_SECONDS)
+        except TimeoutError:
+            raise ToolError(f"no cell was ready within {START_SECONDS} s") from None
+        if self._refused():
+            missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
+            raise ToolError(
+                f"execution.isolation is 'require', but this machine has no {missing}. "
+                "Set execution.isolation to 'auto' to run with what there is."
+            )
+        return cell
+
+    def _refused(self) -> bool:
+        complete = self._layers is None or all(layer in self._layers for layer in FULL_SANDBOX)
+        return self._limits.isolation == "require" and not complete
+
+    def _new(self) -> Cell:
+        loop = asyncio.get_running_loop()
+        self._last_id += 1
+        cell = Cell(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
+        self._cells[cell.ident] = cell
+        self._in_background(self._start(cell))
+        return cell
+
+    async def _start(self, cell: Cell) -> None:
+        cell.channel = Channel(self._limits.max_output_bytes + (1 << 16), cell.request, cell.notify)
+        try:
+            await self._launcher.start(cell.ident, cell.channel)
+        except (OSError, ToolError) as error:
+            self._fail_start(cell, str(error))
+        cell.channel.closed.add_done_callback(lambda closed: self._fail_start(cell, closed.result()))
+
+    def _fail_start(self, cell: Cell, reason: str) -> None:
+        if not cell.ready.done():
+            tail = f" {self._stray_tail}" if self._stray_tail else ""
+            cell.ready.set_exception(ToolError(f"a cell could not be started. {reason}{tail}".strip()))
+            cell.ready.exception()  # nobody may be waiting for it
+            if cell in self._waiting:
+                self._waiting.remove(cell)
+
+    def _on_gone(self, ident: int, status: int | None) -> None:
+        cell = self._cells.get(ident)
+        if cell is not None and not cell.gone.done():
+            cell.gone.set_result(status)
+            if cell.channel is not None:
+                cell.channel.close()
+
+    def _stray(self, text: str) -> None:
+        self._stray_tail = text[-500:]
+        self._on_stray(text)
+
+    def _in_background(self, coroutine: Any) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    def _options(self) -> dict[str, Any]:
+        limits = self._limits
+        return {
+            "memory_bytes": limits.memory_mb << 20,
+            "file_bytes": limits.max_output_bytes,
+            "cpu_seconds": int(limits.timeout) + 5,
+            "isolation": limits.isolation,
+        }
+
+
+def _death(status: int | None) -> str:
+    if status is None:
+        return "its process is gone"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-status).name
+            return f"its process was ended by {name}" + (" (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else "")
+    return f"its process ended itself with status {status}"

@@ -1,0 +1,136 @@
+"""The server's end of the line protocol that cells and workers speak: JSON-RPC 2.0, one object a line, both directions.
+
+It never trusts what it reads: a line over the limit, or one that is no JSON-RPC, ends the conversation. It starts no
+process and knows nothing of runs; `on_request` and `on_notify` say what the other end may ask.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ot.tool import Result
+from ot_child.data import encode
+from ot_child.errors import describe, restore
+
+OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
+OnNotify = Callable[[str, dict[str, Any]], None]
+
+
+class ChannelClosed(Exception):  # noqa: N818 - it says what happened
+    """The other end is gone, or was cut off; the text says why where it is known."""
+
+
+class Channel(asyncio.Protocol):
+    def __init__(self, limit: int, on_request: OnRequest, on_notify: OnNotify) -> None:
+        self._limit, self._on_request, self._on_notify = limit, on_request, on_notify
+        self._buffer = bytearray()
+        self._searched = 0
+        self._last_id = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.WriteTransport | None = None
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            self._searched = 0
+            if not self._take(line):
+                return
+        self._searched = len(self._buffer)
+        if self._searched > self._limit:
+            self.close(f"it sent more than {self._limit} bytes in one message")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close("" if exc is None else str(exc))
+
+    # --- talking ------------------------------------------------------------------------------------------------
+
+    def request(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
+        self._last_id += 1
+        answer = asyncio.get_running_loop().create_future()
+        if self.closed.done():
+            answer.set_exception(ChannelClosed(self.closed.result()))
+            return answer
+        self._waiting[self._last_id] = answer
+        self._send({"id": self._last_id, "method": method, "params": params})
+        return answer
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is still owed to this end."""
+        return any(not answer.done() for answer in self._waiting.values())
+
+    def close(self, reason: str = "") -> None:
+        """End the conversation; whoever waits for an answer learns why."""
+        if self.closed.done():
+            return
+        self.closed.set_result(reason)
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ChannelClosed(reason))
+        for task in self._tasks:
+            task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._transport is not None and not self.closed.done():
+            self._transport.write(encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n")
+
+    def _take(self, line: bytes) -> bool:
+        try:
+            self._dispatch(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.close("it sent something that is no message")
+        return not self.closed.done()
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        if "method" not in message:
+            self._settle(self._waiting.pop(message["id"]), message)
+        elif "id" in message:
+            task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._on_notify(message["method"], message["params"])
+
+    def _settle(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
+        if answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(RemoteError(message["error"]["data"]))
+        else:
+            answer.set_result(message["result"])
+
+    async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
+        result = await self._on_request(method, params)
+        if result.error is None:
+            try:
+                self._send({"id": ident, "result": result.value})
+            except ValueError as error:  # a value that is no data
+                result = Result(ok=False, error=error)
+        if result.error is not None:
+            detail = describe(result.error)
+            self._send({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+
+
+class RemoteError(Exception):
+    """The other end answered with an error: `data` is what it said, `original` the exception made of it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__(str(data.get("message", "")))
+        self.data = data
+
+    @property
+    def original(self) -> Exception:
+        return restore(self.data)

@@ -1,0 +1,76 @@
+"""The words of a failed run: what went wrong, on which line of the text that was sent, what was done before, what to do next.
+
+These texts are the product: a model reads them and writes the next attempt. Nothing here decides anything.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ot.errors import ToolError
+from ot.registry import Registry, nearest, shown
+
+EXAMPLE = "Example: ot.tools()"
+CALLS_SHOWN = 20
+SOURCE_SHOWN = 200
+CONFINED = (
+    "Code in a run can compute, but has no network, no programs and no files except its own scratch folder (the current "
+    "one). Call a tool for that: ot.tools() lists them."
+)
+
+
+def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str:
+    """What the code of a run raised."""
+    lines = [f"{error.get('class') or 'Error'}: {_message(error)}", *_place(error), *_calls_before(calls)]
+    hint = _hint(error, registry)
+    return "\n".join([*lines, hint] if hint else lines)
+
+
+def refusal(error: ToolError, calls: list[tuple[str, str]]) -> str:
+    """What kept a run from starting, or ended it from outside."""
+    return "\n".join([f"{type(error).__name__}: {error.message}", *_calls_before(calls)])
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    message = str(error.get("message") or "")
+    return message.partition(" (<run>")[0] if error.get("class") in SYNTAX else message
+
+
+def _place(error: Mapping[str, Any]) -> list[str]:
+    if not error.get("line"):
+        return []
+    source = str(error.get("source") or "").strip()[:SOURCE_SHOWN]
+    return [f"  line {error['line']}: {source}" if source else f"  line {error['line']}"]
+
+
+def _calls_before(calls: list[tuple[str, str]]) -> list[str]:
+    if not calls:
+        return []
+    listed = ", ".join(f"{name} ({outcome})" for name, outcome in calls[-CALLS_SHOWN:])
+    earlier = f"{len(calls) - CALLS_SHOWN} more, then " if len(calls) > CALLS_SHOWN else ""
+    return [f"Calls already made: {earlier}{listed}"]
+
+
+def _hint(error: Mapping[str, Any], registry: Registry) -> str | None:
+    match error.get("class"):
+        case "NameError":
+            return _unknown_name(str(error.get("name") or ""), registry)
+        case "ModuleNotFoundError":
+            return f"Only Python's standard library can be imported in a run. For the rest there are tools: {EXAMPLE}"
+        case "PermissionError" | "BlockingIOError":
+            return CONFINED
+        case "MemoryError":
+            return "The run needed more memory than execution.memory_mb allows. Work on a part at a time."
+        case "ToolTimeout":
+            return "Do less in one run, or raise execution.timeout in onetool.yaml."
+    return None
+
+
+def _unknown_name(name: str, registry: Registry) -> str:
+    """Nearest names first, then what there is."""
+    known = [*registry.packs(), *registry.aliases, *registry.names()]
+    near = nearest(name, known) if name else []
+    suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{suggestion}Packs: {shown(registry.packs())}. Tools: {shown(registry.names())}. Type ot.help() for more."
+
+
+SYNTAX = {"SyntaxError", "IndentationError", "TabError"}

@@ -1,0 +1,261 @@
+"""Starting cells: through the zygote where there is fork to rely on, one by one elsewhere. Same cell, same protocol.
+
+A launcher starts, kills and reports; which cell runs what is decided in `cells`. The children get an empty environment and
+nothing of the server but their own socket.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio.to_thread
+
+import ot_child
+from ot.errors import ToolError
+from ot_child.scratch import remove
+from ot_child.zygote import Options
+
+from ot.runner.channel import Channel
+
+PACKET = 1 << 16
+STRAY_OUTPUT_KEPT = 2000
+OnGone = Callable[[int, int | None], None]
+OnStray = Callable[[str], None]
+
+
+class Launcher(Protocol):
+    kind: str
+
+    async def start(self, ident: int, channel: Channel) -> None: ...
+    def kill(self, ident: int) -> None: ...
+    def scratch(self, ident: int) -> str: ...
+    async def close(self) -> None: ...
+
+
+def launcher_for(platform: str) -> type["ZygoteLauncher | SpawnLauncher"]:
+    """Only Linux has a fork that is safe to build on and the layers that make it worth having."""
+    return ZygoteLauncher if platform == "linux" else SpawnLauncher
+
+
+def _command(module: str, arguments: Sequence[str]) -> list[str]:
+    """Python without site-packages, environment or current folder; our own package is on its path while it is loaded."""
+    home = str(Path(ot_child.__file__).parent.parent)
+    code = f"import sys; sys.path.insert(0, {home!r}); import ot_child.{module} as start, ot_child.zygote; "
+    return [sys.executable, "-I", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
+
+
+class _Base:
+    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+        self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
+        self._folder: str | None = None
+        self._cleaning: set[asyncio.Task[None]] = set()
+
+    def scratch(self, ident: int) -> str:
+        return os.path.join(self._scratch_root(), str(ident))  # noqa: PTH118 - it is handed to the child as text
+
+    def _scratch_root(self) -> str:
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="onetool-")
+        return self._folder
+
+    def _child_options(self) -> str:
+        return json.dumps(asdict(Options(scratch=self._scratch_root(), **self._options)))
+
+    def _clean(self, ident: int) -> None:
+        task = asyncio.ensure_future(anyio.to_thread.run_sync(remove, self.scratch(ident)))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+
+    async def _forget_scratch(self) -> None:
+        if self._folder is not None:
+            await anyio.to_thread.run_sync(remove, self._folder)
+            self._folder = None
+
+
+class ZygoteLauncher(_Base):
+    kind = "forked"
+
+    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+        super().__init__(options, on_gone, on_stray)
+        self._starting = asyncio.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._alive: set[int] = set()
+
+    async def start(self, ident: int, channel: Channel) -> None:
+        control = self._control or await self._started()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            message = {"jsonrpc": "2.0", "method": "fork", "params": {"id": ident}}
+            try:
+                socket.send_fds(control, [json.dumps(message).encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise ToolError(f"a cell cannot be started: {error}") from error
+        self._alive.add(ident)
+        await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
+
+    def kill(self, ident: int) -> None:
+        if ident in self._alive and self._control is not None:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"jsonrpc": "2.0", "method": "kill", "params": {"id": ident}}).encode())
+
+    async def close(self) -> None:
+        """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
+        self._hang_up()
+        if self._process is not None:
+            await anyio.to_thread.run_sync(_reap, self._process)
+            self._process = None
+        await self._forget_scratch()
+
+    async def _started(self) -> socket.socket:
+        async with self._starting:
+            if self._control is None:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                stray, stray_end = os.pipe()
+                try:
+                    self._process = await anyio.to_thread.run_sync(self._spawn, theirs, stray_end)
+                finally:
+                    theirs.close()
+                    os.close(stray_end)
+                ours.setblocking(False)
+                await _listen(stray, self._on_stray)
+                asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
+                self._control = ours
+            return self._control
+
+    def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
+        command = _command("zygote", [str(control.fileno()), self._child_options()])
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and our own module
+            command, stdin=subprocess.DEVNULL, stdout=stray, stderr=stray, env={}, pass_fds=[control.fileno()], cwd="/"
+        )
+
+    def _packet(self) -> None:
+        assert self._control is not None
+        try:
+            packet = self._control.recv(PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._hang_up()
+            return
+        message = json.loads(packet)
+        if message["method"] == "gone":
+            self._gone(**message["params"])
+
+    def _gone(self, id: int, status: int, littered: bool) -> None:  # noqa: A002 - the word of the message
+        self._alive.discard(id)
+        if littered:
+            self._clean(id)
+        self._on_gone(id, status)
+
+    def _hang_up(self) -> None:
+        """The zygote is gone or is to go: all its cells with it."""
+        if self._control is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._control.close()
+        self._control = None
+        for ident in list(self._alive):
+            self._alive.discard(ident)
+            self._on_gone(ident, None)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class _Stray(asyncio.Protocol):
+    """What children write to descriptors 1 and 2: for the log, a little of it at a time."""
+
+    def __init__(self, on_stray: OnStray) -> None:
+        self._on_stray = on_stray
+
+    def data_received(self, data: bytes) -> None:
+        self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
+
+
+async def _listen(descriptor: int, on_stray: OnStray) -> None:
+    pipe = os.fdopen(descriptor, "rb", 0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: _Stray(on_stray), pipe)
+
+
+class SpawnLauncher(_Base):
+    kind = "spawned"
+
+    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+        super().__init__(options, on_gone, on_stray)
+        self._children: dict[int, asyncio.SubprocessTransport] = {}
+
+    async def start(self, ident: int, channel: Channel) -> None:
+        await anyio.to_thread.run_sync(os.makedirs, self.scratch(ident), 0o700)
+        command = _command("cell", [self._child_options(), self.scratch(ident)])
+        child = _Child(channel, self._on_stray, lambda: self._exited(ident))
+        start = asyncio.get_running_loop().subprocess_exec
+        transport, _ = await start(lambda: child, *command, env=_spawn_environment(), start_new_session=True)
+        self._children[ident] = transport
+
+    def kill(self, ident: int) -> None:
+        if ident in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                self._children[ident].kill()
+
+    def _exited(self, ident: int) -> None:
+        transport = self._children.pop(ident, None)
+        if transport is not None:
+            status = transport.get_returncode()
+            transport.close()
+            self._clean(ident)
+            self._on_gone(ident, status)
+
+    async def close(self) -> None:
+        for ident in list(self._children):
+            self.kill(ident)
+            self._exited(ident)
+        if self._cleaning:
+            await asyncio.wait(self._cleaning)
+        await self._forget_scratch()
+
+
+def _spawn_environment() -> dict[str, str]:
+    """Windows cannot start a process without knowing where it is itself."""
+    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+
+
+class _Child(asyncio.SubprocessProtocol):
+    def __init__(self, channel: Channel, on_stray: OnStray, on_exit: Callable[[], None]) -> None:
+        self._channel, self._on_stray, self._on_exit = channel, on_stray, on_exit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        to_child = transport.get_pipe_transport(0)
+        assert to_child is not None
+        self._channel.connection_made(to_child)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._channel.data_received(data)
+        else:
+            self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._channel.connection_lost(exc)
+
+    def process_exited(self) -> None:
+        self._on_exit()

@@ -1,0 +1,255 @@
+"""What a tool takes and gives: a JSON Schema, wherever it came from, and the check of a value against it.
+
+Three sources: a function (its signature and docstring), JSON, and the source text of a function that is never run. All
+become the same thing, so that every tool is described, bound and checked alike. The schema of a function and
+the validator are made at first use: a catalogue of thousands costs nothing until it is asked.
+"""
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+from ot.context import ToolContext
+from ot.docstring import arguments as docstring_arguments
+from ot.errors import ArgumentError
+
+JSON = dict[str, Any]
+ANY_OBJECT: Final[JSON] = {"type": "object"}
+PLAIN_TYPES: Final[dict[Any, JSON]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    list: {"type": "array"},
+    dict: {"type": "object"},
+    Any: {},
+    inspect.Parameter.empty: {},
+}
+
+
+class Schema:
+    """A JSON Schema with its validator. `json` is the schema; `check` raises what is wrong with a value."""
+
+    def __init__(self, make: Callable[[], JSON]) -> None:
+        self._make = make
+
+    @classmethod
+    def from_json(cls, schema: Mapping[str, Any]) -> Self:
+        return cls(lambda: dict(schema))
+
+    @classmethod
+    def from_callable(cls, function: Callable[..., Any]) -> Self:
+        return cls(lambda: _of_signature(signature_of(function), inspect.getdoc(function)))
+
+    @classmethod
+    def from_source(cls, source: str, function: str) -> Self:
+        """From the text of a module, which is read and never run."""
+        return cls(lambda: _of_definition(source, function))
+
+    @functools.cached_property
+    def json(self) -> JSON:
+        return self._make()
+
+    @property
+    def properties(self) -> Mapping[str, JSON]:
+        properties: Mapping[str, JSON] = self.json.get("properties", {})
+        return properties
+
+    @property
+    def required(self) -> frozenset[str]:
+        return frozenset(self.json.get("required", ()))
+
+    @property
+    def open(self) -> bool:
+        """Whether arguments that are not named are taken too."""
+        return self.json.get("additionalProperties", True) is not False
+
+    @functools.cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        return {name: part["default"] for name, part in self.properties.items() if "default" in part}
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with the value, in words; None where nothing is."""
+        error = next(self._validator.iter_errors(value), None)
+        if error is None:
+            return None
+        where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+        return f"{where.lstrip('.')}: {error.message}" if where else str(error.message)
+
+    def check(self, args: JSON) -> JSON:
+        """The arguments, if they are right."""
+        if not self._validator.is_valid(args):
+            raise ArgumentError(self.problem(args) or "the arguments do not fit the schema")
+        return args
+
+    @functools.cached_property
+    def _validator(self) -> Any:
+        import jsonschema_rs
+
+        try:
+            return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise ArgumentError(f"the tool's own schema is not valid: {error}") from None
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    raise ValueError(f"a schema may not refer to another document: {uri}")
+
+
+# --- from a function -----------------------------------------------------------------------------------------------
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters with their types; the context is filled in by the bus and is no parameter of the tool."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation that only type checkers can resolve
+        signature = inspect.signature(function)
+    kept = [parameter for parameter in signature.parameters.values() if not takes_context(parameter)]
+    return signature.replace(parameters=kept)
+
+
+def takes_context(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation in {ToolContext, "ToolContext"} if _hashable(parameter.annotation) else False
+
+
+def _hashable(value: object) -> bool:
+    return type(value).__hash__ is not None
+
+
+def _of_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
+    described = docstring_arguments(docstring)
+    properties: JSON = {}
+    required: list[str] = []
+    schema: JSON = {"type": "object", "properties": properties, "additionalProperties": False}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            schema["additionalProperties"] = True
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            raise TypeError(f"a tool cannot take *{name}: name its arguments, or take a list")
+        else:
+            properties[name] = _of_parameter(parameter, described.get(name))
+            if parameter.default is parameter.empty:
+                required.append(name)
+    return {**schema, "required": required} if required else schema
+
+
+def _of_parameter(parameter: inspect.Parameter, description: str | None) -> JSON:
+    schema = dict(of_type(parameter.annotation))
+    if description:
+        schema["description"] = description
+    if parameter.default is not parameter.empty and is_data(parameter.default):
+        schema["default"] = parameter.default
+    return schema
+
+
+def of_type(annotation: Any) -> JSON:
+    """The schema of a type; pydantic knows all but the simplest, and is asked only for those."""
+    if _hashable(annotation) and annotation in PLAIN_TYPES:
+        return PLAIN_TYPES[annotation]
+    if isinstance(annotation, str):
+        return {}
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+    try:
+        return TypeAdapter(annotation).json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return {}
+
+
+def is_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_data, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+# --- from source that is not run ---------------------------------------------------------------------------------
+
+
+def _of_definition(source: str, function: str) -> JSON:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
+            return _of_signature(signature_of_definition(node), ast.get_docstring(node))
+    raise LookupError(f"there is no function {function!r} in the source")
+
+
+def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
+    """What `inspect.signature` would say of the function, had it been defined."""
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
+    pairs = [
+        *((argument, default, inspect.Parameter.POSITIONAL_OR_KEYWORD) for argument, default in zip(positional, [*padding, *given.defaults], strict=True)),
+        *((argument, default, inspect.Parameter.KEYWORD_ONLY) for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
+        *((argument, None, inspect.Parameter.VAR_KEYWORD) for argument in [given.kwarg] if argument),
+    ]
+    if given.vararg:
+        raise TypeError(f"a tool cannot take *{given.vararg.arg}: name its arguments, or take a list")
+    parameters = [_parameter(argument, default, kind) for argument, default, kind in pairs]
+    return inspect.Signature([parameter for parameter in parameters if not takes_context(parameter)])
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None, kind: Any) -> inspect.Parameter:
+    annotation = inspect.Parameter.empty if argument.annotation is None else type_from_source(argument.annotation)
+    value = inspect.Parameter.empty if default is None else _literal(default)
+    return inspect.Parameter(argument.arg, kind, annotation=annotation, default=value)
+
+
+def _literal(node: ast.expr) -> Any:
+    """A default that is written out; any other is known to exist, and that is all."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return NotImplemented
+
+
+def type_from_source(node: ast.expr) -> Any:
+    """The type that an annotation names, from a list of types that are known to be harmless; Any for the rest."""
+    try:
+        return _evaluate(node)
+    except (KeyError, TypeError):
+        return Any
+
+
+def _evaluate(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return None
+        case ast.Constant(value=str(text)):
+            return _evaluate(ast.parse(text, mode="eval").body)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _known_types()[name]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _evaluate(left) | _evaluate(right)
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=inner):
+            return _known_types()["Literal"][ast.literal_eval(inner)]
+        case ast.Subscript(value=generic, slice=ast.Tuple(elts=parts)):
+            return _evaluate(generic)[tuple(_evaluate(part) for part in parts)]
+        case ast.Subscript(value=generic, slice=part):
+            return _evaluate(generic)[_evaluate(part)]
+        case ast.Constant(value=value) if value is Ellipsis:
+            return Ellipsis
+    raise TypeError(ast.unparse(node))
+
+
+@functools.cache
+def _known_types() -> dict[str, Any]:
+    import collections.abc
+    import datetime
+    import decimal
+    import pathlib
+    import typing
+    import uuid
+
+    builtin = {kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)}
+    from_typing = {name: getattr(typing, name) for name in ("Any", "Optional", "Union", "Literal", "List", "Dict", "Tuple", "Set")}
+    abstract = {name: getattr(collections.abc, name) for name in ("Sequence", "Mapping", "Iterable", "Set", "MutableMapping")}
+    others = {kind.__name__: kind for kind in (datetime.date, datetime.datetime, datetime.time, decimal.Decimal, pathlib.Path, uuid.UUID, ToolContext)}
+    return {**builtin, **abstract, **from_typing, **others}

@@ -1,0 +1,57 @@
+"""How a tool is written down for a reader: `pack.tool(query: str, count: int = 5) -> list`. One way for every kind of tool."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ot.tool import Tool
+
+WORDS = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list",
+    "object": "dict",
+    "null": "None",
+}
+MAX_CHOICES = 8
+
+
+def signature(tool: Tool) -> str:
+    required = tool.input.required
+    parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
+    returns = f" -> {tool.returns}" if tool.returns else ""
+    return f"{tool.name}({', '.join(parts)}){returns}"
+
+
+def arguments(tool: Tool) -> list[str]:
+    """`name: description` for each argument that has one."""
+    described = ((name, part.get("description")) for name, part in tool.input.properties.items())
+    return [f"{name}: {' '.join(text.split())}" for name, text in described if text]
+
+
+def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
+    """As in the schema, with what must be given first, as Python wants it."""
+    required = tool.input.required
+    return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
+
+
+def _parameter(name: str, part: Mapping[str, Any], *, required: bool) -> str:
+    if required:
+        return f"{name}: {type_word(part)}"
+    return f"{name}: {type_word(part)} = {part['default']!r}" if "default" in part else f"{name}: {type_word(part)} = '...'"
+
+
+def type_word(part: Mapping[str, Any]) -> str:
+    """The Python word for a piece of schema; `Any` where there is none."""
+    if "enum" in part and len(part["enum"]) <= MAX_CHOICES:
+        return f"Literal[{', '.join(map(repr, part['enum']))}]"
+    for key in ("anyOf", "oneOf"):
+        if key in part:
+            return " | ".join(dict.fromkeys(type_word(choice) for choice in part[key]))
+    kind = part.get("type")
+    if isinstance(kind, list):
+        return " | ".join(WORDS.get(one, "Any") for one in kind)
+    if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
+        return f"list[{type_word(part['items'])}]"
+    return WORDS.get(str(kind), "Any")

@@ -1,0 +1,84 @@
+"""What a tool is, and what carries it out: the two words that everything else is built of.
+
+`Tool` is frozen data: a name, what goes in and out, what it needs to be allowed, and the backend that a call goes to. A
+backend has one method. `Result` is what a call gives back to a program.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from ot.context import Permission, ToolContext, permissions as permission_set
+from ot.schema import Schema
+
+DECLARED: Final = "__onetool__"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Backend(Protocol):
+    async def invoke(self, tool: "Tool", args: Mapping[str, Any], context: ToolContext) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    backend: Backend
+    input: Schema
+    output: Schema | None = None
+    description: str = ""
+    permissions: frozenset[Permission] = frozenset()
+    source: str = "local"
+    enabled: bool = True
+    returns: str = ""
+    example: str = ""
+
+    @property
+    def pack(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the description."""
+        return self.description.strip().partition("\n")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    ok: bool
+    value: Any = None
+    error: Exception | None = None
+
+    def unwrap(self) -> Any:
+        """The value; the original exception is raised where there is none."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What `@tool` says about a function."""
+
+    name: str | None = None
+    permissions: frozenset[Permission] = frozenset()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tool(name: str | None = None, *, permissions: object = (), **options: Any) -> Callable[[Function], Function]:
+    """Make a function a tool: `@tool("slack.notify", permissions=["network"])`. The function itself stays what it is."""
+    declaration = Declaration(name, permission_set(permissions), options)
+
+    def declare(function: Function) -> Function:
+        setattr(function, DECLARED, declaration)
+        return function
+
+    return declare
+
+
+def declaration_of(function: object) -> Declaration:
+    declared = getattr(function, DECLARED, None)
+    return declared if isinstance(declared, Declaration) else Declaration()

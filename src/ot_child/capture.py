@@ -1,0 +1,206 @@
+"""From the text of a run to its value. The syntax tree decides what the value is, never the text.
+
+The text is parsed as it was sent, so that lines and strings keep their places; indentation is mended only after the text
+as it stands has failed. A top-level `return` makes the text a function whose names are all global, so that what it
+defines still belongs to a module.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Coroutine, Iterator
+from types import CodeType
+from typing import Any, Final
+
+FILENAME: Final = "<run>"
+RUN: Final = "__run__"
+NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+STRINGS_AND_COMMENTS = re.compile(
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|\"(?:[^\\\"\n]|\\.)*\"|#[^\n]*", re.DOTALL
+)
+INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+Namespace = dict[str, Any]
+
+
+class NoValue:
+    """What code has that neither returns nor ends in an expression."""
+
+
+NO_VALUE: Final = NoValue()
+
+
+def execute(code: str, namespace: Namespace) -> Any:
+    """Run the code in the namespace and give its value. A coroutine left as the value is awaited."""
+    body, tail = compile_run(parse(code))
+    if _is_async(body) or (tail is not None and _is_async(tail)):
+        value = _wait_for(_execute_async(body, tail, namespace))
+    else:
+        exec(body, namespace)  # noqa: S102 - this process exists to run this code; nothing else is in it
+        value = NO_VALUE if tail is None else eval(tail, namespace)  # noqa: S307 - see above
+    if inspect.iscoroutine(value):
+        value = _wait_for(value)
+    return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
+
+
+async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Namespace) -> Any:
+    for_body = eval(body, namespace)  # noqa: S307 - see above
+    if _is_async(body):
+        await for_body
+    if tail is None:
+        return NO_VALUE
+    value = eval(tail, namespace)  # noqa: S307 - see above
+    return await value if _is_async(tail) else value
+
+
+def _is_async(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+# --- what is executed, and what gives the value ----------------------------------------------------------------------
+
+
+def compile_run(tree: ast.Module) -> tuple[CodeType, CodeType | None]:
+    """The statements, and the expression that gives the value where there is one."""
+    body, tail = _as_function(tree) if _top_level(tree, ast.Return) else _as_module(tree)
+    return _compile(body, "exec"), None if tail is None else _compile(ast.Expression(tail), "eval")
+
+
+def _compile(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
+    ast.fix_missing_locations(tree)
+    code: CodeType = compile(tree, FILENAME, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return code
+
+
+def _as_module(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr) and not _only_prints(last.value):
+        tree.body.pop()
+        return tree, last.value
+    return tree, None
+
+
+def _only_prints(expression: ast.expr) -> bool:
+    """A call whose point is what it shows, not the None that it returns."""
+    match expression:
+        case ast.Call(func=ast.Name(id="print" | "pprint")):
+            return True
+    return False
+
+
+def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr]:
+    """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
+    for node in _top_level(tree, ast.Yield, ast.YieldFrom):
+        raise SyntaxError("'yield' outside function", (FILENAME, node.lineno, node.col_offset + 1, None))
+    names = sorted({name for node in _in_this_scope(tree) for name in _bound_by(node)})
+    body = [_without_annotation(statement) for statement in tree.body]
+    if isinstance(body[-1], ast.Expr) and not _only_prints(body[-1].value):
+        body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
+    body = [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
+    arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    waits = any(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
+    kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
+    function = kind(name=RUN, args=arguments, body=body, decorator_list=[], returns=None, lineno=1, col_offset=0)
+    call: ast.expr = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
+    return ast.Module([function], type_ignores=[]), ast.Await(call) if waits else call
+
+
+def _in_this_scope(tree: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        yield child
+        if not isinstance(child, NESTED_SCOPES):
+            yield from _in_this_scope(child)
+
+
+def _top_level(tree: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
+    return [node for node in _in_this_scope(tree) if isinstance(node, kinds)]
+
+
+def _bound_by(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [(alias.asname or alias.name).partition(".")[0] for alias in names]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.MatchMapping(rest=str(name)):
+            return [name]
+    return []
+
+
+class _Annotations(ast.NodeTransformer):
+    """A name that is global may not be annotated: the annotation goes, the assignment stays."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:  # noqa: N802 - the name that ast looks for
+        if not isinstance(node.target, ast.Name):
+            return node
+        bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+        return ast.copy_location(bare, node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        return node if isinstance(node, NESTED_SCOPES) else super().generic_visit(node)
+
+
+def _without_annotation(statement: ast.stmt) -> ast.stmt:
+    mended: ast.stmt = _Annotations().visit(statement)
+    return mended
+
+
+# --- indentation ---------------------------------------------------------------------------------------------------
+
+
+def parse(code: str) -> ast.Module:
+    """The tree of the code as it stands, or, where its indentation is wrong, of the nearest code that is right."""
+    try:
+        return ast.parse(code, FILENAME)
+    except IndentationError as error:
+        for mended in _mended(code):
+            if (tree := _tree(mended)) is not None:
+                return tree
+        raise error from None
+
+
+def _mended(code: str) -> Iterator[str]:
+    for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
+        yield text
+        yield _first_line_like_the_second(text)
+
+
+def _tree(code: str) -> ast.Module | None:
+    """Code that is indented as a whole is a block: it is parsed as one, and no string in it changes."""
+    try:
+        return ast.parse(code, FILENAME)
+    except IndentationError:
+        pass
+    except SyntaxError:
+        return None
+    try:
+        block = ast.parse("if 1:\n" + code, FILENAME).body[0]
+    except SyntaxError:
+        return None
+    assert isinstance(block, ast.If)
+    return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
+
+
+def _first_line_like_the_second(code: str) -> str:
+    """Text that lost the indentation of its first line when it was cut out."""
+    first, _, rest = code.partition("\n")
+    indented = INDENTATION.match(rest)
+    return f"{indented.group() if indented else ''}{first}\n{rest}"
+
+
+def _tabs_expanded(code: str, width: int) -> str:
+    inside = [match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()]
+
+    def expand(match: re.Match[str]) -> str:
+        in_a_string = any(start < match.start() < end for start, end in inside)
+        return match.group() if in_a_string else match.group().expandtabs(width)
+
+    return INDENTATION.sub(expand, code)

@@ -1,0 +1,228 @@
+"""What the kernel is asked to forbid a process: one function a layer, each usable alone, each final.
+
+`landlock` closes the file system but for what is named, `seccomp` leaves only the system calls in `syscalls.py`,
+`drop_capabilities` takes what root has, `limit_resources` bounds memory, processor time, files and descriptors. A layer
+that this machine lacks raises `Unavailable`; what to do about that is the caller's decision, never made here.
+"""
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import platform
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+
+from ot_child import syscalls
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_ADD_RULE, SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
+SECCOMP_MODE_FILTER = 2
+SIGKILL = 9
+M_ARENA_MAX = -8
+
+# Access rights of Landlock, by the bit that each has had since the version of the interface that brought it.
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
+MAKE_DIR, MAKE_REG, REFER, TRUNCATE, IOCTL_DEV = 1 << 7, 1 << 8, 1 << 13, 1 << 14, 1 << 15
+READ = READ_FILE | READ_DIR
+WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE
+EVERY_RIGHT_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+TCP_BIND_AND_CONNECT = 0b11
+ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+
+
+class Unavailable(OSError):
+    """This machine does not offer the layer."""
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    if sys.platform != "linux":
+        raise Unavailable(errno.ENOSYS, f"not offered by {sys.platform}")
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        kind = Unavailable if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL} else OSError
+        raise kind(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    result: int = _libc().syscall(ctypes.c_long(number), *arguments)
+    return _checked(result, f"system call {number}")
+
+
+def _prctl(option: int, *arguments: int) -> None:
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    _checked(_libc().prctl(option, *(ctypes.c_ulong(value) for value in padded)), f"prctl {option}")
+
+
+def forbid_new_privileges() -> None:
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent goes; ends at once where it is gone already."""
+    with contextlib.suppress(Unavailable):
+        _prctl(PR_SET_PDEATHSIG, SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+# --- Landlock -----------------------------------------------------------------------------------------------------
+
+
+def landlock_version() -> int:
+    try:
+        return _syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    except OSError:
+        return 0
+
+
+def landlock(read: Iterable[str], write: Iterable[str]) -> None:
+    """Nothing but these files and folders from now on, no TCP, no signals and no abstract sockets to the outside."""
+    version = landlock_version()
+    if version < 1:
+        raise Unavailable(errno.ENOSYS, "this kernel has no Landlock")
+    handled = max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
+    ruleset = _create_ruleset(version, handled)
+    try:
+        for rights, paths in ((READ, read), (WRITE, write)):
+            for path in paths:
+                _allow_beneath(ruleset, path, rights & handled)
+        forbid_new_privileges()
+        _syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _create_ruleset(version: int, handled: int) -> int:
+    attributes = struct.pack("QQQ", handled, TCP_BIND_AND_CONNECT, ABSTRACT_SOCKETS_AND_SIGNALS)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
+    return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+
+
+def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there, or cannot be reached, needs no permission
+    try:
+        allowed = rights if os.path.isdir(path) else rights & ON_FILES  # noqa: PTH112 - pathlib costs start-up here
+        _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+    finally:
+        os.close(descriptor)
+
+
+def standard_library() -> list[str]:
+    """The files Python itself is read from, without the packages that are installed beside it."""
+    roots = _python_folders()
+    entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
+    return [*entries, *SYSTEM_FILES, *_shared_libraries()]
+
+
+@functools.cache
+def whole_standard_library() -> list[str]:
+    """The same in a few folders, packages included: cheap to say again where `standard_library` is in force already."""
+    return [*_python_folders(), *SYSTEM_FILES, *_shared_libraries()]
+
+
+SYSTEM_FILES = (
+    *("/usr/share/zoneinfo", "/etc/localtime", "/etc/mime.types"),
+    *("/dev/zero", "/dev/urandom", "/dev/random"),
+)
+
+
+def _python_folders() -> list[str]:
+    return sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})  # noqa: PTH120 - see above
+
+
+def _shared_libraries() -> list[str]:
+    """Where the loader finds what the standard library's own extension modules link to."""
+    triplet = sysconfig.get_config_var("MULTIARCH") or "none"
+    folders = [f"/lib/{triplet}", f"/usr/lib/{triplet}", f"/usr/local/lib/{triplet}", "/lib64", "/usr/lib64"]
+    return [folder for folder in (*folders, "/etc/ld.so.cache") if os.path.exists(folder)]  # noqa: PTH110 - see above
+
+
+# --- seccomp ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _system_call_filter() -> bytes:
+    program = syscalls.filter_program(platform.machine())
+    if program is None:
+        raise Unavailable(errno.ENOSYS, f"no list of system calls for {platform.machine()}")
+    return program
+
+
+def seccomp() -> None:
+    """Leave this process the system calls of `syscalls.py`, for good."""
+    program = syscalls.for_process(_system_call_filter(), os.getpid())
+    instructions = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
+    pointer = ctypes.create_string_buffer(header, len(header))
+    forbid_new_privileges()
+    _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(pointer))
+
+
+# --- capabilities and limits --------------------------------------------------------------------------------------
+
+LAST_CAPABILITY = 63
+CAPABILITY_VERSION_3 = 0x20080522
+
+
+def drop_capabilities() -> None:
+    """What makes root more than an ordinary user goes, and cannot come back."""
+    forbid_new_privileges()
+    for capability in range(LAST_CAPABILITY + 1):
+        with contextlib.suppress(OSError):
+            _prctl(PR_CAPBSET_DROP, capability)
+    number = syscalls.CAPSET.get(platform.machine())
+    if number is None:
+        raise Unavailable(errno.ENOSYS, f"no capset known for {platform.machine()}")
+    _syscall(number, struct.pack("Ii", CAPABILITY_VERSION_3, 0), struct.pack("6I", *([0] * 6)))
+
+
+def limit_resources(*, memory_bytes: int, file_bytes: int, descriptors: int = 128) -> None:
+    """Bound what a process may take. The memory is on top of what the process has mapped when this is called."""
+    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, file_bytes)
+    _limit(resource.RLIMIT_NOFILE, descriptors)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def limit_processor_time(seconds: int) -> None:
+    if resource is not None:
+        _limit(resource.RLIMIT_CPU, seconds)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def one_malloc_arena() -> None:
+    """Threads share one arena: 64 MB of address space for each would eat the memory limit at a dozen threads."""
+    with contextlib.suppress(Unavailable, AttributeError):
+        _libc().mallopt(M_ARENA_MAX, 1)
+
+
+def _mapped_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - see above
+            return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

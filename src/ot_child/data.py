@@ -1,0 +1,106 @@
+"""Values as JSON, the only thing that crosses a pipe or a door: dates as ISO text, bytes as base64, sets as lists.
+
+Objects are turned into data here, in the process whose code made them, never in the server: a hostile `__str__` runs in
+its own cell.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MAX_DEPTH = 200
+
+
+class NotData(ValueError):  # noqa: N818 - it says what the value is
+    """The value has no form as data."""
+
+
+def encode(value: Any) -> str:
+    """The value as one line of ASCII JSON. NaN and Infinity stay: the server knows what its formats make of them."""
+    try:
+        return _ENCODER.encode(value)
+    except TypeError:  # a key that JSON does not know, or an object whose own methods failed
+        return _ENCODER.encode(_with_text_keys(value))
+    except RecursionError:
+        raise NotData("the value is nested too deeply to be returned; return a part of it") from None
+    except ValueError as error:
+        raise NotData(_why(error)) from None
+
+
+def _why(error: ValueError) -> str:
+    if "Circular" in str(error):
+        return "the value refers to itself and cannot be returned; return a part of it"
+    return str(error)
+
+
+def _plain(value: Any) -> Any:
+    """What an object that JSON does not know looks like as data."""
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
+    return _by_its_own_methods(value)
+
+
+def _by_its_own_methods(value: Any) -> Any:
+    import dataclasses
+    import enum
+
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, Iterable) and not isinstance(value, type) and not hasattr(value, "__fspath__"):
+        return list(value)
+    return str(value)
+
+
+def _base64(value: bytes) -> str:
+    import base64
+
+    return base64.b64encode(value).decode("ascii")
+
+
+def _as_list(value: Iterable[Any]) -> list[Any]:
+    """Sets have no order of their own: sorted where that is possible, so that the same value gives the same text."""
+    try:
+        return sorted(value)
+    except TypeError:
+        return list(value)
+
+
+def _error(value: BaseException) -> str:
+    return f"{type(value).__name__}: {value}"
+
+
+_CONVERSIONS: tuple[tuple[Any, Any], ...] = (
+    ((set, frozenset), _as_list),
+    (bytes, _base64),
+    ((bytearray, memoryview), lambda value: _base64(bytes(value))),
+    (Mapping, dict),
+    (complex, str),
+    (BaseException, _error),
+)
+_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
+
+
+def _with_text_keys(value: Any, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise NotData("the value is nested too deeply to be returned; return a part of it")
+    if isinstance(value, Mapping):
+        return {_key(key): _with_text_keys(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item, depth + 1) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _with_text_keys(_plain(value), depth + 1)
+
+
+def _key(key: Any) -> Any:
+    if key is None or isinstance(key, str | int | float):
+        return key
+    plain = _plain(key) if not isinstance(key, tuple) else str(key)
+    return plain if isinstance(plain, str | int | float) else str(key)

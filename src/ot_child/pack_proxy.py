@@ -1,0 +1,75 @@
+"""What code in a cell sees of the tools: packs with attributes, tools to call. Names only, nothing behind them.
+
+A call goes over the pipe to the server, where it is resolved, checked and permitted. Proxies hold no schema and no secret:
+whatever hostile code finds in them, it could have written down itself.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ot_child.errors import ToolNotFound
+
+Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Ask = Callable[[str, dict[str, Any]], Any]
+
+
+class ToolProxy:
+    """One tool, called like a function."""
+
+    __slots__ = ("_call", "_name")
+
+    def __init__(self, name: str, call: Call) -> None:
+        self._name, self._call = name, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self._name, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self._name}>"
+
+
+class PackProxy:
+    """A pack. Its tools are attributes; where a standard module has the same name, the rest of that shows through."""
+
+    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask) -> None:
+        self.__dict__.update(_pack=name, _call=call, _ask=ask)
+        for tool in tools:
+            self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call)
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Anything not known from the start: a tool named at run time, or something of the module's."""
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        value = self.__dict__[attribute] = self._tool_or_module_attribute(attribute)
+        return value
+
+    def _tool_or_module_attribute(self, attribute: str) -> Any:
+        name = f"{self._pack}.{attribute}"
+        try:
+            self._ask("find", {"name": name})
+        except ToolNotFound:
+            module = _standard_module(self._pack)
+            if module is None or not hasattr(module, attribute):
+                raise
+            return getattr(module, attribute)
+        return ToolProxy(name, self._call)
+
+    def __dir__(self) -> list[str]:
+        return list(self._ask("list", {"pack": self._pack}))
+
+    def __repr__(self) -> str:
+        return f"<pack {self._pack}>"
+
+
+class OtProxy(PackProxy):
+    """The pack `ot`, with what works on the code's side of the pipe."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any tool by its name, also one whose name Python cannot write."""
+        return self._call(name, args, kwargs)
+
+
+def _standard_module(name: str) -> Any:
+    return importlib.import_module(name) if name in sys.stdlib_module_names else None

@@ -1,0 +1,88 @@
+"""JSON-RPC 2.0 over a pair of descriptors: one object a line, ids, both directions, any thread.
+
+This is the child's end, blocking and with threads; the server's end is `ot.runner.channel`. There is no reader thread:
+whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one thread costs
+a write and a read, nothing else.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ot_child.errors import restore
+
+READ_SIZE = 1 << 16
+MAX_LINE = 1 << 30
+
+
+class ConnectionLost(Exception):  # noqa: N818 - it says what happened
+    """The other end is gone."""
+
+
+class Peer:
+    def __init__(self, reader: int, writer: int, encode: Callable[[Any], str] = json.dumps) -> None:
+        self._reader, self._writer, self._encode = reader, writer, encode
+        self._buffer = bytearray()
+        self._last_id = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._reading = False
+        self._state = threading.Condition(threading.Lock())
+        self.writing = threading.Lock()
+
+    def request(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask the other end and wait; its error is raised here."""
+        with self._state:
+            self._last_id += 1
+            ident = self._last_id
+        self.send({"id": ident, "method": method, "params": params})
+        answer = self._answer_to(ident)
+        if "error" in answer:
+            raise restore(answer["error"].get("data") or answer["error"])
+        return answer.get("result")
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        self.send({"method": method, "params": params})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.send_line(self._encode({"jsonrpc": "2.0", **message}))
+
+    def send_line(self, line: str) -> None:
+        left = memoryview(line.encode("ascii") + b"\n")
+        with self.writing:
+            while left:
+                left = left[os.write(self._writer, left) :]
+
+    def receive(self) -> dict[str, Any]:
+        """The next message from the other end."""
+        while (end := self._buffer.find(b"\n")) < 0:
+            chunk = os.read(self._reader, READ_SIZE)
+            if not chunk or len(self._buffer) > MAX_LINE:
+                raise ConnectionLost
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _answer_to(self, ident: int) -> dict[str, Any]:
+        while True:
+            with self._state:
+                while self._reading and ident not in self._answers:
+                    self._state.wait()
+                if ident in self._answers:
+                    return self._answers.pop(ident)
+                self._reading = True
+            self._read_one()
+
+    def _read_one(self) -> None:
+        message: dict[str, Any] = {}
+        try:
+            message = self.receive()
+        finally:
+            with self._state:
+                self._reading = False
+                if "id" in message:
+                    self._answers[message["id"]] = message
+                self._state.notify_all()

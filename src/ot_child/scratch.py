@@ -1,0 +1,58 @@
+"""Removing and measuring folders that hostile code has filled: no recursion, whatever the depth, never through a link."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import count
+
+
+def remove(top: str) -> None:
+    """Take the folder away with all that is in it. What cannot be removed is left; nothing is raised."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            _empty(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rmdir(top)  # noqa: PTH106 - this module must not load pathlib
+
+
+def _empty(top: int) -> None:
+    """Folders inside folders are moved up before their parent goes, so that no path ever grows long."""
+    fresh = (f".up{number}" for number in count())
+    while names := os.listdir(top):  # noqa: PTH208 - see above
+        for name in names:
+            if not _unlinked(name, top):
+                _flatten(name, top, fresh)
+
+
+def _unlinked(name: str, folder: int) -> bool:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except (IsADirectoryError, PermissionError):
+        return False
+    return True
+
+
+def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
+    os.chmod(name, 0o700, dir_fd=top)  # noqa: PTH101 - see above
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    try:
+        for inner in os.listdir(folder):  # noqa: PTH208 - see above
+            if not _unlinked(inner, folder):
+                os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)  # noqa: PTH104 - see above
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)  # noqa: PTH106 - see above
+
+
+def larger_than(top: str, limit: int) -> bool:
+    """Whether the files in the folder take more than this; many small ones count as a page each."""
+    total, folders = 0, [top]
+    while folders and total <= limit:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 4096)
+    return total > limit

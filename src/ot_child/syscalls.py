@@ -1,0 +1,166 @@
+"""The system calls that a computing Python process needs, by name and number, and the filter made of them.
+
+This is an allow-list: whatever is not named here is refused with EPERM (or ENOSYS, where libc then falls back by itself).
+Left out on purpose: everything that opens a network socket, starts a program or a process, signals or traces another
+process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring, bpf, keys, mounts).
+The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
+"""
+
+import errno
+import struct
+from collections.abc import Iterable
+
+X86_64, AARCH64 = 0, 1
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+COLUMN = {"x86_64": X86_64, "aarch64": AARCH64}
+CAPSET = {"x86_64": 126, "aarch64": 91}
+NONE = None  # the call does not exist on that architecture
+
+# fmt: off
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    # files that are open, or that Landlock lets this process open
+    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "pwrite64": (18, 68),
+    "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287), "lseek": (8, 62),
+    "open": (2, NONE), "openat": (257, 56), "creat": (85, NONE), "close": (3, 57), "close_range": (436, 436),
+    "dup": (32, 23), "dup2": (33, NONE), "dup3": (292, 24), "pipe": (22, NONE), "pipe2": (293, 59),
+    "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46), "fallocate": (285, 47), "fadvise64": (221, 223),
+    "flock": (73, 32), "sendfile": (40, 71), "copy_file_range": (326, 285), "readahead": (187, 213),
+    # looking at the file system, and changing what Landlock lets it change
+    "stat": (4, NONE), "fstat": (5, 80), "lstat": (6, NONE), "newfstatat": (262, 79), "statx": (332, 291),
+    "statfs": (137, 43), "fstatfs": (138, 44), "access": (21, NONE), "faccessat": (269, 48), "faccessat2": (439, 439),
+    "readlink": (89, NONE), "readlinkat": (267, 78), "getdents": (78, NONE), "getdents64": (217, 61),
+    "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "umask": (95, 166),
+    "rename": (82, NONE), "renameat": (264, 38), "renameat2": (316, 276), "mkdir": (83, NONE), "mkdirat": (258, 34),
+    "rmdir": (84, NONE), "unlink": (87, NONE), "unlinkat": (263, 35),
+    # memory
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
+    "msync": (26, 227), "mincore": (27, 232), "madvise": (28, 233), "membarrier": (324, 283),
+    # threads and waiting
+    "futex": (202, 98), "futex_waitv": (449, 449), "set_robust_list": (273, 99), "get_robust_list": (274, 100),
+    "set_tid_address": (218, 96), "rseq": (334, 293), "arch_prctl": (158, NONE), "sched_yield": (24, 124),
+    "sched_getaffinity": (204, 123), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
+    "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126), "getcpu": (309, 168),
+    "poll": (7, NONE), "ppoll": (271, 73), "select": (23, NONE), "pselect6": (270, 72), "epoll_create": (213, NONE),
+    "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, NONE), "epoll_pwait": (281, 22),
+    "epoll_pwait2": (441, 441), "eventfd": (284, NONE), "eventfd2": (290, 19), "timerfd_create": (283, 85),
+    "timerfd_settime": (286, 86), "timerfd_gettime": (287, 87), "pause": (34, NONE), "nanosleep": (35, 101),
+    "clock_nanosleep": (230, 115), "wait4": (61, 260), "waitid": (247, 95), "restart_syscall": (219, 128),
+    "exit": (60, 93), "exit_group": (231, 94),
+    # clocks, signals to itself, facts about itself
+    "gettimeofday": (96, 169), "time": (201, NONE), "times": (100, 153), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "getitimer": (36, 102), "setitimer": (38, 103), "alarm": (37, NONE),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132),
+    "getpid": (39, 172), "gettid": (186, 178), "getppid": (110, 173), "getpgrp": (111, NONE), "getpgid": (121, 155),
+    "getsid": (124, 156), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177),
+    "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "getrlimit": (97, 163),
+    "setrlimit": (160, 164), "getrusage": (98, 165), "getpriority": (140, 141), "sysinfo": (99, 179),
+    "uname": (63, 160), "getrandom": (318, 278),
+    # the two ends of a pair of sockets that the process made for itself; see SOCKETPAIR
+    "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212), "shutdown": (48, 210),
+    "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209),
+}
+
+# Modes and times of files are nobody's business here, and Landlock does not guard them: the call does nothing and says
+# it worked, so that shutil and tarfile go on working in the scratch folder.
+PRETENDED: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "utime": (132, NONE), "utimes": (235, NONE), "futimesat": (261, NONE), "utimensat": (280, 88),
+}
+
+# libc tries these first and falls back by itself when they do not exist.
+MISSING: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
+
+CLONE, FCNTL, IOCTL, KILL, TGKILL = (56, 220), (72, 25), (16, 29), (62, 129), (234, 131)
+PRCTL, PRLIMIT, SOCKETPAIR = (157, 167), (302, 261), (53, 199)
+# fmt: on
+
+CLONE_THREAD = 0x10000
+# Not F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE (each sends signals), nor F_SETPIPE_SZ (memory that no limit counts).
+FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not the one that turns the death with the parent off
+PRCTL_OPTIONS = (3, 15, 16)
+AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0x800 | 0x80000
+
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS, ERRNO | errno.ENOTTY
+NUMBER_OFFSET, ARCH_OFFSET = 0, 4
+X32_BIT = 0x40000000
+
+
+# Stands in the program for the process that installs it, so that the program is built once and not in every process.
+OWN_PID = 0x7EADBEEF
+
+
+def for_process(program: bytes, pid: int) -> bytes:
+    return program.replace(struct.pack("I", OWN_PID), struct.pack("I", pid))
+
+
+def filter_program(machine: str) -> bytes | None:
+    """The classic BPF program for this machine; None where the numbers are not known."""
+    if machine not in COLUMN:
+        return None
+    column = COLUMN[machine]
+    parts = [_preamble(machine)]
+    for table, verdict in ((ALLOWED, ALLOW), (PRETENDED, PRETEND), (MISSING, NO_SUCH_CALL)):
+        parts += [_verdict(numbers[column], verdict) for numbers in table.values()]
+    parts += [
+        _if_argument_in(FCNTL[column], 1, FCNTL_COMMANDS, REFUSE),
+        _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS, NOT_FOR_THIS),
+        _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
+        _if_argument_in(PRLIMIT[column], 0, (0,), REFUSE),
+        _if_argument_in(KILL[column], 0, (OWN_PID,), REFUSE),
+        _if_argument_in(TGKILL[column], 0, (OWN_PID,), REFUSE),
+        _threads_only(CLONE[column]),
+        _stream_pair_only(SOCKETPAIR[column]),
+        _do(RETURN, REFUSE),
+    ]
+    return b"".join(parts)
+
+
+def _do(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+def _argument(index: int) -> int:
+    return 16 + 8 * index  # the low half, on little-endian machines: all that the kernel reads of these arguments
+
+
+def _preamble(machine: str) -> bytes:
+    """Another architecture's numbers, or the x32 ones, would mean other calls: such a process is killed."""
+    return b"".join([
+        _do(LOAD, ARCH_OFFSET), _do(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0), _do(RETURN, KILL_PROCESS),
+        _do(LOAD, NUMBER_OFFSET), _do(JUMP_AT_LEAST, X32_BIT, 0, 1), _do(RETURN, KILL_PROCESS),
+    ])  # fmt: skip
+
+
+def _verdict(number: int | None, verdict: int) -> bytes:
+    return b"" if number is None else _do(JUMP_EQUAL, number, 0, 1) + _do(RETURN, verdict)
+
+
+def _for_call(number: int | None, body: bytes) -> bytes:
+    """The body decides about this call; it must always return."""
+    return b"" if number is None else _do(JUMP_EQUAL, number, 0, len(body) // 8) + body
+
+
+def _if_argument_in(number: int | None, index: int, values: Iterable[int], otherwise: int) -> bytes:
+    checks = b"".join(_do(JUMP_EQUAL, value, 0, 1) + _do(RETURN, ALLOW) for value in values)
+    return _for_call(number, _do(LOAD, _argument(index)) + checks + _do(RETURN, otherwise))
+
+
+def _threads_only(number: int | None) -> bytes:
+    body = [_do(LOAD, _argument(0)), _do(JUMP_ANY_BIT, CLONE_THREAD, 0, 1), _do(RETURN, ALLOW), _do(RETURN, REFUSE)]
+    return _for_call(number, b"".join(body))
+
+
+def _stream_pair_only(number: int | None) -> bytes:
+    """A datagram socket, even one of a pair, may be sent to any address: streams only, which stay connected."""
+    body = [
+        _do(LOAD, _argument(0)), _do(JUMP_EQUAL, AF_UNIX, 1, 0), _do(RETURN, REFUSE),
+        _do(LOAD, _argument(1)), _do(AND, ~SOCK_FLAGS & 0xFFFFFFFF), _do(JUMP_EQUAL, SOCK_STREAM, 0, 1),
+        _do(RETURN, ALLOW), _do(RETURN, REFUSE),
+    ]  # fmt: skip
+    return _for_call(number, b"".join(body))

@@ -1,0 +1,29 @@
+"""What every test may lean on: the `spec` mark, and the rule for programs that a machine may lack."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spec(*ids): the promises of tests/spec/catalogue that a test keeps")
+    # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
+    sys.path.insert(0, str(config.rootpath))
+
+
+def find_program(name: str) -> str:
+    """The path of the program. Without it a person's test is skipped, and one under CI=true fails."""
+    path = shutil.which(name)
+    if path is None:
+        refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        refuse(f"{name} is not installed")
+    return path
+
+
+@pytest.fixture(scope="session")
+def needs() -> Callable[[str], str]:
+    """The rule above for tests and fixtures that cannot do without a program."""
+    return find_program

@@ -1,0 +1,606 @@
+"""From files and variables to settings: layers, references, secrets, and the words for what is wrong."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
+
+from ot import yaml12
+from ot.config.load import Loaded, load
+from ot.config.model import Agent, Settings
+from ot.context import Permission
+from ot.errors import ConfigError
+from ot.paths import find_folders
+
+DEFAULTS = """
+    aliases: {}
+    snippets: {}
+    servers: {}
+    projects: {}
+    prompts: {instructions: "", packs: {}}
+    tools: {}
+    tools_dir: []
+    execution: {timeout: 120, memory_mb: 512, max_tool_calls: 1000, max_command_bytes: 1000000,
+                max_output_bytes: 104857600, isolation: auto, cells: 2}
+    workers: {idle_timeout: 600, start_timeout: 120, call_timeout: 60}
+    output: {max_inline_size: 50000, preview_lines: 10, result_ttl: 3600, sanitize: false}
+    stats: {enabled: true, round_trip_ms: 4000}
+    notify: {topics: []}
+    http: {allowedHosts: [], allowPrivateAddresses: false, timeoutMs: 10000, maxResponseBytes: 10485760,
+           retries: 2}
+    bundles: {dir: bundles, maxTools: 100000}
+    audit: {file: logs/audit.jsonl}
+    agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
+    auth: {tokens: []}
+    docs_url: https://onetool.beycom.online/reference/tools/
+    log_level: INFO
+"""
+
+
+@dataclass
+class Place:
+    """A machine in a folder: a home, a folder to work in, and files in both."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        (self.root / "home").mkdir()
+        (self.root / "work").mkdir()
+
+    @property
+    def user(self) -> Path:
+        return self.root / "home" / ".onetool"
+
+    @property
+    def project(self) -> Path:
+        return self.root / "work" / ".onetool"
+
+    def write(self, path: Path, text: str, mode: int = 0o600) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text), encoding="utf-8")
+        path.chmod(mode)
+
+    def load(
+        self, env: Mapping[str, str] | None = None, *, config: Path | None = None, trust: bool | None = True
+    ) -> Loaded:
+        folders = find_folders(env or {}, self.root / "work", config, self.root / "home")
+        return load(folders, env or {}, trust=trust)
+
+    def settings(self, text: str = "", **env: str) -> Settings:
+        if text:
+            self.write(self.project / "onetool.yaml", text)
+        return self.load(env).settings
+
+    def error(self, text: str = "", **env: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self.settings(text, **env)
+        return self.short(str(caught.value))
+
+    def short(self, text: str) -> str:
+        return text.replace(str(self.user), "~").replace(f"{self.project}/", "").replace(str(self.root), "")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def written(model: Settings) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True)
+
+
+def test_defaults_are_those_of_the_interface(place: Place) -> None:
+    documented = yaml12.read(dedent(DEFAULTS), "interfaces.md").data
+    assert Settings.model_validate(documented) == Settings() == place.settings()
+    dumped = written(Settings())
+    assert dumped.keys() == documented.keys()
+    assert {key: dumped[key] for key in documented.keys() - {"agents"}} == {
+        key: documented[key] for key in documented.keys() - {"agents"}
+    }
+
+
+def test_the_default_agent_reads_inside_the_working_folder(place: Place) -> None:
+    agent = place.settings().agents["default"]
+    assert agent.permissions == {Permission.READ, Permission.NETWORK}
+    assert (agent.sandbox.enabled, agent.sandbox.allowed_paths, agent.tools) == (True, (), None)
+
+
+def test_settings_are_frozen_through_and_through() -> None:
+    with pytest.raises(ValidationError):
+        Settings().execution.timeout = 5
+
+
+def test_a_server_has_all_documented_keys(place: Place) -> None:
+    server = place.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
+    assert server.args == ("mcp-server-git", "8080")
+    assert server.model_dump(exclude={"command", "args"}) == {
+        "env": {}, "cwd": None, "url": None, "headers": {}, "transport": "http", "enabled": True,
+        "timeout": 30, "idle_timeout": 600, "tools": {"include": (), "exclude": ()}, "pin": "warn",
+        "sanitize": False,
+    }  # fmt: skip
+
+
+def test_packs_take_their_own_keys_too(place: Place) -> None:
+    pack = place.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools[
+        "brave"
+    ]
+    assert (pack.timeout, pack.secrets, pack.permissions) == (5, ("KEY",), None)
+    assert pack.options == {"safe": "off", "deep": {"a": [1]}}
+
+
+def test_snippet_parameters_without_default_are_required(place: Place) -> None:
+    text = "snippets: {s: {body: x, params: {a: {description: d}, b: {default: null}, c: {default: 5}, d: }}}"
+    params = place.settings(text).snippets["s"].params
+    assert {name: param.required for name, param in params.items()} == {
+        "a": True,
+        "b": False,
+        "c": False,
+        "d": True,
+    }
+
+
+def test_words_of_older_yaml_mean_what_they_say(place: Place) -> None:
+    found = place.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}")
+    assert (found.execution.isolation, found.servers["a"].pin) == ("off", "off")
+
+
+def test_log_levels_may_be_written_small(place: Place) -> None:
+    assert place.settings("log_level: debug").log_level == "DEBUG"
+
+
+def test_keys_with_nothing_behind_them_keep_defaults(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "servers: {a: {url: http://a}}\nexecution: {timeout: 7}")
+    found = place.settings("servers:\nexecution:\nprompts: {packs: }\nagents: {ci: }\ntools: {x: }")
+    assert (list(found.servers), found.execution.timeout, found.prompts.packs) == (["a"], 7, {})
+    assert (found.agents["ci"], found.tools["x"].options) == (Agent(), {})
+
+
+def test_a_file_of_comments_changes_nothing(place: Place) -> None:
+    assert place.settings("# servers:\n#   a: {}\n") == Settings()
+
+
+# Layers
+
+
+def test_project_beats_user_key_by_key(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "execution: {timeout: 1, cells: 1}\ntools_dir: [/a, /b]")
+    found = place.settings("execution: {timeout: 2}\ntools_dir: [/c]")
+    assert (found.execution.timeout, found.execution.cells, found.tools_dir) == (2, 1, ("/c",))
+
+
+def test_the_environment_beats_all_files(place: Place) -> None:
+    found = place.settings(
+        "execution: {timeout: 2, cells: 1}",
+        ONETOOL_EXECUTION__TIMEOUT="3.5",
+        ONETOOL_HTTP__ALLOWEDHOSTS="[a.com, '*.b.com:8443']",
+        ONETOOL_LOG_LEVEL="ERROR",
+        ONETOOL_CONFIG="",
+        ONETOOL_TRUST="1",
+        ONETOOL_PROMPTS__INSTRUCTIONS="",
+    )
+    assert (found.execution.timeout, found.execution.cells, found.log_level) == (3.5, 1, "ERROR")
+    assert found.http.allowed_hosts == ("a.com", "*.b.com:8443")
+
+
+def test_variables_find_names_whatever_their_case(place: Place) -> None:
+    found = place.settings(
+        "servers: {GitHub: {url: http://a}}",
+        ONETOOL_SERVERS__GITHUB__TIMEOUT="5",
+        ONETOOL_SERVERS__NEW__COMMAND="run",
+        ONETOOL_SERVERS__NEW__ENV__API_KEY="k",
+        ONETOOL_TOOLS__BRAVE__SAFE_SEARCH="true",
+        ONETOOL_AGENTS__DEFAULT__BUDGETS__CALLS="9",
+    )
+    assert found.servers["GitHub"].timeout == 5
+    assert (found.servers["new"].command, found.servers["new"].env) == ("run", {"API_KEY": "k"})
+    assert found.tools["brave"].options == {"safe_search": True}
+    assert found.agents["default"].budgets.calls == 9
+    assert found.agents["default"].permissions == {Permission.READ, Permission.NETWORK}
+
+
+def test_variables_that_are_no_settings_are_errors(place: Place) -> None:
+    message = place.error(
+        ONETOOL_EXECUTON__TIMEOUT="1",
+        ONETOOL_EXECUTION__TIMOUT="1",
+        ONETOOL_EXECUTION__CELLS="many",
+        ONETOOL_EXECUTION__CELLS__X="1",
+        ONETOOL_OUTPUT__SANITIZE="@",
+    )
+    assert message.replace("environment variable ONETOOL_", "").split("\n") == [
+        'EXECUTION__CELLS: execution.cells must be a whole number, not "many"',
+        "EXECUTION__CELLS__X: execution.cells.x is unknown: nothing can stand there",
+        "EXECUTION__TIMOUT: execution.timout is an unknown key; did you mean timeout?",
+        "EXECUTON__TIMEOUT: executon is an unknown key; did you mean execution?",
+        "OUTPUT__SANITIZE:1: is not valid YAML: found character that cannot start any token",
+    ]
+
+
+def test_variables_of_others_are_only_mentioned(place: Place) -> None:
+    assert place.load({"ONETOOL_LOGLEVEL": "x"}).problems == (
+        "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key; did you mean log_level?",
+    )
+
+
+def test_prompts_come_from_their_own_file(place: Place) -> None:
+    place.write(place.user / "prompts.yaml", "instructions: user\npacks: {a: ua, b: ub}")
+    place.write(place.project / "prompts.yaml", "packs: {b: pb, c: pc}")
+    prompts = place.settings("prompts: {packs: {c: inline}}").prompts
+    assert (prompts.instructions, prompts.packs) == ("user", {"a": "ua", "b": "pb", "c": "inline"})
+
+
+def test_agents_come_from_files_of_their_own(place: Place) -> None:
+    place.write(place.user / "agents" / "ci.yml", "permissions: [read]\nclients: [bot]")
+    place.write(place.project / "agents" / "one.yaml", "name: ci\nbudgets: {calls: 3}")
+    place.write(
+        place.project / "agents" / "notifier.yml",
+        "tools: [slack.notify]\ntool_config: {slack.notify: {a: 1}}",
+    )
+    agents = place.settings().agents
+    assert agents["ci"].permissions == {Permission.READ}
+    assert (agents["ci"].clients, agents["ci"].budgets.calls) == (("bot",), 3)
+    assert (agents["notifier"].tools, agents["notifier"].tool_config) == (
+        ("slack.notify",),
+        {"slack.notify": {"a": 1}},
+    )
+    assert agents.keys() == {"default", "ci", "notifier"}
+
+
+def test_an_agent_defined_twice_is_an_error(place: Place) -> None:
+    place.write(place.project / "agents" / "ci.yml", "permissions: [read]")
+    place.write(place.project / "agents" / "other.yml", "# second\nname: ci")
+    assert place.error("log_level: INFO\nagents: {ci: {permissions: [read]}}").split("\n") == [
+        'agents/ci.yml:1: the agent "ci" is in onetool.yaml:2 already; keep one',
+        'agents/other.yml:2: the agent "ci" is in agents/ci.yml:1 already; keep one',
+    ]
+
+
+@pytest.mark.parametrize("words", ["[read, write]", "[':read', ':write']", "[:read, :write]"])
+def test_permissions_may_be_written_with_colons(place: Place, words: str) -> None:
+    agents = place.settings(
+        f"agents: {{a: {{permissions: {words}}}, b: {{budgets: {{permissions: {words}}}}}}}"
+    ).agents
+    assert agents["a"].permissions == agents["b"].permissions == {Permission.READ, Permission.WRITE}
+
+
+def test_permissions_in_budgets_replace_the_default_ones(place: Place) -> None:
+    agent = place.settings("agents: {default: {budgets: {permissions: [exec]}}}").agents["default"]
+    assert agent.permissions == {Permission.EXEC}
+    assert agent.sandbox.enabled
+
+
+def test_permissions_that_agree_are_no_conflict(place: Place) -> None:
+    text = "agents: {a: {permissions: [read, write], budgets: {permissions: [:write, :read]}}}"
+    assert place.settings(text).agents["a"].permissions == {Permission.READ, Permission.WRITE}
+
+
+def test_more_extension_folders_start_at_their_file(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "tools_dir: [mine, ~/more, '${BASE}/x']")
+    found = place.settings(BASE="/base").tools_dir
+    assert found == (str(place.user / "mine"), str(place.root / "home" / "more"), "/base/x")
+    assert place.settings(ONETOOL_TOOLS_DIR="[here]").tools_dir == (str(place.root / "work" / "here"),)
+
+
+def test_the_files_that_were_read_are_known(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "A: b")
+    place.write(place.user / "onetool.yaml", "log_level: INFO")
+    place.write(place.project / "agents" / "ci.yml", "permissions: [read]")
+    assert [place.short(str(path)) for path in place.load().files] == [
+        "~/secrets.yaml",
+        "~/onetool.yaml",
+        "agents/ci.yml",
+    ]
+
+
+def test_a_named_file_brings_its_whole_folder(place: Place) -> None:
+    conf = place.root / "conf"
+    place.write(conf / "my.yaml", "log_level: ERROR")
+    place.write(conf / "prompts.yaml", "instructions: conf")
+    place.write(place.project / "onetool.yaml", "log_level: DEBUG")
+    for loaded in (
+        place.load(config=conf / "my.yaml", trust=None),
+        place.load({"ONETOOL_CONFIG": str(conf / "my.yaml")}),
+    ):
+        assert (loaded.settings.log_level, loaded.settings.prompts.instructions) == ("ERROR", "conf")
+        assert (loaded.folders.data, loaded.problems) == (conf, ())
+
+
+def test_a_named_file_must_be_there(place: Place) -> None:
+    with pytest.raises(ConfigError, match="there is no such file; check --config and ONETOOL_CONFIG"):
+        place.load(config=place.root / "none.yaml")
+
+
+def test_the_home_folder_is_read_only_once(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "log_level: ERROR")
+    loaded = place.load({"OT_CWD": "~"}, trust=None)
+    assert (loaded.settings.log_level, loaded.files) == ("ERROR", (place.user / "onetool.yaml",))
+    assert loaded.problems == ()
+
+
+def test_a_working_folder_that_is_none_is_told(place: Place) -> None:
+    assert place.error(OT_CWD="/none") == "/none: the working folder is no folder; check OT_CWD"
+
+
+# References and secrets
+
+
+def test_references_are_filled_from_secrets_first(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: user\nOTHER: other")
+    place.write(place.project / "secrets.yaml", "TOKEN: project")
+    text = "projects: {a: '${HOST:-local}/${EMPTY:-e}${EMPTY}', b: '${TOKEN}-${OTHER}-${ENV}'}"
+    found = place.settings(text, TOKEN="env", ENV="env", EMPTY="").projects
+    assert found == {"a": "local/e", "b": "project-other-env"}
+
+
+def test_filled_values_are_not_filled_again(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: '${PATH} $${'")
+    found = place.settings(
+        "projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e"
+    )
+    assert found.projects == {"a": "${PATH} $${", "b": "x${NAME}$$", "c": "a$b", "d": "$${E}"}
+
+
+def test_filled_text_becomes_the_kind_asked_for(place: Place) -> None:
+    found = place.settings(
+        "execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3"
+    )
+    assert (found.execution.timeout, found.execution.cells, found.stats.enabled) == (7, 3, False)
+
+
+def test_text_for_models_receives_no_secret(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: canary")
+    place.write(place.project / "prompts.yaml", "packs: {a: 'use ${TOKEN}'}")
+    found = place.settings("""
+        prompts: {instructions: "use ${TOKEN} and $${X}"}
+        snippets:
+          s: {description: "${TOKEN}", body: "f('${TOKEN}')", params: {p: {default: "${TOKEN}"}}}
+    """)
+    assert "canary" not in str(written(found))
+    assert found.prompts.instructions == "use ${TOKEN} and $${X}"
+    assert found.snippets["s"].body == "f('${TOKEN}')"
+
+
+def test_missing_references_name_key_file_and_line(place: Place) -> None:
+    place.write(
+        place.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}"
+    )
+    advice = "put it into secrets.yaml or the environment, or write"
+    literal = "holds a ${ that starts no ${NAME}; write $${ for the two characters themselves"
+    assert place.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
+        "~/onetool.yaml:3: servers.a.url needs URL; " + advice + " ${URL:-default}",
+        "~/onetool.yaml:4: servers.a.headers.B " + literal,
+        "~/onetool.yaml:4: servers.a.headers.C " + literal,
+        "onetool.yaml:3: tools.brave.keys[1] needs KEY; " + advice + " ${KEY:-default}",
+    ]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o602])
+def test_secrets_that_others_can_read_are_refused(place: Place, mode: int) -> None:
+    place.write(place.project / "secrets.yaml", "TOKEN: canary", mode)
+    message = place.error("servers: {a: {url: 'http://${TOKEN}'}}")
+    assert message == "secrets.yaml: others can read the secrets; type `chmod 600 secrets.yaml`"
+
+
+def test_secrets_keep_every_character_as_written(place: Place) -> None:
+    place.write(
+        place.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'"
+    )
+    assert place.load().secrets == {
+        "PIN": "0123",
+        "YES": "yes",
+        "HEX": "0x10",
+        "NUM": "1e5",
+        "TILDE": "~",
+        "TEXT": "a # b",
+    }
+
+
+def test_wrong_secrets_are_told_without_their_text(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok")
+    place.write(place.project / "secrets.yaml", "A: *canary")
+    assert place.error().split("\n") == [
+        "~/secrets.yaml:1: A must be one text, not a list or a mapping",
+        "~/secrets.yaml:2: B must be one text, not empty",
+        '~/secrets.yaml:3: "bad-name" is no name for a secret; take letters, digits and _',
+        "~/secrets.yaml:4: C must be one text, not a list or a mapping",
+        "secrets.yaml:1: this alias has no anchor; put text that starts with * in quotes",
+    ]
+
+
+def test_secrets_never_show_in_errors_or_reprs(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: canary")
+    message = place.error("""
+        execution: {timeout: "${TOKEN}", isolation: "${TOKEN}", cells: "${TOKEN}"}
+        agents: {a: {permissions: ["${TOKEN}"]}}
+        servers: {a: {url: "${TOKEN}", pin: "${TOKEN}"}}
+        http: {allowedHosts: ["${TOKEN}/"]}
+        log_level: ${TOKEN}
+        docs_url: ${TOKEN}
+        auth: {tokens: [{name: x, hash: y, agent: "${TOKEN}"}]}
+    """)
+    assert "canary" not in message
+    assert len(message.split("\n")) == 9
+    loaded = place.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
+    assert "canary" not in repr(loaded) + repr(place.load())
+
+
+# What is said when something is wrong
+
+
+def test_wrong_files_are_told_like_prose(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "- a\n- list\n")
+    place.write(place.user / "prompts.yaml", "instructions: x\nintructions: y\npacks: [a]")
+    place.write(place.user / "agents" / "list.yml", "# agents\n[a, b]")
+    place.write(place.user / "agents" / "name.yml", "name: [a]")
+    place.write(place.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}")
+    assert (
+        place.error("""
+        aliases: {ws: 5}
+        executon: {timeout: 5}
+        mcpServers: {}
+        workers: {zzz: 1}
+        snippets:
+          nobody: {description: no body}
+        servers:
+          neither: {enabled: yes}
+          both: {command: uvx, url: http://x}
+          wrong:
+            url: ftp://x
+            transport: ws
+            pin: sometimes
+            timeout: -1
+            env: {DEBUG: true, VERSION: 1.10}
+            tols: {include: []}
+        tools:
+          brave: {timeout: soon, permissions: network, cost_per_call: -1}
+        tools_dir: ~/one
+        execution: {timeout: true, memory_mb: 1.5, cells: 0, isolation: maybe, max_tool_calls: .inf}
+        output: [sanitize]
+        stats: {enabled: perhaps}
+        notify: {topics: [{pattern: notes}]}
+        http:
+          allowed_hosts: [a.com]
+          allowedHosts: ["https://a.com", "a*b.com"]
+        agents:
+          fly: {permissions: [read, fly]}
+          torn: {permissions: [read], budgets: {permissions: [write]}}
+        auth:
+          tokens: [{name: a}, {name: b, hash: x, token_env: Y}]
+        log_level: LOUD
+        docs_url: example.com
+        """)
+        == dedent("""
+        ~/agents/list.yml:2: the file must hold `key: value` lines
+        ~/agents/name.yml:1: name must be text; put it in quotes
+        ~/agents/typo.yml:1: agents.typo.permission is an unknown key; did you mean permissions?
+        ~/agents/typo.yml:2: agents.typo.sandbox.allowed is an unknown key; did you mean allowed_paths?
+        ~/onetool.yaml:1: the file must hold `key: value` lines
+        ~/prompts.yaml:2: prompts.intructions is an unknown key; did you mean instructions?
+        ~/prompts.yaml:3: prompts.packs must be a mapping, `key: value`
+        onetool.yaml:2: aliases.ws must be text; put it in quotes
+        onetool.yaml:3: executon is an unknown key; did you mean execution?
+        onetool.yaml:4: mcpServers is an unknown key; did you mean servers?
+        onetool.yaml:5: workers.zzz is an unknown key; known here: idle_timeout, start_timeout, call_timeout
+        onetool.yaml:7: snippets.nobody.body is missing
+        onetool.yaml:9: servers.neither needs exactly one of command: and url:
+        onetool.yaml:10: servers.both needs exactly one of command: and url:
+        onetool.yaml:12: servers.wrong.url must start with http:// or https://
+        onetool.yaml:13: servers.wrong.transport must be 'http' or 'sse', not "ws"
+        onetool.yaml:14: servers.wrong.pin must be 'warn', 'strict' or 'off', not "sometimes"
+        onetool.yaml:15: servers.wrong.timeout must be more than 0, not -1
+        onetool.yaml:16: servers.wrong.env.DEBUG must be text; put it in quotes
+        onetool.yaml:16: servers.wrong.env.VERSION must be text; put it in quotes
+        onetool.yaml:17: servers.wrong.tols is an unknown key; did you mean tools?
+        onetool.yaml:19: tools.brave.cost_per_call must be at least 0, not -1
+        onetool.yaml:19: tools.brave.permissions must be a list of some of read, write, exec, network
+        onetool.yaml:19: tools.brave.timeout must be a number, not "soon"
+        onetool.yaml:20: tools_dir must be a list like [a, b]
+        onetool.yaml:21: execution.cells must be more than 0, not 0
+        onetool.yaml:21: execution.isolation must be 'auto', 'require' or 'off', not "maybe"
+        onetool.yaml:21: execution.max_tool_calls must be a finite number, not Infinity
+        onetool.yaml:21: execution.memory_mb must be a whole number, not 1.5
+        onetool.yaml:21: execution.timeout must be a number
+        onetool.yaml:22: output must be a mapping, `key: value`
+        onetool.yaml:23: stats.enabled must be true or false, not "perhaps"
+        onetool.yaml:24: notify.topics[0].file is missing
+        onetool.yaml:26: http.allowed_hosts is an unknown key; did you mean allowedHosts?
+        onetool.yaml:27: http.allowedHosts[0] must be a host like *.example.com or a.example.com:8080, no URL
+        onetool.yaml:27: http.allowedHosts[1] must be a host like *.example.com or a.example.com:8080, no URL
+        onetool.yaml:29: agents.fly.permissions must be a list of some of read, write, exec, network
+        onetool.yaml:30: agents.torn has permissions: and budgets.permissions: that differ; keep one of them
+        onetool.yaml:32: auth.tokens[0] needs exactly one of hash: and token_env:
+        onetool.yaml:32: auth.tokens[1] needs exactly one of hash: and token_env:
+        onetool.yaml:33: log_level must be 'DEBUG', 'INFO', 'WARNING', 'ERROR' or 'CRITICAL', not "LOUD"
+        onetool.yaml:34: docs_url must start with http:// or https://
+        """).strip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("execution: {timeout: .inf}", "execution.timeout must be a finite number, not Infinity"),
+        ("execution: {timeout: '${X:-x}'}", 'execution.timeout must be a number, not "${X:-x}"'),
+        ("a: 1\na: 2", "the key 'a' stood in line 2 already"),
+    ],
+)
+def test_single_mistakes_are_told_precisely(place: Place, text: str, reason: str) -> None:
+    assert reason in place.error("\n" + text)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"a: \xff", "is not UTF-8"),
+        (b"x" * 10_000_000, "too many; at most"),
+        (b"\x00\x01\x02", "is not valid YAML"),
+        (b"[" * 100_000, "nested more than 100 deep"),
+        (b"{" * 100_000, "nested more than 100 deep"),
+        (b"just text", "must hold `key: value` lines"),
+        (b"servers: &s {a: *s}", "stands inside the very value"),
+    ],
+)
+@pytest.mark.parametrize("name", ["onetool.yaml", "prompts.yaml", "secrets.yaml", "agents/a.yml"])
+def test_damaged_files_are_clear_errors(place: Place, name: str, content: bytes, reason: str) -> None:
+    place.write(place.project / name, "")
+    (place.project / name).write_bytes(content)
+    message = place.error()
+    assert message.startswith(name)
+    assert reason in message
+
+
+@pytest.mark.parametrize("name", ["onetool.yaml", "prompts.yaml", "agents/a.yml"])
+def test_folders_in_place_of_files_are_errors(place: Place, name: str) -> None:
+    (place.project / name).mkdir(parents=True)
+    assert place.error() == f"{name}: is a folder, not a file"
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(place: Place) -> None:
+    place.user.write_text("")
+    assert "cannot be read: Not a directory" in place.error()
+
+
+def test_two_agents_cannot_have_one_client(place: Place) -> None:
+    text = "agents:\n  a: {clients: [bot]}\n  b: {clients: [x, bot]}"
+    assert place.error(text) == "onetool.yaml:3: agents.b.clients[1] is a client of the agent a already"
+
+
+def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
+    assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split(
+        "\n"
+    ) == [
+        "onetool.yaml:1: aliases.a-b is no name that code can use; take letters, digits and _",
+        "onetool.yaml:1: aliases.class is no name that code can use; take letters, digits and _",
+        "onetool.yaml:2: auth.tokens[0].agent must be one of the agents: default",
+    ]
+
+
+def test_strange_keys_stay_on_one_line(place: Place) -> None:
+    message = place.error('"a\\nb\\e[31m": 1\n' + "k" * 200 + ": 1")
+    assert len(message.split("\n")) == 2
+    assert "\x1b" not in message
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+sections = st.dictionaries(st.sampled_from(list(Settings.model_fields)), json_like, max_size=4)
+
+
+@given(sections)
+@settings(deadline=None)
+def test_any_data_is_taken_or_refused_cleanly(data: Mapping[str, Any]) -> None:
+    try:
+        found = Settings.model_validate(data)
+    except ValidationError:
+        return
+    assert math.isfinite(found.execution.timeout)
+    assert "default" in found.agents

@@ -1,0 +1,201 @@
+"""Trust: a folder that somebody cloned does nothing until a person says so, and again when it changes."""
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ot.config.load import Loaded, load
+from ot.config.trust import is_trusted, judge, trust, untrust
+from ot.paths import find_folders
+
+CONFIG = """
+servers: {git: {command: uvx}}
+tools_dir: [more]
+aliases: {a: b.c}
+"""
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home" / ".onetool"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "work" / ".onetool"
+    for name in ("agents", "tools/mine", "more/extra"):
+        (folder / name).mkdir(parents=True)
+    (folder / "onetool.yaml").write_text(CONFIG)
+    (folder / "agents" / "ci.yml").write_text("permissions: [read]")
+    (folder / "tools" / "mine" / "mine_tools.py").write_text("")
+    return folder
+
+
+def loaded(project: Path, user: Path, **env: str) -> Loaded:
+    return load(find_folders(env, project.parent, None, user.parent), env)
+
+
+def test_a_new_folder_is_not_trusted(project: Path, user: Path) -> None:
+    assert not is_trusted(project, user, {})
+    assert not user.exists()
+
+
+def test_a_trusted_folder_stays_so_until_untrusted(project: Path, user: Path) -> None:
+    trust(project, user)
+    assert is_trusted(project, user, {})
+    assert untrust(project, user)
+    assert not is_trusted(project, user, {})
+    assert not untrust(project, user)
+
+
+def test_machines_may_trust_by_a_variable(project: Path, user: Path) -> None:
+    assert is_trusted(project, user, {"ONETOOL_TRUST": "1"})
+    assert not is_trusted(project, user, {"ONETOOL_TRUST": "0"})
+    assert not is_trusted(project, user, {"ONETOOL_TRUST": ""})
+
+
+def test_the_user_folder_is_always_trusted(user: Path) -> None:
+    assert is_trusted(user, user, {})
+
+
+def test_a_link_is_trusted_as_its_target(project: Path, user: Path, tmp_path: Path) -> None:
+    trust(project, user)
+    (tmp_path / "link").symlink_to(project)
+    assert is_trusted(tmp_path / "link", user, {})
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    def change(project: Path) -> None:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+
+    return change
+
+
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda project: (project / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        write(
+            "onetool.yaml", CONFIG + "log_level: DEBUG\noutput: {preview_lines: 3}\nstats: {enabled: false}"
+        ),
+        write(
+            "onetool.yaml",
+            CONFIG + "snippets: {s: {body: x}}\nprompts: {instructions: x}\ndocs_url: http://x",
+        ),
+        write(
+            "onetool.yaml",
+            "# a comment\naliases: {}\ntools_dir: ['more']\nservers:\n  git:\n    command: uvx",
+        ),
+        write("prompts.yaml", "instructions: x"),
+        write("tools/mine/mine_tools.py", "def f(): ..."),
+        write("tools/mine/helper.py", ""),
+        write("stats/today.json", "{}"),
+    ],
+)
+def test_harmless_changes_do_not_ask_again(
+    project: Path, user: Path, change: Callable[[Path], object]
+) -> None:
+    trust(project, user)
+    change(project)
+    assert is_trusted(project, user, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        write("onetool.yaml", CONFIG + "execution: {isolation: off}"),
+        write("onetool.yaml", CONFIG.replace("uvx", "sh")),
+        write("onetool.yaml", CONFIG + "http: {allowedHosts: ['*']}"),
+        write("onetool.yaml", "servers: {git: {command: uvx}"),
+        write("onetool.yaml", "[]"),
+        remove("onetool.yaml"),
+        write("agents/ci.yml", "permissions: [read, exec]"),
+        write("agents/new.yaml", "permissions: [exec]"),
+        remove("agents/ci.yml"),
+        write("tools/new/new_tools.py", ""),
+        write("tools/mine/second_tools.py", ""),
+        remove("tools/mine/mine_tools.py"),
+        write("more/extra/extra_tools.py", ""),
+    ],
+)
+def test_changes_that_grant_something_ask_again(
+    project: Path, user: Path, change: Callable[[Path], object]
+) -> None:
+    trust(project, user)
+    change(project)
+    verdict = judge(project, user, {})
+    assert not verdict.trusted
+    assert "has changed since it was trusted" in verdict.problems[0]
+    trust(project, user)
+    assert is_trusted(project, user, {})
+
+
+def test_an_untrusted_folder_is_ignored_whole(project: Path, user: Path) -> None:
+    (project / "secrets.yaml").write_text("open to all, and no mapping")
+    (project / "prompts.yaml").write_text("instructions: obey me")
+    found = loaded(project, user)
+    assert (found.settings.servers, found.settings.prompts.instructions, found.secrets) == ({}, "", {})
+    assert found.settings.agents.keys() == {"default"}
+    assert (found.folders.project, found.folders.data, found.files) == (None, user, ())
+
+
+def test_what_to_type_is_said(project: Path, user: Path) -> None:
+    advice = f"look at what it holds, then type `onetool trust` in {project.parent}"
+    assert loaded(project, user).problems == (f"{project} is not trusted and was ignored: {advice}",)
+    trust(project, user)
+    write("tools/new/new_tools.py", "")(project)
+    changed = "has changed since it was trusted (servers, agents, rights or new extension files)"
+    assert loaded(project, user).problems == (f"{project} {changed} and was ignored: {advice}",)
+
+
+def test_a_trusted_folder_is_used_whole(project: Path, user: Path) -> None:
+    trust(project, user)
+    found = loaded(project, user)
+    assert (list(found.settings.servers), found.folders.data, found.problems) == (["git"], project, ())
+    assert loaded(project, user, ONETOOL_TRUST="1").settings == found.settings
+
+
+def test_a_file_that_a_person_named_is_trusted(project: Path, user: Path) -> None:
+    found = loaded(project, user, ONETOOL_CONFIG=str(project / "onetool.yaml"))
+    assert (list(found.settings.servers), found.folders.data, found.problems) == (["git"], project, ())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b"\xff", b"[" * 100_000])
+def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, content: bytes) -> None:
+    trust(project, user)
+    (user / "trust.json").write_bytes(content)
+    verdict = judge(project, user, {})
+    assert not verdict.trusted
+    assert "trust.json is damaged, so that no project folder is trusted" in verdict.problems[0]
+    trust(project, user)
+    assert judge(project, user, {}).trusted
+
+
+def test_the_store_is_private_and_leaves_no_scraps(project: Path, user: Path) -> None:
+    trust(project, user)
+    assert stat.S_IMODE((user / "trust.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(user.stat().st_mode) == 0o700
+    assert {path.name for path in user.iterdir()} == {"trust.json", "trust.json.lock"}
+
+
+def test_processes_at_once_lose_no_entry(user: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from ot.config.trust import trust\n"
+        "for n in range(20): trust(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}', Path(sys.argv[3]))"
+    )
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(number), str(user)])
+        for number in range(3)
+    ]
+    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
+    assert len(json.loads((user / "trust.json").read_text())) == 60

@@ -1,0 +1,316 @@
+"""YAML 1.2 as the product reads it: what scalars mean, where they stand, and what hostile text costs."""
+
+import io
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings, strategies as st
+from ruamel.yaml import YAML
+
+from ot import yaml12
+from ot.errors import ConfigError
+
+
+def value_of(text: str) -> Any:
+    return yaml12.read(f"a: {text}\n", "test.yaml").data["a"]
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        yaml12.read(text, "test.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "word", ["on", "off", "yes", "no", "y", "n", "tRUE", "2001-01-01", "1_000", "0b1", "12:30", "="]
+)
+def test_words_of_older_yaml_are_plain_strings(word: str) -> None:
+    assert value_of(word) == word
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("true", True), ("True", True), ("TRUE", True), ("false", False), ("FALSE", False),
+        ("null", None), ("~", None), ("", None), ("NULL", None),
+        ("012", 12), ("-7", -7), ("+7", 7), ("0o17", 15), ("0x1F", 31),
+        ("1.5", 1.5), ("1e3", 1000.0), (".5", 0.5), ("-.inf", -math.inf), (".INF", math.inf), ("5.", 5.0),
+        ("'12'", "12"), ('"true"', "true"), ("!!str 12", "12"), ("! 12", "12"), ("!!float 1", 1.0),
+        ("!!int '3'", 3), ("!!null ''", None), ("!!seq [1]", [1]), ("!!map {b: 1}", {"b": 1}),
+    ],
+)  # fmt: skip
+def test_scalars_follow_the_core_schema(text: str, expected: Any) -> None:
+    value = value_of(text)
+    assert (value, type(value)) == (expected, type(expected))
+
+
+def test_not_a_number_is_a_float() -> None:
+    assert math.isnan(value_of(".nan"))
+
+
+def test_untyped_reading_keeps_every_scalar_as_text() -> None:
+    document = yaml12.read("pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False)
+    assert document.data == {"pin": "012", "flag": "true", "none": "", "tagged": "3"}
+
+
+def test_keys_keep_the_text_they_were_written_with() -> None:
+    assert yaml12.read("1: a\ntrue: b\n0x10: c\n~: d", "test.yaml").data == {
+        "1": "a",
+        "true": "b",
+        "0x10": "c",
+        "~": "d",
+    }
+
+
+def test_an_alias_may_stand_for_a_key() -> None:
+    assert yaml12.read("{a: &k name, *k : 1}", "test.yaml").data == {"a": "name", "name": 1}
+
+
+@pytest.mark.parametrize("text", ["[:read, :write]", "[\n  read,\n  :exec,\n]", "{a: :b}", '[":read", :x]'])
+@pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader])
+def test_words_that_start_with_colons_are_read(text: str, loader: Any) -> None:
+    reference = YAML(typ="safe", pure=True).load(text)
+    assert yaml12._read(text, "test.yaml", True, loader).data == reference
+
+
+def test_quoting_colon_words_never_touches_other_text() -> None:
+    document = yaml12.read('text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml")
+    assert document.data == {"text": "[:read, :write]", "block": "[:read]\n", "list": [":read"]}
+
+
+def test_endless_colon_words_are_refused_in_time() -> None:
+    assert "put them in quotes" in error_of("[" + "[:a], " * 200 + "]")
+
+
+def test_lines_of_keys_and_items_are_known() -> None:
+    text = "# comment\na:\n  b: 1\n  c:\n    - x\n    - y: 2\n"
+    document = yaml12.read(text, "test.yaml")
+    paths: list[tuple[str | int, ...]] = [
+        (),
+        ("a",),
+        ("a", "b"),
+        ("a", "c"),
+        ("a", "c", 1),
+        ("a", "c", 1, "y"),
+    ]
+    assert [document.line(path) for path in paths] == [2, 2, 3, 4, 6, 6]
+
+
+def test_unknown_paths_have_the_line_around_them() -> None:
+    document = yaml12.read("\na:\n  b: 1\n", "test.yaml")
+    assert [document.line(("a", "zz", 3)), document.line(("zz",)), document.line(("a", "b", "c"))] == [
+        2,
+        2,
+        3,
+    ]
+
+
+def test_an_alias_has_the_line_of_its_key() -> None:
+    document = yaml12.read("base: &b\n  x: 1\n\ncopy: *b\n", "test.yaml")
+    assert document.data["copy"] == {"x": 1}
+    assert [document.line(("copy",)), document.line(("copy", "x"))] == [4, 2]
+
+
+def test_text_without_values_holds_nothing() -> None:
+    assert [yaml12.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [
+        None
+    ] * 3
+
+
+def test_a_byte_order_mark_changes_nothing() -> None:
+    assert yaml12.read("\ufeffa: [:read]", "test.yaml").data == {"a": [":read"]}
+
+
+def test_error_messages_name_the_line_and_the_cure() -> None:
+    texts = [
+        "a: 1\nb: 2\na: 3",
+        "a: 1\n'a': 2",
+        "a: !!python/object:os.system x",
+        "a: !secret x",
+        "a: !!set {b}",
+        "a: !!int x",
+        "a: !!bool 1",
+        "a: *missing",
+        "a: &a [1, *a]",
+        "a: &a {b: {c: *a}}",
+        "[1, 2]: 3",
+        "a: [?b]",
+        "a: {?b: 1}",
+        "a:\n\t- b",
+        "a: 1\n---\nb: 2",
+        "a: [1, 2",
+        "a: b: c",
+        "a: \x01",
+        "a: \ud800",
+        "n: " + "9" * 5000,
+        "n: 0x" + "f" * 5000,
+    ]
+    assert "\n".join(error_of(text) for text in texts) == (
+        "test.yaml:3: the key 'a' stood in line 1 already\n"
+        "test.yaml:2: the key 'a' stood in line 1 already\n"
+        "test.yaml:1: this tag is not allowed; put text that starts with ! in quotes\n"
+        "test.yaml:1: this tag is not allowed; put text that starts with ! in quotes\n"
+        "test.yaml:1: this tag is not allowed; take it away\n"
+        "test.yaml:1: what stands behind the tag !!int is something else\n"
+        "test.yaml:1: what stands behind the tag !!bool is something else\n"
+        "test.yaml:1: this alias has no anchor; put text that starts with * in quotes\n"
+        "test.yaml:1: this alias stands inside the very value that it names\n"
+        "test.yaml:1: this alias stands inside the very value that it names\n"
+        "test.yaml:1: a key must be a plain word, not a list or a mapping\n"
+        "test.yaml:1: put text that starts with ? in quotes\n"
+        "test.yaml:1: put text that starts with ? in quotes\n"
+        "test.yaml:2: is not valid YAML: found character that cannot start any token; "
+        "indent with spaces, not with tabs\n"
+        "test.yaml:2: a second document starts here; keep one\n"
+        "test.yaml:2: is not valid YAML: did not find expected ',' or ']' "
+        "while parsing a flow sequence that starts in line 1\n"
+        "test.yaml:1: is not valid YAML: mapping values are not allowed in this context\n"
+        "test.yaml:1: is not valid YAML: control characters are not allowed\n"
+        "test.yaml:1: holds half a character (a lone surrogate)\n"
+        "test.yaml:1: a number of 5,000 digits is too long\n"
+        "test.yaml:1: a number of 5,002 digits is too long"
+    )
+
+
+def nested_lists(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def lists_of_aliases(levels: int, width: int) -> str:
+    lines = ["l0: &l0 [x]"]
+    lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (lists_of_aliases(9, 9), "too many"),
+        (lists_of_aliases(150, 1), "nested more than 100 deep"),
+        (f"a: &a {'x' * 1_000_000}\nb: [{', '.join(['*a'] * 200)}]", "too many"),
+        (f"[{'x,' * 200_000}]", "too many"),
+        (nested_lists(101), "nested more than 100 deep"),
+        (nested_lists(500_000), "nested more than 100 deep"),
+        ("- " * 500_000, "nested more than 100 deep"),
+        ("{a: " * 500_000, "nested more than 100 deep"),
+        ("x" * (yaml12.MAX_BYTES + 1), "at most 4,194,304 are read"),
+    ],
+    ids=[
+        "aliases",
+        "deep aliases",
+        "long text",
+        "many items",
+        "deep",
+        "deeper",
+        "block",
+        "mappings",
+        "large",
+    ],
+)
+def test_bombs_are_refused_early_and_cheaply(text: str, reason: str) -> None:
+    started = time.perf_counter()
+    assert reason in error_of(text)
+    assert time.perf_counter() - started < 5
+
+
+def test_the_bounds_leave_honest_documents_alone() -> None:
+    shared = "base: &b {x: 1}\n" + "\n".join(f"k{n}: *b" for n in range(1000))
+    assert len(yaml12.read(shared, "test.yaml").data) == 1001
+    assert yaml12.read(nested_lists(100), "test.yaml").data
+    assert len(yaml12.read("a: " + "x" * 4_000_000, "test.yaml").data["a"]) == 4_000_000
+
+
+def test_an_anchor_may_be_given_anew() -> None:
+    assert yaml12.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+# What this parser holds for line breaks or refuses outright is left out: the grammar is not under test here.
+texts = st.text(
+    st.characters(
+        exclude_categories=("Cc", "Cs", "Cn"),
+        exclude_characters="\x85\u2028\u2029\ufeff",
+        include_characters="\n\t",
+    ),
+    max_size=30,
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts
+plain_data = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(plain_data)
+@settings(deadline=None)
+def test_what_ruamel_writes_reads_back_alike(data: Any) -> None:
+    dumper, written = YAML(typ="safe", pure=True), io.StringIO()
+    dumper.default_flow_style = False
+    dumper.dump(data, written)
+    read = yaml12.read(written.getvalue(), "test.yaml").data
+    assert read == data == YAML(typ="safe", pure=True).load(written.getvalue())
+
+
+@given(plain_data.filter(lambda data: "inf" not in json.dumps(data).lower()))
+@settings(deadline=None)
+def test_what_json_writes_reads_back_alike(data: Any) -> None:
+    assert yaml12.read(json.dumps(data, ensure_ascii=False), "test.yaml").data == data
+
+
+@given(plain_data)
+@settings(deadline=None)
+def test_the_pure_parser_agrees_with_the_fast_one(data: Any) -> None:
+    text = json.dumps(data, ensure_ascii=False).replace("Infinity", ".inf")
+    pure = yaml12._read(text, "test.yaml", True, yaml.SafeLoader)
+    assert pure == yaml12._read(text, "test.yaml", True, yaml.CSafeLoader)
+
+
+@given(st.text(max_size=200))
+@settings(deadline=None)
+def test_any_text_is_read_or_refused_cleanly(text: str) -> None:
+    try:
+        yaml12.read(text, "test.yaml")
+    except ConfigError as error:
+        assert str(error).startswith("test.yaml:")  # noqa: PT017 - whether it raises is up to the text
+
+
+def file_error_of(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        yaml12.read_file(path)
+    return str(caught.value).replace(str(path.parent), "~")
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
+    (tmp_path / "empty.yaml").write_text(" \n")
+    (tmp_path / "large.yaml").write_bytes(b"x" * 10_000_000)
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(1, 128)) * 10)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert "\n".join(file_error_of(path) for path in sorted(tmp_path.iterdir())) == (
+        "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
+        "~/empty.yaml:1: the file is empty; write a setting into it, or delete it\n"
+        "~/folder.yaml: is a folder, not a file\n"
+        "~/large.yaml:1: 10,000,000 bytes are too many; at most 4,194,304 are read\n"
+        "~/latin.yaml:2: is not UTF-8 text; save the file as UTF-8\n"
+        "~/loop.yaml: cannot be read: Too many levels of symbolic links\n"
+        "~/pipe.yaml: is not a regular file"
+    )
+
+
+def test_a_missing_file_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        yaml12.read_file(tmp_path / "none.yaml")
+
+
+def test_a_file_is_read_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\n")
+    document = yaml12.read_file(tmp_path / "a.yaml")
+    assert (document.data, document.source) == ({"a": "é"}, str(tmp_path / "a.yaml"))
