@@ -58,7 +58,7 @@ def find_folders(env: Mapping[str, str], cwd: Path, config_file: Path | None, ho
     named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
     file = placed(named, cwd, home) if named else None
     project = file.parent if file is not None else working_dir / FOLDER
-    if _same(project, user) or not (file or _is_folder(project)):
+    if _same(project, user) or not (file or is_folder(project)):
         return Folders(working_dir, user, None, file)
     return Folders(working_dir, user, project, file, trusted=file is not None)
 
@@ -80,12 +80,12 @@ def extension_files(tools: Path) -> tuple[Path, ...]:
     return tuple(sorted(tools.glob("*/*_tools.py")))
 
 
-def _same(one: Path, other: Path) -> bool:
-    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link to itself
-
-
-def _is_folder(path: Path) -> bool:
+def is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError:  # a folder that may not be looked into is none of ours
         return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link to itself

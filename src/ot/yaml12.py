@@ -285,7 +285,8 @@ class _Builder:
 
     def _key(self, event: Any, depth: int) -> str:
         # In [?x] and {?x: 1} this parser takes the question mark for one of its own, and would drop it.
-        if self._text[: event.start_mark.index].endswith("?"):
+        start = event.start_mark.index
+        if self._text[start - 1 : start] == "?":
             raise self._error(event, "put text that starts with ? in quotes")
         node = self._node(event, depth + 1)
         if isinstance(node.value, dict | list):

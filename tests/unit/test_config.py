@@ -1,6 +1,8 @@
 """From files and variables to settings: layers, references, secrets, and the words for what is wrong."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +111,17 @@ def test_the_default_agent_reads_inside_the_working_folder(place: Place) -> None
     agent = place.settings().agents["default"]
     assert agent.permissions == {Permission.READ, Permission.NETWORK}
     assert (agent.sandbox.enabled, agent.sandbox.allowed_paths, agent.tools) == (True, (), None)
+
+
+def test_importing_and_loading_stay_light() -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from ot.config import load; from ot.paths import find_folders\n"
+        "load.load(find_folders({}, Path('/'), None, Path('/none')), {})\n"
+        "print(sorted({'yaml', 'rapidfuzz'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_settings_are_frozen_through_and_through() -> None:
@@ -383,7 +396,7 @@ def test_missing_references_name_key_file_and_line(place: Place) -> None:
 def test_secrets_that_others_can_read_are_refused(place: Place, mode: int) -> None:
     place.write(place.project / "secrets.yaml", "TOKEN: canary", mode)
     message = place.error("servers: {a: {url: 'http://${TOKEN}'}}")
-    assert message == "secrets.yaml: others can read the secrets; type `chmod 600 secrets.yaml`"
+    assert message == "secrets.yaml: is open to others; type `chmod 600 secrets.yaml`"
 
 
 def test_secrets_keep_every_character_as_written(place: Place) -> None:

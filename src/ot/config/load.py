@@ -12,6 +12,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -109,7 +110,7 @@ class _Reader:
         self.errors: list[str] = []
         self.files: list[Path] = []
         self.secrets_are_whole = True
-        if not folders.working_dir.is_dir():
+        if not paths.is_folder(folders.working_dir):
             self.errors.append(f"{folders.working_dir}: the working folder is no folder; check OT_CWD")
 
     def secrets(self) -> dict[str, str]:
@@ -140,7 +141,7 @@ class _Reader:
     def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
         path = folder / paths.SECRETS
         if _is_open_to_others(path):
-            self.errors.append(f"{path}: others can read the secrets; type `chmod 600 {path}`")
+            self.errors.append(f"{path}: is open to others; type `chmod 600 {quote(str(path))}`")
             return
         if (document := self._mapping(path, typed=False)) is None:
             return

@@ -60,7 +60,7 @@ def _upper(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(_no_switch), Field(gt=0)]
-CountOrNone = Annotated[int, BeforeValidator(_no_switch), Field(ge=0)]
+CountOrZero = Annotated[int, BeforeValidator(_no_switch), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(_no_switch), Field(gt=0, allow_inf_nan=False)]
 Cost = Annotated[float, BeforeValidator(_no_switch), Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(_digits_as_text)]
@@ -185,15 +185,15 @@ class Workers(Section):
 
 
 class Output(Section):
-    max_inline_size: CountOrNone = 50_000
-    preview_lines: CountOrNone = 10
+    max_inline_size: CountOrZero = 50_000
+    preview_lines: CountOrZero = 10
     result_ttl: Seconds = 3600
     sanitize: bool = False
 
 
 class Stats(Section):
     enabled: bool = True
-    round_trip_ms: CountOrNone = 4000
+    round_trip_ms: CountOrZero = 4000
 
 
 class Topic(Section):
@@ -210,7 +210,7 @@ class Http(CamelSection):
     allow_private_addresses: bool = False
     timeout_ms: Count = 10_000
     max_response_bytes: Count = 10_485_760
-    retries: CountOrNone = 2
+    retries: CountOrZero = 2
 
 
 class Bundles(CamelSection):
@@ -224,8 +224,8 @@ class Audit(Section):
 
 class Budgets(Section):
     time_seconds: Seconds | None = None
-    calls: CountOrNone | None = None
-    tokens: CountOrNone | None = None
+    calls: CountOrZero | None = None
+    tokens: CountOrZero | None = None
     cost: Cost | None = None
     permissions: Permissions | None = None
 
