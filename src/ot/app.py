@@ -1,7 +1,7 @@
-"""The only constructor of everything: reads the settings, fills the registry, has cells ready, and takes it all down again.
+"""The only constructor of everything: settings, registry, cells; and what takes it all down again.
 
-`async with OneTool(settings) as app:` gives `app.bus` and `await app.run(command)`. There is no state outside of it. Nothing
-is started before it is needed; `warm_up` is for doors that know a run will come.
+`async with OneTool(settings) as app:` gives `app.bus` and `await app.run(command)`. There is no state outside of
+it. Nothing is started before it is needed; `warm_up` is for doors that know a run will come.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
 
 
-def read_settings(env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None) -> Loaded:
+def read_settings(
+    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
+) -> Loaded:
     """What the files and variables of this machine say."""
     return load(find_folders(env, cwd, config_file, home or Path.home()), env)
 
@@ -91,7 +93,11 @@ class OneTool:
         """What an MCP client sees when it calls `run(command)`."""
         state = self._now
         if state.error is not None and not _works_without_settings(command):
-            return Answer((f"The configuration is wrong, so nothing runs until it is right:\n{state.error}",), is_error=True, error="config_error")
+            return Answer(
+                (f"The configuration is wrong, so nothing runs until it is right:\n{state.error}",),
+                is_error=True,
+                error="config_error",
+            )
         try:
             context = self.context(agent)
         except ToolError as error:
@@ -148,7 +154,9 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         state = self._now
-        servers = {name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()}
+        servers = {
+            name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()
+        }
         degraded = "disconnected" in servers.values()
         problems = [*state.loaded.problems, *_lines(state.error), *_lines(self.log.problem)]
         return {
@@ -156,7 +164,11 @@ class OneTool:
             "python": platform.python_version(),
             "cwd": str(state.loaded.folders.working_dir),
             "registry": {"status": "ok", "tool_count": len(self.registry)},
-            "proxy": {"status": "degraded" if degraded else "ok", "server_count": len(servers), "servers": servers},
+            "proxy": {
+                "status": "degraded" if degraded else "ok",
+                "server_count": len(servers),
+                "servers": servers,
+            },
             "isolation": await state.cells.probe(),
             "problems": problems,
         }

@@ -5,7 +5,9 @@ The parts that every tool has at hand are cut out by their headings; arguments a
 
 import re
 
-HEADING = re.compile(r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Example|Examples|Note|Notes):[ \t]*$", re.MULTILINE)
+HEADING = re.compile(
+    r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Example|Examples|Note|Notes):[ \t]*$", re.MULTILINE
+)
 EXAMPLES = ("Example", "Examples")
 
 

@@ -1,7 +1,8 @@
 """The log: one JSON line a span, redacted, written by a thread of its own so that nobody waits for the disk.
 
-A `span` is something that takes time and ends well or badly: name, milliseconds, status, error type, correlation id, and
-fields of its own. A log that cannot be written says so in `problem` and is otherwise silent: it never fails a call.
+A `span` is something that takes time and ends well or badly: name, milliseconds, status, error type, correlation
+id, and fields of its own. A log that cannot be written says so in `problem` and is otherwise silent: it never fails
+a call.
 """
 
 import contextlib

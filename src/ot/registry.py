@@ -1,6 +1,7 @@
 """All tools by name. It holds them and finds them; it never calls them.
 
-Names that differ only in characters that Python cannot write (`get-sum`) are also found in their Python form (`get_sum`).
+Names that differ only in characters that Python cannot write (`get-sum`) are also found in their Python form
+(`get_sum`).
 """
 
 import re
@@ -24,7 +25,9 @@ class Registry:
         if not NAME.fullmatch(tool.name):
             raise ToolError(f"{tool.name!r} is no name for a tool; a name is like 'pack.tool' or 'grep'")
         if tool.name in self._tools:
-            raise ToolError(f"a tool named {tool.name!r} is registered already; unregister it first or choose another name")
+            raise ToolError(
+                f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
+            )
         self._tools[tool.name] = tool
         self._python_names.setdefault(python_name(tool.name), tool.name)
         self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = tool.name

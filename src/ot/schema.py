@@ -1,7 +1,7 @@
 """What a tool takes and gives: a JSON Schema, wherever it came from, and the check of a value against it.
 
-Three sources: a function (its signature and docstring), JSON, and the source text of a function that is never run. All
-become the same thing, so that every tool is described, bound and checked alike. The schema of a function and
+Three sources: a function (its signature and docstring), JSON, and the source text of a function that is never run.
+All become the same thing, so that every tool is described, bound and checked alike. The schema of a function and
 the validator are made at first use: a catalogue of thousands costs nothing until it is asked.
 """
 
@@ -186,8 +186,14 @@ def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ins
     positional = [*given.posonlyargs, *given.args]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
     pairs = [
-        *((argument, default, inspect.Parameter.POSITIONAL_OR_KEYWORD) for argument, default in zip(positional, [*padding, *given.defaults], strict=True)),
-        *((argument, default, inspect.Parameter.KEYWORD_ONLY) for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
+        *(
+            (argument, default, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for argument, default in zip(positional, [*padding, *given.defaults], strict=True)
+        ),
+        *(
+            (argument, default, inspect.Parameter.KEYWORD_ONLY)
+            for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        ),
         *((argument, None, inspect.Parameter.VAR_KEYWORD) for argument in [given.kwarg] if argument),
     ]
     if given.vararg:
@@ -218,7 +224,7 @@ def type_from_source(node: ast.expr) -> Any:
         return Any
 
 
-def _evaluate(node: ast.expr) -> Any:
+def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case a line
     match node:
         case ast.Constant(value=None):
             return None
@@ -242,14 +248,31 @@ def _evaluate(node: ast.expr) -> Any:
 @functools.cache
 def _known_types() -> dict[str, Any]:
     import collections.abc
-    import datetime
+    import datetime as dt
     import decimal
     import pathlib
     import typing
     import uuid
 
-    builtin = {kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)}
-    from_typing = {name: getattr(typing, name) for name in ("Any", "Optional", "Union", "Literal", "List", "Dict", "Tuple", "Set")}
-    abstract = {name: getattr(collections.abc, name) for name in ("Sequence", "Mapping", "Iterable", "Set", "MutableMapping")}
-    others = {kind.__name__: kind for kind in (datetime.date, datetime.datetime, datetime.time, decimal.Decimal, pathlib.Path, uuid.UUID, ToolContext)}
+    builtin = {
+        kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)
+    }
+    from_typing = {
+        name: getattr(typing, name) for name in ("Any", "Optional", "Union", "Literal", "List", "Dict", "Tuple", "Set")
+    }
+    abstract = {
+        name: getattr(collections.abc, name) for name in ("Sequence", "Mapping", "Iterable", "Set", "MutableMapping")
+    }
+    others = {
+        kind.__name__: kind
+        for kind in (
+            dt.date,
+            dt.datetime,
+            dt.time,
+            decimal.Decimal,
+            pathlib.Path,
+            uuid.UUID,
+            ToolContext,
+        )
+    }
     return {**builtin, **abstract, **from_typing, **others}

@@ -1,4 +1,4 @@
-"""How a tool is written down for a reader: `pack.tool(query: str, count: int = 5) -> list`. One way for every kind of tool."""
+"""How a tool is written for a reader: `pack.tool(query: str, count: int = 5) -> list`, whatever its kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,11 @@ def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
 def _parameter(name: str, part: Mapping[str, Any], *, required: bool) -> str:
     if required:
         return f"{name}: {type_word(part)}"
-    return f"{name}: {type_word(part)} = {part['default']!r}" if "default" in part else f"{name}: {type_word(part)} = '...'"
+    return (
+        f"{name}: {type_word(part)} = {part['default']!r}"
+        if "default" in part
+        else f"{name}: {type_word(part)} = '...'"
+    )
 
 
 def type_word(part: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What a tool is, and what carries it out: the two words that everything else is built of.
 
-`Tool` is frozen data: a name, what goes in and out, what it needs to be allowed, and the backend that a call goes to. A
-backend has one method. `Result` is what a call gives back to a program.
+`Tool` is frozen data: a name, what goes in and out, what it needs to be allowed, and the backend that a call goes
+to. A backend has one method. `Result` is what a call gives back to a program.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ class Declaration:
 
 
 def tool(name: str | None = None, *, permissions: object = (), **options: Any) -> Callable[[Function], Function]:
-    """Make a function a tool: `@tool("slack.notify", permissions=["network"])`. The function itself stays what it is."""
+    """Make a function a tool: `@tool("slack.notify", permissions=["network"])`. The function stays what it is."""
     declaration = Declaration(name, permission_set(permissions), options)
 
     def declare(function: Function) -> Function:

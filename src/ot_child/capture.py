@@ -1,22 +1,23 @@
 """From the text of a run to its value. The syntax tree decides what the value is, never the text.
 
-The text is parsed as it was sent, so that lines and strings keep their places; indentation is mended only after the text
-as it stands has failed. A top-level `return` makes the text a function whose names are all global, so that what it
-defines still belongs to a module.
+The text is parsed as it was sent, so that lines and strings keep their places; indentation is mended only after the
+text as it stands has failed. A top-level `return` makes the text a function whose names are all global, so that
+what it defines still belongs to a module.
 """
 
 import ast
-import inspect
 import re
 from collections.abc import Coroutine, Iterator
-from types import CodeType
+from types import CodeType, CoroutineType
 from typing import Any, Final
 
+CO_COROUTINE = 0x80  # as in `inspect`, which is too large to load for it
 FILENAME: Final = "<run>"
 RUN: Final = "__run__"
 NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 STRINGS_AND_COMMENTS = re.compile(
-    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|\"(?:[^\\\"\n]|\\.)*\"|#[^\n]*", re.DOTALL
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|\"(?:[^\\\"\n]|\\.)*\"|#[^\n]*",
+    re.DOTALL,
 )
 INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 Namespace = dict[str, Any]
@@ -31,13 +32,13 @@ NO_VALUE: Final = NoValue()
 
 def execute(code: str, namespace: Namespace) -> Any:
     """Run the code in the namespace and give its value. A coroutine left as the value is awaited."""
-    body, tail = compile_run(parse(code))
+    body, tail = compile_run(code)
     if _is_async(body) or (tail is not None and _is_async(tail)):
         value = _wait_for(_execute_async(body, tail, namespace))
     else:
         exec(body, namespace)  # noqa: S102 - this process exists to run this code; nothing else is in it
         value = NO_VALUE if tail is None else eval(tail, namespace)  # noqa: S307 - see above
-    if inspect.iscoroutine(value):
+    if isinstance(value, CoroutineType):
         value = _wait_for(value)
     return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
 
@@ -53,7 +54,7 @@ async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Names
 
 
 def _is_async(code: CodeType) -> bool:
-    return bool(code.co_flags & inspect.CO_COROUTINE)
+    return bool(code.co_flags & CO_COROUTINE)
 
 
 def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -65,14 +66,15 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
 # --- what is executed, and what gives the value ----------------------------------------------------------------------
 
 
-def compile_run(tree: ast.Module) -> tuple[CodeType, CodeType | None]:
+def compile_run(code: str) -> tuple[CodeType, CodeType | None]:
     """The statements, and the expression that gives the value where there is one."""
-    body, tail = _as_function(tree) if _top_level(tree, ast.Return) else _as_module(tree)
+    tree = parse(code)
+    returns = "return" in code and _top_level(tree, ast.Return)  # the text only saves the walk; the tree decides
+    body, tail = _as_function(tree) if returns else _as_module(tree)
     return _compile(body, "exec"), None if tail is None else _compile(ast.Expression(tail), "eval")
 
 
 def _compile(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
-    ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, FILENAME, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return code
 
@@ -92,7 +94,7 @@ def _only_prints(expression: ast.expr) -> bool:
     return False
 
 
-def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr]:
+def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
     """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
     for node in _top_level(tree, ast.Yield, ast.YieldFrom):
         raise SyntaxError("'yield' outside function", (FILENAME, node.lineno, node.col_offset + 1, None))
@@ -106,7 +108,11 @@ def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr]:
     kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
     function = kind(name=RUN, args=arguments, body=body, decorator_list=[], returns=None, lineno=1, col_offset=0)
     call: ast.expr = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
-    return ast.Module([function], type_ignores=[]), ast.Await(call) if waits else call
+    value = ast.Await(call) if waits else call
+    module = ast.Module([function], type_ignores=[])
+    for made in (module, value):
+        ast.fix_missing_locations(made)
+    return module, value
 
 
 def _in_this_scope(tree: ast.AST) -> Iterator[ast.AST]:
@@ -138,7 +144,7 @@ def _bound_by(node: ast.AST) -> list[str]:
 class _Annotations(ast.NodeTransformer):
     """A name that is global may not be annotated: the annotation goes, the assignment stays."""
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:  # noqa: N802 - the name that ast looks for
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         if not isinstance(node.target, ast.Name):
             return node
         bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)

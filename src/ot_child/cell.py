@@ -1,16 +1,19 @@
 """A cell: one process, one run. It waits for the code, runs it as a module would run, answers, and is gone.
 
-It is forked by the zygote, or started by itself where there is no fork. Everything after `start` belongs to the code that
-the model wrote: nothing here is a boundary; the kernel (see `confine`) and the server are.
+It is forked by the zygote, or started by itself where there is no fork. Everything after `serve` belongs to the
+code that the model wrote: nothing here is a boundary; the kernel (see `confine`) and the server are. What can be
+made before the fork is made there, because every page that a cell writes to is a page that it has to copy.
 """
 
+import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
 import codecs
+import contextlib
 import io
 import linecache
 import os
-import signal
+import select
 import sys
-import types
+from types import FrameType, ModuleType
 from typing import Any
 
 from ot_child import data, errors
@@ -20,52 +23,66 @@ from ot_child.rpc import ConnectionLost, Peer
 
 OUTPUT_BUFFER = 8192
 RETRY_SECONDS = 0.01
+HAS_TIMER = hasattr(signals, "setitimer")
 
 
-def serve(reader: int, writer: int, ready: dict[str, Any]) -> None:
-    """Say what is in force, run one piece of code, end. Never returns."""
-    peer = Peer(reader, writer, data.encode)
-    try:
-        peer.notify("ready", ready)
-        request = peer.receive()
-        Run(peer, request["id"], request["params"]).answer()
-    except (ConnectionLost, OSError):
-        pass  # the server is gone, or has cut this run off
-    finally:
-        os._exit(0)
-
-
-class Run:
-    def __init__(self, peer: Peer, ident: int, params: dict[str, Any]) -> None:
-        self._peer, self._id, self._params = peer, ident, params
-        self._code: str = params["code"]
+class Cell:
+    def __init__(self) -> None:
+        self._peer = Peer(-1, -1, data.encode)
+        self._output = _Output(self._peer)
+        self._id = 0
+        self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
-        self._output = _Output(peer)
+        if HAS_TIMER:
+            signals.signal(signals.SIGALRM, self._out_of_time)
 
-    def answer(self) -> None:
-        sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = self._output.stream  # type: ignore[misc] - so print and logging meet
+    def serve(self, reader: int, writer: int, ready: str) -> None:
+        """Say what is in force, run one piece of code, end. Never returns."""
+        self._peer.use(reader, writer)
         try:
-            self._start_clock(self._params["timeout"])
-            value = execute(self._code, self._namespace())
-            answer = self._success(value)
+            self._peer.send_line(ready)
+            if not _readable(reader):
+                self.rehearse()
+            request = self._peer.receive()
+            self._id, self._params = request["id"], request["params"]
+            self._run()
+        except (ConnectionLost, OSError):
+            pass  # the server is gone, or has cut this run off
+        finally:
+            os._exit(0)
+
+    def rehearse(self) -> None:
+        """Go through the motions once, so that the pages are there when the real run comes."""
+        self._params = {"code": "1+1", "names": {"packs": {}, "tools": {}}, "max_output": OUTPUT_BUFFER}
+        self._success(execute("1+1", self._namespace()))
+
+    def _run(self) -> None:
+        _seed()
+        sys.stdout = sys.stderr = self._output.stream
+        sys.stdin = io.StringIO()
+        try:
+            if HAS_TIMER:
+                signals.setitimer(signals.ITIMER_REAL, self._params["timeout"])
+            answer = self._success(execute(self._params["code"], self._namespace()))
         except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
             answer = self._failure(error)
         self._output.flush()
         self._peer.send_line(answer)
 
+    # --- the answer ---------------------------------------------------------------------------------------------
+
     def _success(self, value: Any) -> str:
-        module = sys.modules["__main__"].__dict__
+        chosen = sys.modules["__main__"].__dict__.get("__format__")
         result = {
-            "value": None if value is NO_VALUE else value,
+            "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
             "has_value": value is not NO_VALUE,
-            "format": module.get("__format__"),
+            "format": chosen,
             "from_ot": any(value is given for given in self._from_ot),
         }
-        if result["format"] == "raw":
-            result["value"] = str(value)
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
-        if len(line) > self._params["max_output"]:
-            raise errors.ToolError(f"the value has {len(line)} bytes, the limit is {self._params['max_output']}")
+        limit = self._params["max_output"]
+        if len(line) > limit:
+            raise errors.ToolError(f"the value has {len(line)} bytes, the limit is {limit}; return a part of it")
         return line
 
     def _failure(self, error: BaseException) -> str:
@@ -74,7 +91,7 @@ class Run:
         return self._failure_at(error, _line_of(error))
 
     def _failure_at(self, error: BaseException, line: int | None) -> str:
-        lines = self._code.splitlines()
+        lines = self._params["code"].splitlines()
         source = lines[line - 1] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
         about = {**errors.describe(error), "line": line, "source": source, "name": name}
@@ -88,10 +105,11 @@ class Run:
 
     def _namespace(self) -> dict[str, Any]:
         """A real module, so that classes, enums, dataclasses and pickle find themselves by name."""
-        linecache.cache[FILENAME] = (len(self._code), None, self._code.splitlines(keepends=True), FILENAME)
-        module = types.ModuleType("__main__")
+        code = self._params["code"]
+        linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+        module = ModuleType("__main__")
         module.__dict__["__builtins__"] = __builtins__
-        module.__dict__.update(errors.TREE)
+        module.__dict__.update({name: errors.TREE[name] for name in errors.TREE if name in code})
         module.__dict__.update(self._tools())
         sys.modules["__main__"] = module
         return module.__dict__
@@ -113,15 +131,10 @@ class Run:
 
     # --- time ---------------------------------------------------------------------------------------------------
 
-    def _start_clock(self, seconds: float) -> None:
+    def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
         """A courtesy: it tells where the code was. The server kills the cell a moment later in any case."""
-        if hasattr(signal, "setitimer"):
-            signal.signal(signal.SIGALRM, self._out_of_time)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def _out_of_time(self, _signal: int, frame: types.FrameType | None) -> None:
         if not self._peer.writing.acquire(blocking=False):  # a line is half written: let it end first
-            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+            signals.setitimer(signals.ITIMER_REAL, RETRY_SECONDS)
             return
         self._peer.writing.release()
         while frame is not None and frame.f_code.co_filename != FILENAME:
@@ -153,10 +166,18 @@ class _Output(io.RawIOBase):
         return len(chunk)
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
             self.stream.flush()
-        except (RuntimeError, ValueError):
-            pass  # the code closed it, or was cut off in the middle of writing to it
+
+
+def _readable(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _seed() -> None:
+    """Every cell is a copy of the zygote, its random numbers too, unless they start anew."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
 
 
 def _line_of(error: BaseException) -> int | None:
@@ -175,13 +196,14 @@ def main(argv: list[str]) -> None:
     """Start as a process of its own, where there is no zygote: the pipes arrive as descriptors 0 and 1."""
     import json
 
-    from ot_child.zygote import Options, confine_zygote, prepare_cell
+    from ot_child.zygote import Options, confine_cell, confine_zygote, ready
 
     reader, writer = os.dup(0), os.dup(1)
-    options = Options(**json.loads(argv[0]))
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
+    options, scratch = Options(**json.loads(argv[0])), argv[1]
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
-    layers = confine_zygote(options)
-    layers = prepare_cell(options, argv[1], layers, keep=(reader, writer))
-    serve(reader, writer, {"layers": layers})
+    os.chdir(scratch)
+    cell = Cell()
+    confinement = confine_zygote(options)
+    confine_cell(confinement, confinement.ruleset(scratch), keep=(reader, writer))
+    cell.serve(reader, writer, ready(confinement))

@@ -1,8 +1,11 @@
 """What the kernel is asked to forbid a process: one function a layer, each usable alone, each final.
 
 `landlock` closes the file system but for what is named, `seccomp` leaves only the system calls in `syscalls.py`,
-`drop_capabilities` takes what root has, `limit_resources` bounds memory, processor time, files and descriptors. A layer
-that this machine lacks raises `Unavailable`; what to do about that is the caller's decision, never made here.
+`drop_capabilities` takes what root has, `limit_resources` bounds memory, files and descriptors. A layer that this
+machine lacks raises `Unavailable`; what to do about that is the caller's decision, never made here.
+
+Landlock and seccomp can be prepared in one process and put in force in a child of it by a single system call: a
+cell pays for every page it touches before it is ready, so all the work is done before it is forked.
 """
 
 import contextlib
@@ -15,13 +18,12 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterable
+from typing import Any
 
 from ot_child import syscalls
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows has no such limits
-    resource = None  # type: ignore[assignment]
 
 SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_ADD_RULE, SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
@@ -45,10 +47,14 @@ class Unavailable(OSError):
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def _libc() -> Any:
+    """The C library, with the two functions that are all we call."""
     if sys.platform != "linux":
         raise Unavailable(errno.ENOSYS, f"not offered by {sys.platform}")
-    return ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    libc.syscall.restype = ctypes.c_long
+    return libc
 
 
 def _checked(result: int, what: str) -> int:
@@ -60,13 +66,11 @@ def _checked(result: int, what: str) -> int:
 
 
 def _syscall(number: int, *arguments: object) -> int:
-    result: int = _libc().syscall(ctypes.c_long(number), *arguments)
-    return _checked(result, f"system call {number}")
+    return _checked(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
 
 
-def _prctl(option: int, *arguments: int) -> None:
-    padded = (*arguments, 0, 0, 0, 0)[:4]
-    _checked(_libc().prctl(option, *(ctypes.c_ulong(value) for value in padded)), f"prctl {option}")
+def _prctl(option: int, first: int, second: int = 0) -> None:
+    _checked(_libc().prctl(option, first, second, 0, 0), f"prctl {option}")
 
 
 def forbid_new_privileges() -> None:
@@ -84,6 +88,7 @@ def die_with_parent(parent: int) -> None:
 # --- Landlock -----------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def landlock_version() -> int:
     try:
         return _syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
@@ -93,23 +98,38 @@ def landlock_version() -> int:
 
 def landlock(read: Iterable[str], write: Iterable[str]) -> None:
     """Nothing but these files and folders from now on, no TCP, no signals and no abstract sockets to the outside."""
-    version = landlock_version()
-    if version < 1:
-        raise Unavailable(errno.ENOSYS, "this kernel has no Landlock")
-    handled = max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
-    ruleset = _create_ruleset(version, handled)
+    ruleset = landlock_ruleset(read, write)
     try:
-        for rights, paths in ((READ, read), (WRITE, write)):
-            for path in paths:
-                _allow_beneath(ruleset, path, rights & handled)
         forbid_new_privileges()
-        _syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        restrict_to(ruleset)
     finally:
         os.close(ruleset)
 
 
-def _create_ruleset(version: int, handled: int) -> int:
-    attributes = struct.pack("QQQ", handled, TCP_BIND_AND_CONNECT, ABSTRACT_SOCKETS_AND_SIGNALS)
+def landlock_ruleset(read: Iterable[str], write: Iterable[str]) -> int:
+    """The descriptor of a set of rules for these paths, which `restrict_to` puts in force, also in a child."""
+    ruleset = _create_ruleset()
+    for rights, paths in ((READ, read), (WRITE, write)):
+        for path in paths:
+            _allow_beneath(ruleset, path, rights & _handled_rights())
+    return ruleset
+
+
+def restrict_to(ruleset: int) -> None:
+    _syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+
+
+@functools.cache
+def _handled_rights() -> int:
+    version = landlock_version()
+    if version < 1:
+        raise Unavailable(errno.ENOSYS, "this kernel has no Landlock")
+    return max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
+
+
+def _create_ruleset() -> int:
+    attributes = struct.pack("QQQ", _handled_rights(), TCP_BIND_AND_CONNECT, ABSTRACT_SOCKETS_AND_SIGNALS)
+    version = landlock_version()
     size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
     return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
 
@@ -130,51 +150,56 @@ def standard_library() -> list[str]:
     """The files Python itself is read from, without the packages that are installed beside it."""
     roots = _python_folders()
     entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
-    return [*entries, *SYSTEM_FILES, *_shared_libraries()]
+    return [*entries, *_system_files()]
 
 
 @functools.cache
 def whole_standard_library() -> list[str]:
     """The same in a few folders, packages included: cheap to say again where `standard_library` is in force already."""
-    return [*_python_folders(), *SYSTEM_FILES, *_shared_libraries()]
-
-
-SYSTEM_FILES = (
-    *("/usr/share/zoneinfo", "/etc/localtime", "/etc/mime.types"),
-    *("/dev/zero", "/dev/urandom", "/dev/random"),
-)
+    return [*_python_folders(), *_system_files()]
 
 
 def _python_folders() -> list[str]:
     return sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})  # noqa: PTH120 - see above
 
 
-def _shared_libraries() -> list[str]:
-    """Where the loader finds what the standard library's own extension modules link to."""
+def _system_files() -> list[str]:
+    """What the standard library reads outside of its own folder: shared libraries, time zones, types, random bytes."""
     triplet = sysconfig.get_config_var("MULTIARCH") or "none"
-    folders = [f"/lib/{triplet}", f"/usr/lib/{triplet}", f"/usr/local/lib/{triplet}", "/lib64", "/usr/lib64"]
-    return [folder for folder in (*folders, "/etc/ld.so.cache") if os.path.exists(folder)]  # noqa: PTH110 - see above
+    libraries = [
+        f"/lib/{triplet}",
+        f"/usr/lib/{triplet}",
+        f"/usr/local/lib/{triplet}",
+        "/lib64",
+        "/usr/lib64",
+    ]
+    others = ["/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime", "/etc/mime.types"]
+    devices = ["/dev/zero", "/dev/urandom", "/dev/random"]
+    real = (os.path.realpath(path) for path in (*libraries, *others, *devices))
+    return sorted({path for path in real if os.path.exists(path)})  # noqa: PTH110 - see above
 
 
 # --- seccomp ------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _system_call_filter() -> bytes:
-    program = syscalls.filter_program(platform.machine())
-    if program is None:
-        raise Unavailable(errno.ENOSYS, f"no list of system calls for {platform.machine()}")
-    return program
+class Filter:
+    """A program of `syscalls.py` in the form in which the kernel takes it."""
 
+    def __init__(self, program: bytes | None) -> None:
+        if program is None:
+            raise Unavailable(errno.ENOSYS, f"no list of system calls for {platform.machine()}")
+        self._pid_places = syscalls.pid_places(program)
+        self._instructions = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._instructions))
+        self._header = ctypes.create_string_buffer(header, len(header))
+        self._address = ctypes.addressof(self._header)
 
-def seccomp() -> None:
-    """Leave this process the system calls of `syscalls.py`, for good."""
-    program = syscalls.for_process(_system_call_filter(), os.getpid())
-    instructions = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
-    pointer = ctypes.create_string_buffer(header, len(header))
-    forbid_new_privileges()
-    _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(pointer))
+    def install(self) -> None:
+        """Leave this process the system calls that the program allows, for good."""
+        pid = os.getpid()
+        for place in self._pid_places:
+            struct.pack_into("I", self._instructions, place, pid)
+        _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._address)
 
 
 # --- capabilities and limits --------------------------------------------------------------------------------------
@@ -197,21 +222,18 @@ def drop_capabilities() -> None:
 
 def limit_resources(*, memory_bytes: int, file_bytes: int, descriptors: int = 128) -> None:
     """Bound what a process may take. The memory is on top of what the process has mapped when this is called."""
-    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
-    _limit(resource.RLIMIT_FSIZE, file_bytes)
-    _limit(resource.RLIMIT_NOFILE, descriptors)
-    _limit(resource.RLIMIT_CORE, 0)
-
-
-def limit_processor_time(seconds: int) -> None:
-    if resource is not None:
-        _limit(resource.RLIMIT_CPU, seconds)
-
-
-def _limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (bound, bound))
+    if sys.platform == "win32":  # has no such limits
+        return
+    limits = {
+        resource.RLIMIT_AS: _mapped_bytes() + memory_bytes,
+        resource.RLIMIT_FSIZE: file_bytes,
+        resource.RLIMIT_NOFILE: descriptors,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
 
 
 def one_malloc_arena() -> None:

@@ -1,7 +1,7 @@
 """Values as JSON, the only thing that crosses a pipe or a door: dates as ISO text, bytes as base64, sets as lists.
 
-Objects are turned into data here, in the process whose code made them, never in the server: a hostile `__str__` runs in
-its own cell.
+Objects are turned into data here, in the process whose code made them, never in the server: a hostile `__str__`
+runs in its own cell.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 MAX_DEPTH = 200
 
 
-class NotData(ValueError):  # noqa: N818 - it says what the value is
+class NotData(ValueError):
     """The value has no form as data."""
 
 

@@ -1,7 +1,7 @@
 """What code in a cell sees of the tools: packs with attributes, tools to call. Names only, nothing behind them.
 
-A call goes over the pipe to the server, where it is resolved, checked and permitted. Proxies hold no schema and no secret:
-whatever hostile code finds in them, it could have written down itself.
+A call goes over the pipe to the server, where it is resolved, checked and permitted. Proxies hold no schema and no
+secret: whatever hostile code finds in them, it could have written down itself.
 """
 
 import importlib

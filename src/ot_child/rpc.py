@@ -1,8 +1,8 @@
 """JSON-RPC 2.0 over a pair of descriptors: one object a line, ids, both directions, any thread.
 
-This is the child's end, blocking and with threads; the server's end is `ot.runner.channel`. There is no reader thread:
-whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one thread costs
-a write and a read, nothing else.
+This is the child's end, blocking and with threads; the server's end is `ot.runner.channel`. There is no reader
+thread: whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one
+thread costs a write and a read, nothing else.
 """
 
 import json
@@ -17,7 +17,7 @@ READ_SIZE = 1 << 16
 MAX_LINE = 1 << 30
 
 
-class ConnectionLost(Exception):  # noqa: N818 - it says what happened
+class ConnectionLost(Exception):
     """The other end is gone."""
 
 
@@ -30,6 +30,10 @@ class Peer:
         self._reading = False
         self._state = threading.Condition(threading.Lock())
         self.writing = threading.Lock()
+
+    def use(self, reader: int, writer: int) -> None:
+        """Talk over these descriptors; for a peer that was made before they were known."""
+        self._reader, self._writer = reader, writer
 
     def request(self, method: str, params: dict[str, Any]) -> Any:
         """Ask the other end and wait; its error is raised here."""

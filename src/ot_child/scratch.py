@@ -1,4 +1,4 @@
-"""Removing and measuring folders that hostile code has filled: no recursion, whatever the depth, never through a link."""
+"""Removing and measuring folders that hostile code has filled: no recursion, never through a link."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def remove(top: str) -> None:
 def _empty(top: int) -> None:
     """Folders inside folders are moved up before their parent goes, so that no path ever grows long."""
     fresh = (f".up{number}" for number in count())
-    while names := os.listdir(top):  # noqa: PTH208 - see above
+    while names := os.listdir(top):
         for name in names:
             if not _unlinked(name, top):
                 _flatten(name, top, fresh)
@@ -35,15 +35,15 @@ def _unlinked(name: str, folder: int) -> bool:
 
 
 def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
-    os.chmod(name, 0o700, dir_fd=top)  # noqa: PTH101 - see above
+    os.chmod(name, 0o700, dir_fd=top)
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
         for inner in os.listdir(folder):  # noqa: PTH208 - see above
             if not _unlinked(inner, folder):
-                os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)  # noqa: PTH104 - see above
+                os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
     finally:
         os.close(folder)
-    os.rmdir(name, dir_fd=top)  # noqa: PTH106 - see above
+    os.rmdir(name, dir_fd=top)
 
 
 def larger_than(top: str, limit: int) -> bool:

@@ -1,9 +1,12 @@
 """The system calls that a computing Python process needs, by name and number, and the filter made of them.
 
-This is an allow-list: whatever is not named here is refused with EPERM (or ENOSYS, where libc then falls back by itself).
-Left out on purpose: everything that opens a network socket, starts a program or a process, signals or traces another
-process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring, bpf, keys, mounts).
-The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
+This is an allow-list: whatever is not named here is refused with EPERM (or ENOSYS, where libc then falls back by
+itself). Left out on purpose: everything that opens a network socket, starts a program or a process, signals or
+traces another process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring,
+bpf, keys, mounts). The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
+
+There are two filters, because installing one costs by its length: the long one is put on the zygote once, and still
+lets it fork, kill and confine; the short one is put on every cell and takes that away too.
 """
 
 import errno
@@ -72,6 +75,11 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 MISSING: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
 
 CLONE, FCNTL, IOCTL, KILL, TGKILL = (56, 220), (72, 25), (16, 29), (62, 129), (234, 131)
+PIDFD_OPEN = (434, 434)
+FOR_THE_ZYGOTE: dict[str, tuple[int | None, int | None]] = {
+    "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
+}
 PRCTL, PRLIMIT, SOCKETPAIR = (157, 167), (302, 261), (53, 199)
 # fmt: on
 
@@ -82,11 +90,18 @@ FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
 IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not the one that turns the death with the parent off
 PRCTL_OPTIONS = (3, 15, 16)
+# PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS
+PRCTL_OPTIONS_OF_THE_ZYGOTE = (1, 22, 38)
 AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0x800 | 0x80000
 
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS, ERRNO | errno.ENOTTY
+REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
+    ERRNO | errno.EPERM,
+    ERRNO,
+    ERRNO | errno.ENOSYS,
+    ERRNO | errno.ENOTTY,
+)
 NUMBER_OFFSET, ARCH_OFFSET = 0, 4
 X32_BIT = 0x40000000
 
@@ -95,30 +110,46 @@ X32_BIT = 0x40000000
 OWN_PID = 0x7EADBEEF
 
 
-def for_process(program: bytes, pid: int) -> bytes:
-    return program.replace(struct.pack("I", OWN_PID), struct.pack("I", pid))
+def pid_places(program: bytes) -> list[int]:
+    """Where in the program the number of the process belongs."""
+    mark = struct.pack("I", OWN_PID)
+    return [place for place in range(4, len(program), 8) if program[place : place + 4] == mark]
 
 
-def filter_program(machine: str) -> bytes | None:
-    """The classic BPF program for this machine; None where the numbers are not known."""
+def zygote_filter(machine: str) -> bytes | None:
+    """What a process may do that still has to make cells; None where the numbers are not known."""
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
     parts = [_preamble(machine)]
-    for table, verdict in ((ALLOWED, ALLOW), (PRETENDED, PRETEND), (MISSING, NO_SUCH_CALL)):
+    tables = ((ALLOWED, ALLOW), (FOR_THE_ZYGOTE, ALLOW), (PRETENDED, PRETEND), (MISSING, NO_SUCH_CALL))
+    for table, verdict in tables:
         parts += [_verdict(numbers[column], verdict) for numbers in table.values()]
     parts += [
         _if_argument_in(FCNTL[column], 1, FCNTL_COMMANDS, REFUSE),
         _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS, NOT_FOR_THIS),
-        _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
+        _if_argument_in(PRCTL[column], 0, (*PRCTL_OPTIONS, *PRCTL_OPTIONS_OF_THE_ZYGOTE), REFUSE),
         _if_argument_in(PRLIMIT[column], 0, (0,), REFUSE),
-        _if_argument_in(KILL[column], 0, (OWN_PID,), REFUSE),
-        _if_argument_in(TGKILL[column], 0, (OWN_PID,), REFUSE),
-        _threads_only(CLONE[column]),
         _stream_pair_only(SOCKETPAIR[column]),
         _do(RETURN, REFUSE),
     ]
     return b"".join(parts)
+
+
+def cell_filter(machine: str) -> bytes | None:
+    """What is taken from a cell on top of that: processes, signals to others, and undoing its own confinement."""
+    if machine not in COLUMN:
+        return None
+    column = COLUMN[machine]
+    return b"".join([
+        _preamble(machine),
+        _threads_only(CLONE[column]),
+        _if_argument_in(KILL[column], 0, (OWN_PID,), REFUSE),
+        _if_argument_in(TGKILL[column], 0, (OWN_PID,), REFUSE),
+        _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
+        _verdict(PIDFD_OPEN[column], REFUSE),
+        _do(RETURN, ALLOW),
+    ])  # fmt: skip
 
 
 def _do(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -152,7 +183,12 @@ def _if_argument_in(number: int | None, index: int, values: Iterable[int], other
 
 
 def _threads_only(number: int | None) -> bytes:
-    body = [_do(LOAD, _argument(0)), _do(JUMP_ANY_BIT, CLONE_THREAD, 0, 1), _do(RETURN, ALLOW), _do(RETURN, REFUSE)]
+    body = [
+        _do(LOAD, _argument(0)),
+        _do(JUMP_ANY_BIT, CLONE_THREAD, 0, 1),
+        _do(RETURN, ALLOW),
+        _do(RETURN, REFUSE),
+    ]
     return _for_call(number, b"".join(body))
 
 

@@ -5,36 +5,43 @@ loads the standard library when nobody is waiting. One thread. It ends when the 
 and all cells end with it. Messages are JSON-RPC notifications, one a packet; `fork` carries the cell's socket.
 """
 
+import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
+import platform
 import select
 import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from ot_child import cell, confine
+from ot_child import cell, confine, syscalls
 from ot_child.scratch import remove
 
 PACKET = 1 << 16
 THREAD_STACK = 1 << 20
+REHEARSALS = 20  # enough for the interpreter to have settled on how it runs this code
 # Loaded ahead, in this order, one at a time, whenever no cell is asked for.
+# Few, because every shared library makes every fork slower; the rest is loaded by the code that wants it.
 COMMON_MODULES = (
-    "math collections itertools functools re json datetime time random string textwrap statistics typing dataclasses "
-    "enum operator copy base64 hashlib decimal pathlib csv uuid contextlib traceback html urllib.parse asyncio"
-).split()  # fmt: skip
+    *("re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap"),
+    *("dataclasses", "enum", "copy"),
+)
 
 
-@dataclass(frozen=True)
-class Options:
+# The C function, not os.fork: this process has one thread, so there is nothing that Python would have to mend in the
+# child, and its mending touches so many pages that it costs more than the fork. The cell seeds `random` anew.
+_fork = ctypes.PyDLL(None).fork if sys.platform == "linux" else os.getpid
+
+
+class Options(NamedTuple):
     scratch: str
     memory_bytes: int
     file_bytes: int
-    cpu_seconds: int
     isolation: str
 
 
@@ -45,36 +52,54 @@ def main(argv: list[str]) -> None:
     Zygote(control, options).serve()
 
 
-def confine_zygote(options: Options) -> list[str]:
+class Confinement(NamedTuple):
+    """What is in force already, and what each cell puts on itself."""
+
+    layers: tuple[str, ...] = ()
+    filter: confine.Filter | None = None
+
+    def ruleset(self, scratch: str) -> int | None:
+        """The files of one cell; made before the fork, put in force after it."""
+        if "landlock" not in self.layers:
+            return None
+        return confine.landlock_ruleset(confine.whole_standard_library(), [scratch, "/dev/null"])
+
+
+def confine_zygote(options: Options) -> Confinement:
     """All layers that a process which still forks can bear; cells inherit them."""
     confine.one_malloc_arena()
     threading.stack_size(THREAD_STACK)
-    if confine.resource is not None:
-        confine.limit_resources(memory_bytes=options.memory_bytes, file_bytes=options.file_bytes)
-    if options.isolation == "off":
-        return []
-    try:
+    confinement = Confinement() if options.isolation == "off" else _strongest(options)
+    confine.limit_resources(memory_bytes=options.memory_bytes, file_bytes=options.file_bytes)
+    return confinement
+
+
+def _strongest(options: Options) -> Confinement:
+    layers: list[str] = []
+    for_cells: confine.Filter | None = None
+    with contextlib.suppress(confine.Unavailable):
         confine.drop_capabilities()
+    with contextlib.suppress(confine.Unavailable):
         confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"])
-    except confine.Unavailable:
-        return []
-    return ["landlock"]
+        layers.append("landlock")
+    with contextlib.suppress(confine.Unavailable):
+        for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
+        confine.Filter(syscalls.zygote_filter(platform.machine())).install()
+        layers.append("seccomp")
+    return Confinement(tuple(layers), for_cells)
 
 
-def prepare_cell(options: Options, scratch: str, layers: list[str], keep: tuple[int, ...]) -> list[str]:
+def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:
     """The last steps, after which this process can only compute, ask the server, and die."""
-    os.chdir(scratch)
+    if ruleset is not None:
+        confine.restrict_to(ruleset)
     _close_all_but(keep)
-    confine.limit_processor_time(options.cpu_seconds)
-    if options.isolation == "off":
-        return layers
-    if "landlock" in layers:
-        confine.landlock(confine.whole_standard_library(), [scratch, "/dev/null"])
-    try:
-        confine.seccomp()
-    except confine.Unavailable:
-        return layers
-    return [*layers, "seccomp"]
+    if confinement.filter is not None:
+        confinement.filter.install()
+
+
+def ready(confinement: Confinement) -> str:
+    return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": {"layers": confinement.layers}})
 
 
 def _close_all_but(keep: tuple[int, ...]) -> None:
@@ -88,43 +113,35 @@ def _close_all_but(keep: tuple[int, ...]) -> None:
 class Zygote:
     def __init__(self, control: socket.socket, options: Options) -> None:
         self._control, self._options = control, options
-        self._cells: dict[int, int] = {}  # pid -> id
-        self._layers: list[str] = []
+        self._cells: dict[int, tuple[int, int]] = {}  # id -> pid and the descriptor that tells when it is gone
+        self._ids: dict[int, int] = {}  # that descriptor -> id
+        self._confinement = Confinement()
+        self._ready = ""
+        self._cell = cell.Cell()
+        self._poll = select.poll()
         self._to_load = list(reversed(COMMON_MODULES))
 
     def serve(self) -> None:
-        wakeup = self._watch_children()
-        self._layers = confine_zygote(self._options)
-        self._tell("started", {"layers": self._layers})
         gc.disable()
-        poll = select.poll()
-        for descriptor in (self._control.fileno(), wakeup):
-            poll.register(descriptor, select.POLLIN)
+        for _ in range(REHEARSALS):
+            self._cell.rehearse()
+        self._confinement = confine_zygote(self._options)
+        self._ready = ready(self._confinement)
+        control = self._control.fileno()
+        self._poll.register(control, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll(0 if self._to_load else None)}
-            if not ready:
+            readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
+            if not readable:
                 self._load_one()
-            if wakeup in ready:
-                os.read(wakeup, PACKET)
-                self._reap()
-            if self._control.fileno() in ready and not self._obey():
-                break
-        self._end()
-
-    def _watch_children(self) -> int:
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        return reader
+            for descriptor in readable:
+                if descriptor != control:
+                    self._reap(self._ids[descriptor])
+                elif not self._obey():
+                    self._end()
 
     def _load_one(self) -> None:
-        try:
+        with contextlib.suppress(ImportError):  # a Python without it
             importlib.import_module(self._to_load.pop())
-        except ImportError:
-            pass  # a Python without it
-        if not self._to_load:
-            gc.freeze()
 
     def _obey(self) -> bool:
         try:
@@ -141,52 +158,56 @@ class Zygote:
         return True
 
     def _fork(self, ident: int, descriptor: int) -> None:
-        scratch = os.path.join(self._options.scratch, str(ident))  # noqa: PTH118 - pathlib is slow here
-        os.mkdir(scratch, 0o700)  # noqa: PTH102 - see above
-        parent = os.getpid()
-        pid = os.fork()
+        scratch = self._scratch(ident)
+        os.mkdir(scratch, 0o700)  # noqa: PTH102 - pathlib is slow here
+        os.chdir(scratch)
+        parent, ruleset = os.getpid(), self._confinement.ruleset(scratch)
+        gc.freeze()
+        pid: int = _fork()
         if pid == 0:
-            self._become_cell(descriptor, scratch, parent)
+            self._become_cell(descriptor, ruleset, parent)
         os.close(descriptor)
-        self._cells[pid] = ident
+        if ruleset is not None:
+            os.close(ruleset)
+        watched = os.pidfd_open(pid)
+        self._cells[ident] = pid, watched
+        self._ids[watched] = ident
+        self._poll.register(watched, select.POLLIN)
 
-    def _become_cell(self, descriptor: int, scratch: str, parent: int) -> None:
+    def _become_cell(self, descriptor: int, ruleset: int | None, parent: int) -> None:
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
             confine.die_with_parent(parent)
-            layers = prepare_cell(self._options, scratch, self._layers, keep=(descriptor,))
+            confine_cell(self._confinement, ruleset, keep=(descriptor,))
             gc.enable()
-            cell.serve(descriptor, descriptor, {"layers": layers})
+            self._cell.serve(descriptor, descriptor, self._ready)
         finally:
             os._exit(70)
 
+    def _scratch(self, ident: int) -> str:
+        return f"{self._options.scratch}/{ident}"
+
     def _kill(self, ident: int) -> None:
-        for pid, cell_id in self._cells.items():
-            if cell_id == ident:  # not reaped yet, so the number is still this cell's
-                os.killpg(pid, signal.SIGKILL)
+        if ident in self._cells:  # not reaped yet, so the number is still this cell's
+            _kill_group(self._cells[ident][0])
 
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._gone(self._cells.pop(pid), pid, status)
-
-    def _gone(self, ident: int, pid: int, status: int) -> None:
-        """Tell, and take the empty scratch folder away; a full one is left to the server, which has time."""
-        if self._options.isolation == "off" or not self._layers:
+    def _reap(self, ident: int) -> None:
+        """Tell that a cell is gone, and remove its scratch folder if empty; a full one is left to the server."""
+        pid, watched = self._cells.pop(ident)
+        self._poll.unregister(watched)
+        os.close(watched)
+        del self._ids[watched]
+        if "seccomp" not in self._confinement.layers:  # it may have had children
             _kill_group(pid)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._tell("gone", {"id": ident, "status": status, "littered": not self._removed(ident)})
+
+    def _removed(self, ident: int) -> bool:
         try:
-            os.rmdir(os.path.join(self._options.scratch, str(ident)))  # noqa: PTH106, PTH118 - see above
-            littered = False
+            os.rmdir(self._scratch(ident))  # noqa: PTH106 - see above
         except OSError:
-            littered = True
-        self._tell("gone", {"id": ident, "status": os.waitstatus_to_exitcode(status), "littered": littered})
+            return False
+        return True
 
     def _tell(self, method: str, params: dict[str, Any]) -> None:
         packet = json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
@@ -196,17 +217,15 @@ class Zygote:
             self._end()
 
     def _end(self) -> None:
-        for pid in self._cells:
+        for pid, _ in self._cells.values():
             _kill_group(pid)
         remove(self._options.scratch)
         os._exit(0)
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # nobody left in it
         os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        pass  # nobody left in it
 
 
 if __name__ == "__main__":

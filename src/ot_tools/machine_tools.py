@@ -1,7 +1,7 @@
-"""The `machine` pack: how the computer that OneTool runs on is doing. Small, real and harmless: read it as the example.
+"""The `machine` pack: how the computer that OneTool runs on is doing. Small and real: read it as the example.
 
-A pack is a file `<pack>_tools.py`; a tool is a function named in `__all__`. Its signature is what callers may pass, its
-docstring is what they read, `@tool` says what it needs to be allowed.
+A pack is a file `<pack>_tools.py`; a tool is a function named in `__all__`. Its signature is what callers may pass,
+its docstring is what they read, `@tool` says what it needs to be allowed.
 """
 
 import os

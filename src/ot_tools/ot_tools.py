@@ -1,4 +1,4 @@
-"""The `ot` pack: what a model asks OneTool about itself. Everything comes from the running system, through the context.
+"""The `ot` pack: what a model asks OneTool about itself. Everything comes through the context.
 
 All results are plain data, or text where a reader is meant; how they are shown is the runner's business.
 """
@@ -132,7 +132,8 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
         return _pack_text(query, context, with_url=True)
     if query in registry.aliases:
         target = registry.aliases[query]
-        return f"# {query}\n\nAlias of {target}: call {query}(...) as you would {target}(...).\n\n{_tool_text(registry.find(target), context)}"
+        heading = f"# {query}\n\nAlias of {target}: call {query}(...) as you would {target}(...)."
+        return f"{heading}\n\n{_tool_text(registry.find(target), context)}"
     return _search_text(query, registry, names_only=info == "list")
 
 
@@ -218,9 +219,13 @@ def _url(pack: str, context: ToolContext) -> str:
 def _search_text(query: str, registry: Registry, *, names_only: bool) -> str:
     """By parts of names and words of descriptions; what is merely close, where that finds nothing."""
     words = query.casefold().split()
-    found = [entry for entry in registry if all(word in f"{entry.name} {entry.description}".casefold() for word in words)]
+    found = [
+        entry for entry in registry if all(word in f"{entry.name} {entry.description}".casefold() for word in words)
+    ]
     found = found or [registry.find(name) for name in nearest(query, registry.names())]
     if not found:
-        return f"Nothing matches {query!r}. Type ot.tools() or ot.packs() to see what there is: {shown(registry.packs())}."
+        return (
+            f"Nothing matches {query!r}. Type ot.tools() or ot.packs() to see what there is: {shown(registry.packs())}."
+        )
     lines = sorted(entry.name if names_only else f"- {entry.name}: {entry.summary}" for entry in found)
     return "\n".join(lines if names_only else ["## Tools", *lines])

@@ -1,7 +1,7 @@
-"""The backend for functions in this process. Async ones run on the loop, others in a thread, so that none blocks another.
+"""The backend for functions in this process. Async ones run on the loop, others in a thread: none blocks another.
 
-Arguments arrive as data that fits the schema; where a parameter is annotated with something richer than data (a date, a
-path, a model), it is made of the data here.
+Arguments arrive as data that fits the schema; where a parameter is annotated with something richer than data (a
+date, a path, a model), it is made of the data here.
 """
 
 import functools
@@ -36,7 +36,7 @@ class PythonBackend:
         return {**args, **{name: make(args[name]) for name, make in self._converters.items() if name in args}}
 
     def _context_argument(self, context: ToolContext) -> dict[str, Any]:
-        return {name: context for name in self._context_names}
+        return dict.fromkeys(self._context_names, context)
 
     @functools.cached_property
     def _context_names(self) -> list[str]:

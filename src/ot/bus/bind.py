@@ -1,7 +1,7 @@
 """From what a caller wrote to named arguments: positional ones, abbreviated names, defaults. Nothing is checked here.
 
-An abbreviated name is the first parameter, in signature order, that begins with it. A name that fits no parameter stays as
-it is, and is an error only where the tool takes no such argument.
+An abbreviated name is the first parameter, in signature order, that begins with it. A name that fits no parameter
+stays as it is, and is an error only where the tool takes no such argument.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,9 @@ from ot.render import render
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the tool, for example machine.disk")
-    parser.add_argument("arguments", nargs="*", metavar="key=value", help="values are JSON where they can be, else text")
+    parser.add_argument(
+        "arguments", nargs="*", metavar="key=value", help="values are JSON where they can be, else text"
+    )
     parser.add_argument("--agent", default="default", metavar="NAME", help="call with the limits of this agent")
     parser.add_argument("--json", action="store_true", help="print errors as JSON too")
 
@@ -24,10 +26,17 @@ def main(options: argparse.Namespace) -> int:
     async def call(app: OneTool) -> int:
         result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
         if result.error is None:
-            print(render(result.value, "json_h" if sys.stdout.isatty() else "json") if not isinstance(result.value, str) else json.dumps(result.value, ensure_ascii=False))
+            print(
+                render(result.value, "json_h" if sys.stdout.isatty() else "json")
+                if not isinstance(result.value, str)
+                else json.dumps(result.value, ensure_ascii=False)
+            )
             return 0
         error = describe(result.error)
-        print(render({"error": error}, "json") if options.json else f"onetool: {error['message']}", file=sys.stdout if options.json else sys.stderr)
+        print(
+            render({"error": error}, "json") if options.json else f"onetool: {error['message']}",
+            file=sys.stdout if options.json else sys.stderr,
+        )
         return 1
 
     return with_onetool(options, call)

@@ -8,13 +8,13 @@ from ot.app import OneTool
 from ot.cli.opening import with_onetool
 from ot.render import render
 
+SEVERAL = """\
+cpu, memory, disk = machine.cpu(), machine.memory(unit='GiB'), machine.disk()
+{'cores': cpu['cores'], 'memory_free': memory['available'], 'disk_free': disk['free']}\
+"""
 STEPS = (
     ("The model asks what there is.", "ot.tools(info='list')"),
-    (
-        "It writes a little Python: three tools, one answer, and only what it wants of it.",
-        "cpu, memory, disk = machine.cpu(), machine.memory(unit='GiB'), machine.disk()\n"
-        "{'cores': cpu['cores'], 'memory_free': memory['available'], 'disk_free': disk['free']}",
-    ),
+    ("It writes a little Python: three tools, one answer, and only what it wants of it.", SEVERAL),
     ("Code may compute: it is full Python.", "from statistics import mean\nmean(n * n for n in range(10))"),
     ("Only tools may act: code has no files, no network, no programs.", "open('/etc/passwd').read()"),
     ("A mistake says what to write instead.", "machine.dsk()"),

@@ -48,7 +48,10 @@ async def _examine(app: OneTool) -> list[Finding]:
     answer = await app.run(CHECK)
     works = not answer.is_error and answer.blocks[-1] == "45"
     return [
-        Finding("ok", f"onetool {__version__} on Python {platform.python_version()}, {platform.system()} {platform.release()}"),
+        Finding(
+            "ok",
+            f"onetool {__version__} on Python {platform.python_version()}, {platform.system()} {platform.release()}",
+        ),
         *_packages(),
         *(Finding("problem", problem) for problem in health["problems"]),
         Finding("ok", f"{health['registry']['tool_count']} tools"),
@@ -68,5 +71,7 @@ def _isolation(sandbox: str, wanted: str) -> Finding:
         return Finding("warning", "isolation is off: code runs with your own rights", "set execution.isolation to auto")
     if sandbox == FULL:
         return Finding("ok", f"code is confined: {sandbox}")
-    advice = "Linux 5.13 or newer has both layers" if sys.platform == "linux" else "Linux has them; use a container or WSL"
+    advice = (
+        "Linux 5.13 or newer has both layers" if sys.platform == "linux" else "Linux has them; use a container or WSL"
+    )
     return Finding("warning", f"code runs in a process of its own, but this machine offers only: {sandbox}", advice)

@@ -1,7 +1,7 @@
 """The command line: finds the command, loads only that, runs it, and turns errors into words and an exit status.
 
-Each command is a module here with `HELP`, `add_arguments(parser)` and `main(options) -> int`. Nothing else is imported
-before it is needed: `onetool tools` must not pay for the MCP library.
+Each command is a module here with `HELP`, `add_arguments(parser)` and `main(options) -> int`. Nothing else is
+imported before it is needed: `onetool tools` must not pay for the MCP library.
 """
 
 import argparse

@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     code = _code(options)
     if options.format:
-        code = f"__format__ = {options.format!r}; {code}" if "\n" not in code else f"__format__ = {options.format!r}\n{code}"
+        code = (
+            f"__format__ = {options.format!r}; {code}"
+            if "\n" not in code
+            else f"__format__ = {options.format!r}\n{code}"
+        )
 
     async def run(app: OneTool) -> int:
         answer = await app.run(code, agent=options.agent)
@@ -38,7 +42,9 @@ def main(options: argparse.Namespace) -> int:
 
 def _code(options: argparse.Namespace) -> str:
     if (options.code is None) == (options.file is None):
-        raise ToolError("give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin")
+        raise ToolError(
+            "give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin"
+        )
     try:
         if options.file is not None:
             text: str = options.file.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """List tools, all or those whose name contains PATTERN."""
 
 import argparse
+from typing import Any
 
 from ot.app import OneTool
 from ot.cli.opening import with_onetool
@@ -23,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
     return with_onetool(options, show)
 
 
-def _text(found: list[object], pattern: str) -> str:
+def _text(found: list[Any], pattern: str) -> str:
     if not found:
         return f"No tool has {pattern!r} in its name. `onetool tools` lists all."
     lines = [f"{entry['name']:24} {entry['description']}" if _is_brief(entry) else _plain(entry) for entry in found]

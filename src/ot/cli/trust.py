@@ -17,7 +17,7 @@ def main(options: argparse.Namespace) -> int:
     folders = project_folders(options)
     assert folders.project is not None
     trust(folders.project, folders.user)
-    print(f"{folders.project} is trusted. `onetool untrust` takes that back; a change of servers, agents or rights asks again.")
+    print(f"{folders.project} is trusted. A change of servers, agents or rights asks again.")
     return 0
 
 

@@ -309,9 +309,7 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
         there = list(tree) if isinstance(tree, dict) else []
         spelling = _spelling(segment, [*known_keys(kind), *there])
         if spelling is None and not takes_any_key(kind):
-            raise KeyError(
-                f"{'.'.join([*loc, segment.lower()])} {_unknown(segment.lower(), known_keys(kind))}"
-            )
+            raise KeyError(f"{'.'.join([*loc, segment.lower()])} {_unknown(segment.lower(), known_keys(kind))}")
         # The names of a program's variables keep their case; all else in the file is written small.
         name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
         loc.append(name)
@@ -344,9 +342,7 @@ def _referenced(reference: re.Match[str], values: Mapping[str, str]) -> str:
     if name in values and (values[name] or default is None):
         return values[name]
     if default is None:
-        raise KeyError(
-            f"needs {name}; put it into secrets.yaml or the environment, or write ${{{name}:-default}}"
-        )
+        raise KeyError(f"needs {name}; put it into secrets.yaml or the environment, or write ${{{name}:-default}}")
     return str(default)
 
 

@@ -296,11 +296,7 @@ class Settings(Section):
     @field_validator("agents", mode="before")
     @classmethod
     def _there_is_always_a_default_agent(cls, agents: Any) -> Any:
-        return (
-            {**agents, "default": _default_agent(agents.get("default"))}
-            if isinstance(agents, dict)
-            else agents
-        )
+        return {**agents, "default": _default_agent(agents.get("default"))} if isinstance(agents, dict) else agents
 
 
 def _permissions_in_budgets(agent: Any) -> Any:
@@ -309,9 +305,7 @@ def _permissions_in_budgets(agent: Any) -> Any:
 
 
 def _default_agent(written: Any) -> Any:
-    if written is not None and (
-        not isinstance(written, dict) or _permissions_in_budgets(written) is not None
-    ):
+    if written is not None and (not isinstance(written, dict) or _permissions_in_budgets(written) is not None):
         return written
     return {"permissions": ["read", "network"], **(written or {})}
 
@@ -341,11 +335,7 @@ def known_keys(kind: Any) -> tuple[str, ...]:
 
 
 def takes_any_key(kind: Any) -> bool:
-    return (
-        kind is Any
-        or get_origin(kind) is Mapping
-        or (_is_section(kind) and kind.model_config["extra"] == "allow")
-    )
+    return kind is Any or get_origin(kind) is Mapping or (_is_section(kind) and kind.model_config["extra"] == "allow")
 
 
 def kind_under(kind: Any, key: str | int) -> Any:

@@ -117,9 +117,7 @@ def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
         known = None
     if isinstance(known, dict) and all(isinstance(value, str) for value in known.values()):
         return known, ()
-    return {}, (
-        f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",
-    )
+    return {}, (f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",)
 
 
 def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:

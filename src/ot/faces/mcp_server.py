@@ -30,12 +30,12 @@ The value of the last expression (or of `return`) is the answer, printed text co
 rows = machine.disk()
 {"free": rows["free"], "memory": machine.memory(unit="GiB")["available"]}
 
-The code is full Python with the standard library, in a fresh process without network, programs or files: tools act, code \
-computes. Make several calls in one run, filter in code, and return only what you need. Argument names may be shortened.\
+The code is full Python with the standard library, in a fresh process without network, programs or files: tools act, \
+code computes. Make several calls in one run, filter in code, return only what you need.\
 """
 INSTRUCTIONS = """\
-OneTool puts all tools behind one tool, `run`, which executes Python. Start with run("ot.help()") to see how to find tools, \
-or run('ot.tools()') to list them. An error says what was wrong and what to write instead.\
+OneTool puts all tools behind one tool, `run`, which executes Python. Start with run("ot.help()") to see how to find \
+tools, or run("ot.tools()") to list them. An error says what was wrong and what to write instead.\
 """
 RUN = types.Tool(
     name="run",
@@ -57,7 +57,10 @@ def build_server(app: OneTool) -> Server[Any]:
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name != RUN.name:
-            return _text(f"There is no tool {params.name!r}. The one tool is `run`: run(command='ot.tools()')", is_error=True)
+            return _text(
+                f"There is no tool {params.name!r}. The one tool is `run`: run(command='ot.tools()')",
+                is_error=True,
+            )
         arguments = params.arguments or {}
         unknown = [name for name in arguments if name != "command"]
         if unknown or "command" not in arguments:
@@ -90,7 +93,9 @@ def _instructions(app: OneTool) -> str:
 
 
 def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error)
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error
+    )
 
 
 @contextlib.asynccontextmanager
@@ -112,4 +117,6 @@ async def _tick(session: Any, journal: Journal) -> None:
         await asyncio.sleep(PROGRESS_SECONDS)
         seconds += PROGRESS_SECONDS
         last = f", last {journal.calls[-1][0]}" if journal.calls else ""
-        await session.report_progress(seconds, None, f"running for {seconds:g} s, {len(journal.calls)} tool calls{last}")
+        await session.report_progress(
+            seconds, None, f"running for {seconds:g} s, {len(journal.calls)} tool calls{last}"
+        )

@@ -1,7 +1,8 @@
 """The two files that the MCP transport reads and writes, as the event loop's own instead of threads'.
 
-The SDK takes any pair of asynchronous text files; its default hands every line to a thread and back, which costs more than the
-rest of a small call. Where standard input or output is no pipe (a file, a terminal), the default is used.
+The SDK takes any pair of asynchronous text files; its default hands every line to a thread and back, which costs
+more than the rest of a small call. Where standard input or output is no pipe (a file, a terminal), the default is
+used.
 """
 
 import asyncio
@@ -55,9 +56,11 @@ async def protocol_streams() -> AsyncIterator[tuple[Any, ...]]:
     os.dup2(2, 1)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_LINE)
-    read_transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    read_transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0)
+    )
     write_transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(), os.fdopen(outgoing, "wb", 0)
+        asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0)
     )
     writer = asyncio.StreamWriter(write_transport, protocol, None, loop)
     try:

@@ -1,7 +1,8 @@
 """The cells that wait and the cells that run. Each runs once; a new one is started before it is needed.
 
-It gives a run a fresh process, bounds it in time, output and disk, and makes sure that it is gone afterwards, however the
-run ended. What the code may ask for while it runs is the business of the `Host` that comes with the run.
+It gives a run a fresh process, bounds it in time, output and disk, and makes sure that it is gone afterwards,
+however the run ended. What the code may ask for while it runs is the business of the `Host` that comes with the
+run.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import anyio.to_thread
 
@@ -93,7 +94,7 @@ class Cells:
         self._layers: list[str] | None = None
         self._launcher = self._make_launcher(self._options(), self._on_gone, self._stray)
 
-    async def __aenter__(self) -> "Cells":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -111,9 +112,9 @@ class Cells:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(self, params: dict[str, Any], host: Host, timeout: float | None = None) -> dict[str, Any]:
+    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
         """Run the code of `params` in a fresh cell; its answer, or the error that says what became of it."""
-        seconds = timeout or self._limits.timeout
+        seconds = self._limits.timeout
         async with self._slots:
             cell = await self._take()
             cell.host = host
@@ -152,7 +153,10 @@ class Cells:
             limit = self._limits.max_output_bytes
             scratch = self._launcher.scratch(cell.ident)
             if await anyio.to_thread.run_sync(larger_than, scratch, limit):
-                self.kill(cell, ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"))
+                self.kill(
+                    cell,
+                    ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"),
+                )
 
         if cell.ident in self._cells and not cell.gone.done():
             self._in_background(check())
@@ -273,7 +277,6 @@ class Cells:
         return {
             "memory_bytes": limits.memory_mb << 20,
             "file_bytes": limits.max_output_bytes,
-            "cpu_seconds": int(limits.timeout) + 5,
             "isolation": limits.isolation,
         }
 
@@ -284,5 +287,7 @@ def _death(status: int | None) -> str:
     if status < 0:
         with contextlib.suppress(ValueError):
             name = signal.Signals(-status).name
-            return f"its process was ended by {name}" + (" (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else "")
+            return f"its process was ended by {name}" + (
+                " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""
+            )
     return f"its process ended itself with status {status}"

@@ -1,7 +1,7 @@
-"""The server's end of the line protocol that cells and workers speak: JSON-RPC 2.0, one object a line, both directions.
+"""The server's end of the line protocol of cells and workers: JSON-RPC 2.0, one object a line, both directions.
 
-It never trusts what it reads: a line over the limit, or one that is no JSON-RPC, ends the conversation. It starts no
-process and knows nothing of runs; `on_request` and `on_notify` say what the other end may ask.
+It never trusts what it reads: a line over the limit, or one that is no JSON-RPC, ends the conversation. It starts
+no process and knows nothing of runs; `on_request` and `on_notify` say what the other end may ask.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
 
 
-class ChannelClosed(Exception):  # noqa: N818 - it says what happened
+class ChannelClosed(Exception):
     """The other end is gone, or was cut off; the text says why where it is known."""
 
 

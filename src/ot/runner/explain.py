@@ -1,4 +1,4 @@
-"""The words of a failed run: what went wrong, on which line of the text that was sent, what was done before, what to do next.
+"""The words of a failed run: what went wrong, on which line, what was done before, what to do next.
 
 These texts are the product: a model reads them and writes the next attempt. Nothing here decides anything.
 """
@@ -13,8 +13,8 @@ EXAMPLE = "Example: ot.tools()"
 CALLS_SHOWN = 20
 SOURCE_SHOWN = 200
 CONFINED = (
-    "Code in a run can compute, but has no network, no programs and no files except its own scratch folder (the current "
-    "one). Call a tool for that: ot.tools() lists them."
+    "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
+    "current one). Call a tool for that: ot.tools() lists them."
 )
 
 

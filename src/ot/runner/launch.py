@@ -1,7 +1,7 @@
 """Starting cells: through the zygote where there is fork to rely on, one by one elsewhere. Same cell, same protocol.
 
-A launcher starts, kills and reports; which cell runs what is decided in `cells`. The children get an empty environment and
-nothing of the server but their own socket.
+A launcher starts, kills and reports; which cell runs what is decided in `cells`. The children get an empty
+environment and nothing of the server but their own socket.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +20,9 @@ import anyio.to_thread
 
 import ot_child
 from ot.errors import ToolError
+from ot.runner.channel import Channel
 from ot_child.scratch import remove
 from ot_child.zygote import Options
-
-from ot.runner.channel import Channel
 
 PACKET = 1 << 16
 STRAY_OUTPUT_KEPT = 2000
@@ -47,7 +45,7 @@ def launcher_for(platform: str) -> type["ZygoteLauncher | SpawnLauncher"]:
 
 
 def _command(module: str, arguments: Sequence[str]) -> list[str]:
-    """Python without site-packages, environment or current folder; our own package is on its path while it is loaded."""
+    """Python without site-packages, environment or current folder; ours is on its path only while it is loaded."""
     home = str(Path(ot_child.__file__).parent.parent)
     code = f"import sys; sys.path.insert(0, {home!r}); import ot_child.{module} as start, ot_child.zygote; "
     return [sys.executable, "-I", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
@@ -68,7 +66,7 @@ class _Base:
         return self._folder
 
     def _child_options(self) -> str:
-        return json.dumps(asdict(Options(scratch=self._scratch_root(), **self._options)))
+        return json.dumps(Options(scratch=self._scratch_root(), **self._options)._asdict())
 
     def _clean(self, ident: int) -> None:
         task = asyncio.ensure_future(anyio.to_thread.run_sync(remove, self.scratch(ident)))
@@ -136,7 +134,13 @@ class ZygoteLauncher(_Base):
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
         command = _command("zygote", [str(control.fileno()), self._child_options()])
         return subprocess.Popen(  # noqa: S603 - our own interpreter and our own module
-            command, stdin=subprocess.DEVNULL, stdout=stray, stderr=stray, env={}, pass_fds=[control.fileno()], cwd="/"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stray,
+            stderr=stray,
+            env={},
+            pass_fds=[control.fileno()],
+            cwd="/",
         )
 
     def _packet(self) -> None:

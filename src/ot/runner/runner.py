@@ -1,7 +1,7 @@
-"""One run, from the text that came in to the text that goes out: fences off, into a cell, calls to the bus, value rendered.
+"""One run, from the text that came in to the text that goes out.
 
-It orchestrates and does nothing itself: fences are `fence_processor`, processes are `cells`, what code sees of tools is
-`ot_child.pack_proxy`, text is `render`, and the words of an error are `explain`.
+It orchestrates and does nothing itself: fences are `fence_processor`, processes are `cells`, what code sees of
+tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are `explain`.
 """
 
 import re
@@ -47,10 +47,20 @@ class Journal:
 
 class Runner:
     def __init__(
-        self, bus: ToolBus, cells: Cells, *, max_command_bytes: int, max_tool_calls: int, max_output_bytes: int
+        self,
+        bus: ToolBus,
+        cells: Cells,
+        *,
+        max_command_bytes: int,
+        max_tool_calls: int,
+        max_output_bytes: int,
     ) -> None:
         self._bus, self._cells = bus, cells
-        self._max_command, self._max_calls, self._max_output = max_command_bytes, max_tool_calls, max_output_bytes
+        self._max_command, self._max_calls, self._max_output = (
+            max_command_bytes,
+            max_tool_calls,
+            max_output_bytes,
+        )
 
     async def run(self, command: object, context: ToolContext, journal: Journal | None = None) -> Answer:
         journal = journal if journal is not None else Journal()
@@ -60,7 +70,10 @@ class Runner:
             result = await self._cells.run({"code": code, "names": names_in(code, self._bus.registry)}, host)
             return Answer(_blocks(journal, _shown(result)))
         except RemoteError as error:
-            text, kind = explain.failure(error.data, journal.calls, self._bus.registry), str(error.data.get("type"))
+            text, kind = (
+                explain.failure(error.data, journal.calls, self._bus.registry),
+                str(error.data.get("type")),
+            )
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
         return Answer(_blocks(journal, text), is_error=True, error=kind)
@@ -131,7 +144,10 @@ class _Host:
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls
         if len(calls) >= self._max_calls:
-            return Result(ok=False, error=BudgetExceeded(f"a run may make {self._max_calls} tool calls, this one made them all"))
+            return Result(
+                ok=False,
+                error=BudgetExceeded(f"a run may make {self._max_calls} tool calls, this one made them all"),
+            )
         place = len(calls)
         calls.append((name, "under way"))
         result = await self._bus.call_tool(name, kwargs, self._context, positional=args)

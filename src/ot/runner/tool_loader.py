@@ -1,7 +1,7 @@
 """Finding tool functions in files: the packs that ship with the product, each a module `ot_tools.<pack>_tools`.
 
-The module decides what is a tool: the names in its `__all__`, else its public functions. They run in this process, so only
-our own files are loaded here; a user's files go to workers.
+The module decides what is a tool: the names in its `__all__`, else its public functions. They run in this process,
+so only our own files are loaded here; a user's files go to workers.
 """
 
 import importlib

@@ -1,0 +1,31 @@
+# One command: `make` formats, lints, types, checks layers and runs the fast tests.
+.PHONY: all format lint test nightly bench ci
+
+RUN = uv run --quiet
+
+all: format lint
+	$(RUN) pytest tests/unit tests/spec tests/contract
+
+format:
+	$(RUN) ruff format --quiet .
+	$(RUN) ruff check --quiet --fix-only .
+
+lint:
+	$(RUN) ruff check --quiet .
+	$(RUN) ruff format --quiet --check .
+	$(RUN) mypy
+	$(RUN) lint-imports --no-logo 2>/dev/null || $(RUN) lint-imports
+
+test:
+	$(RUN) pytest
+
+# The long versions of what CI runs a sample of.
+nightly:
+	ONETOOL_NIGHTLY=1 $(RUN) pytest --timeout 3600
+
+# What the documentation says about speed, measured here and now.
+bench:
+	$(RUN) python benchmarks/run.py
+
+ci:
+	bash .ci/run

@@ -1,0 +1,286 @@
+"""What the tests of cells stand on: a server in a process of its own that may be attacked, killed, and run as anybody.
+
+`Arena` is this end of `tests.e2e.arena`. Its folder is open to the user that the server runs as, so that what is not
+reached there is not reached because of the confinement, and not because of the rights of a file.
+"""
+
+import fcntl
+import functools
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from tests.support import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+SENTINEL = "SENTINEL-ESCAPED"
+ORDINARY_USER = 61234  # a number that no account of the machine has
+NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
+IS_ROOT = os.geteuid() == 0
+SECONDS = {"brief": 2.0, "patient": 20.0}
+SHOWN = 20_000
+
+
+def refuse(reason: str) -> NoReturn:
+    """What this machine cannot do is skipped for a person, and fails where CI promised that it can."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+def shared(factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any]) -> Any:
+    """The result of the first worker that asks; the others wait for it and read it."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    file = folder / f"{name}.json"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(compute()), encoding="utf-8")
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the server is set up: its isolation, its launcher, the layers this kernel is to lack, and the user."""
+
+    isolation: str = "auto"
+    launcher: str = "forked"
+    lacking: tuple[str, ...] = ()
+    as_user: bool = False
+    execution: Mapping[str, Any] = field(default_factory=dict)
+    timeouts: Mapping[str, float] = field(default_factory=lambda: SECONDS)
+    home: Path | None = None
+    scratch: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to. `raised` is what the server itself raised, which it never should."""
+
+    blocks: tuple[str, ...] = ()
+    is_error: bool = False
+    error: str | None = None
+    seconds: float = 0.0
+    length: int = 0
+    raised: str | None = None
+    probe: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.blocks)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> "Outcome":
+        facts = {name: value for name, value in message.items() if name != "id"}
+        return cls(**{**facts, "blocks": tuple(facts.get("blocks", ()))})
+
+
+class Arena:
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        self.folder, self.setup = folder, setup
+        self.home = setup.home or folder / "home"
+        self.scratch = setup.scratch or folder / "scratch"
+        self._abstract = f"rsec_{secrets.token_hex(8)}"
+        self._waiting: dict[str, Future[dict[str, Any]]] = {"hello": Future()}
+        self.noise: list[str] = []  # lines on the server's standard output that answer nothing
+        _lay_out(folder, self.home, self.scratch, ORDINARY_USER if setup.as_user else None)
+        self._stderr = (folder / "stderr").open("w+", encoding="utf-8", errors="replace")
+        self.process = subprocess.Popen(
+            self._command(),
+            cwd=ROOT,
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> "Arena":
+        self.port = int(self._waiting["hello"].result(PATIENCE * 3)["port"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE * 3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._stderr.close()
+
+    def run(self, code: str, app: str = "patient", *, shown: int = SHOWN) -> Outcome:
+        return self.start(code, app, shown=shown).result(SECONDS[app] + PATIENCE)
+
+    def start(
+        self, code: str, app: str = "patient", *, ident: str | None = None, shown: int = SHOWN
+    ) -> Future[Outcome]:
+        return self._outcome(do="run", code=self.placed(code), app=app, shown=shown, ident=ident)
+
+    def attempt(self, code: str, app: str, *, shown: int = SHOWN) -> Future[Outcome]:
+        """A run that may do anything, and a run after it that must not notice."""
+        return self._outcome(do="attempt", code=self.placed(code), app=app, shown=shown)
+
+    def cancel(self, ident: str) -> None:
+        self._ask(do="cancel", of=ident).result(PATIENCE)
+
+    def facts(self) -> dict[str, Any]:
+        return self._ask(do="facts").result(PATIENCE)
+
+    def stderr(self) -> str:
+        return Path(self._stderr.name).read_text(encoding="utf-8", errors="replace")
+
+    def placed(self, code: str) -> str:
+        """The code with the paths, the port and the name that this arena has instead of the usual ones."""
+        places = {
+            "/tmp/": f"{self.folder}/",
+            "8765": str(self.port),
+            "rsec_sentinel": self._abstract,
+            "@SERVER@": str(self.process.pid),
+            "@HOME@": str(self.home),
+            "@SOURCE@": str(ROOT / "src"),
+            "@PACKAGES@": str(next(Path(path) for path in sys.path if path.endswith("site-packages"))),
+        }
+        return functools.reduce(lambda text, place: text.replace(*place), places.items(), code)
+
+    # --- the process ----------------------------------------------------------------------------------------------
+
+    def _outcome(self, **order: Any) -> Future[Outcome]:
+        outcome: Future[Outcome] = Future()
+        self._ask(**order).add_done_callback(lambda done: _pass_on(done, outcome))
+        return outcome
+
+    def _ask(self, ident: str | None = None, **order: Any) -> Future[dict[str, Any]]:
+        ident = ident or secrets.token_hex(8)  # unguessable: nobody else can answer
+        answer: Future[dict[str, Any]] = Future()
+        self._waiting[ident] = answer
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"id": ident, **order}).encode() + b"\n")
+        self.process.stdin.flush()
+        return answer
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                message = json.loads(line)
+                answer = self._waiting.pop(message["id"])
+            except (ValueError, KeyError, TypeError):
+                self.noise.append(line.decode(errors="replace"))
+            else:
+                answer.set_result(message)
+        for answer in self._waiting.values():
+            answer.set_exception(ConnectionError(f"the server is gone: {self.stderr()[-2000:]}"))
+
+    def _command(self) -> list[str]:
+        setup = {
+            "folder": str(self.folder),
+            "abstract": self._abstract,
+            "isolation": self.setup.isolation,
+            "launcher": self.setup.launcher,
+            "lacking": self.setup.lacking,
+            "execution": dict(self.setup.execution),
+            "timeouts": dict(self.setup.timeouts),
+        }
+        command = [sys.executable, "-m", "tests.e2e.arena", json.dumps(setup)]
+        return as_ordinary_user(command) if self.setup.as_user else command
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "TMPDIR": str(self.scratch),
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SENTINEL_SECRET": SENTINEL,
+        }
+
+
+def _pass_on(done: Future[dict[str, Any]], outcome: Future[Outcome]) -> None:
+    if (error := done.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(Outcome.of(done.result()))
+
+
+@contextmanager
+def arena(setup: Setup | None = None) -> Iterator[Arena]:
+    setup = setup or Setup()
+    if setup.as_user:
+        require_an_ordinary_user()
+    # not pytest's own folder: nobody but its owner may enter that
+    with (
+        tempfile.TemporaryDirectory(prefix="arena-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        Arena(Path(folder), setup) as opened,
+    ):
+        yield opened
+
+
+def _lay_out(folder: Path, home: Path, scratch: Path, user: int | None) -> None:
+    """Everything that hostile code could want, and that its user may read and change."""
+    files = {
+        "sentinel.txt": SENTINEL,
+        "sentinel_mod.py": f"R = {SENTINEL!r}\n",
+        "sentinel_inherited": SENTINEL,
+        "home/.onetool/secrets.yaml": f"OTHER: {SENTINEL}\n",
+    }
+    for path in (scratch, home, folder / "home" / ".onetool"):
+        path.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        os.setxattr(folder / "sentinel.txt", "user.secret", SENTINEL.encode())
+    except OSError:
+        pass  # a file system without them
+    os.utime(folder / "sentinel.txt", (1_000_000_000, 1_000_000_000))
+    folder.chmod(0o755)
+    if user is not None:
+        for path in (folder, *folder.rglob("*"), home, scratch):
+            os.chown(path, user, user)
+
+
+# --- an ordinary user ----------------------------------------------------------------------------------------------
+
+
+def as_ordinary_user(command: Sequence[str]) -> list[str]:
+    program = str(ROOT / "tests" / "e2e" / "as_user.py")
+    return [sys.executable, program, str(ORDINARY_USER), *_needed(), "--", *command]
+
+
+def _needed() -> list[str]:
+    """Where the interpreter and the source really are, and every folder on the way there."""
+    executable, folders = Path(sys.executable), {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+    while executable.is_symlink():
+        executable = executable.parent / executable.readlink()
+        folders.add(executable.parent)
+    return sorted({str(folder.resolve()) for folder in folders} | {str(Path(sys.base_prefix))})
+
+
+def require_an_ordinary_user() -> None:
+    """Whether the server can be run as somebody else here, and the reason where it cannot."""
+    if not IS_ROOT:
+        pytest.skip("these tests are an ordinary user's already: only root can become another user")
+    if (problem := _problem_of_becoming_a_user()) is not None:
+        refuse(f"the server cannot be run as an ordinary user here: {problem}")
+
+
+@functools.cache
+def _problem_of_becoming_a_user() -> str | None:
+    command = as_ordinary_user([sys.executable, "-c", "import ot.app, tests.e2e.demo_pack"])
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return None if done.returncode == 0 else done.stderr.strip()[-500:]

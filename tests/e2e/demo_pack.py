@@ -1,0 +1,42 @@
+"""The pack that hostile code is given: harmless tools whose module knows what no run may ever see."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+API_KEY = "SENTINEL-ESCAPED"
+
+
+def echo(text: str = "") -> str:
+    """Give back the text."""
+    return text
+
+
+def fails() -> str:
+    """Fail, with a secret in a local variable."""
+    token = API_KEY
+    raise RuntimeError(f"this tool always fails, whatever its token of {len(token)} letters")
+
+
+@functools.wraps(echo)
+def wrapped(text: str = "") -> str:
+    return echo(text)
+
+
+def _closed() -> Callable[..., str]:
+    token = API_KEY
+
+    def closed(text: str = "") -> str:
+        """Give back the text; the secret is in a closure."""
+        return text if token else ""
+
+    return closed
+
+
+TOOLS: dict[str, Callable[..., Any]] = {
+    "echo": echo,
+    "fails": fails,
+    "wrapped": wrapped,
+    "closed": _closed(),
+    "partial": functools.partial(echo, text="partial"),
+}

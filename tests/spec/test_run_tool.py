@@ -1,0 +1,461 @@
+"""Specification 2, `run`: what happens between the text that a client sends and the text that it gets."""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from tests.support import App, opened
+
+from ot.runner import fence_processor, runner, tool_loader
+from ot.runner.runner import Journal
+from ot.tool import tool
+from ot_child import pack_proxy
+
+
+@tool("upper")
+def upper(text: str) -> str:
+    """A tool with a bare name."""
+    return text.upper()
+
+
+@tool("sample.give")
+def give(value: Any = None) -> Any:
+    """Whatever it was given."""
+    return value
+
+
+@tool("sample.search")
+def search(query: str, count: int = 5) -> dict[str, Any]:
+    """What it was asked for."""
+    return {"query": query, "count": count}
+
+
+@tool("sample.pick")
+def pick(query_info: str = "", query: str = "", quality: str = "") -> dict[str, str]:
+    """Three parameters that begin alike."""
+    given = {"query_info": query_info, "query": query, "quality": quality}
+    return {name: value for name, value in given.items() if value}
+
+
+@tool("other.search")
+def other_search(query: str) -> str:
+    """A namesake in another pack."""
+    return f"the other one: {query}"
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    tools = (upper, give, search, pick, other_search)
+    with opened({"aliases": {"ws": "sample.search"}}, tools) as app:
+        yield app
+
+
+# --- fences ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            "```python\nx = 20\nx + 1\n```",
+            marks=pytest.mark.spec("run-tool.fence.triple-backtick-with-language"),
+        ),
+        pytest.param(
+            "```\nx = 20\nx + 1\n```",
+            marks=pytest.mark.spec("run-tool.fence.triple-backtick-without-language"),
+        ),
+        pytest.param("`20 + 1`", marks=pytest.mark.spec("run-tool.fence.inline-backticks")),
+        pytest.param("x = 20\nx + 1", marks=pytest.mark.spec("run-tool.fence.no-fences")),
+    ],
+)
+def test_only_the_code_between_fences_is_run(app: App, command: str) -> None:
+    assert app.value(command) == "21"
+
+
+@pytest.mark.spec("run-tool.fence.nested-fences-preserved")
+@pytest.mark.parametrize("outer", ["{}", "````python\n{}\n````", "~~~\n{}\n~~~"])
+def test_fences_that_are_data_stay_in_the_data(app: App, outer: str) -> None:
+    code = 'text = """\n```python\ncode\n```\n"""\ntext'
+    assert app.value(outer.format(code)) == "\n```python\ncode\n```\n"
+
+
+@pytest.mark.spec("run-tool.fence.legacy-prefix-rejected")
+def test_the_old_prefix_is_refused_with_advice(app: App) -> None:
+    text = app.failure('!onetool upper(text="hello")')
+    assert "Invalid syntax" in text
+    assert "!onetool" in text
+    assert "ot.tools()" in text
+
+
+# --- one way for all code ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            'upper(text="hello")', marks=pytest.mark.spec("run-tool.execution-path.simple-function-call")
+        ),
+        pytest.param(
+            'word = "hel"\nfor letter in "lo":\n    word += letter\nupper(text=word)',
+            marks=pytest.mark.spec("run-tool.execution-path.python-code-block"),
+        ),
+    ],
+)
+def test_a_call_and_a_block_run_alike(app: App, command: str) -> None:
+    journal = Journal()
+    assert app.run(command, journal=journal).blocks == ("HELLO",)
+    assert journal.calls == [("upper", "ok")]
+
+
+# --- the value ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        pytest.param(
+            'sample.search(query="test")["query"]',
+            "test",
+            marks=pytest.mark.spec("run-tool.capture.expression-result"),
+        ),
+        pytest.param(
+            "a = 2\nb = 3\na * b",
+            "6",
+            marks=pytest.mark.spec("run-tool.capture.last-expression-in-block"),
+        ),
+        pytest.param(
+            "a = 2\nreturn a * 3\na",
+            "6",
+            marks=pytest.mark.spec("run-tool.capture.explicit-return"),
+        ),
+        pytest.param("return None", "None", marks=pytest.mark.spec("run-tool.capture.none-return")),
+        pytest.param("sample.give()", "None", marks=pytest.mark.spec("run-tool.capture.none-return")),
+        pytest.param(
+            "sample.give({'a': 1, 'b': [True, None, 'é \"x\"']})",
+            '{"a":1,"b":[true,null,"é \\"x\\""]}',
+            marks=pytest.mark.spec("run-tool.capture.native-dict-serialization"),
+        ),
+        pytest.param(
+            "sample.give([1, 'two', {'three': 3.0}])",
+            '[1,"two",{"three":3.0}]',
+            marks=pytest.mark.spec("run-tool.capture.native-list-serialization"),
+        ),
+        pytest.param(
+            "sample.give('{\"a\": 1}\\n')",
+            '{"a": 1}\n',
+            marks=pytest.mark.spec("run-tool.capture.string-passthrough"),
+        ),
+    ],
+)
+def test_the_value_of_code_is_shown(app: App, code: str, shown: str) -> None:
+    assert app.run(code).blocks == (shown,)
+
+
+@pytest.mark.spec("run-tool.capture.no-return-value")
+@pytest.mark.parametrize("code", ["x = 1", "def f():\n    return 1", "for x in []:\n    x"])
+def test_code_without_a_value_says_so(app: App, code: str) -> None:
+    text = app.value(code)
+    assert "no value" in text
+    assert "None" not in text
+
+
+@pytest.mark.spec("run-tool.capture.composed-tool-results")
+def test_composed_results_are_one_clean_object(app: App) -> None:
+    shown = app.value('{"health": ot.health(), "tools": ot.tools(pattern="machine", info="list")}')
+    value = json.loads(shown)
+    assert value["health"]["registry"]["status"] == "ok"
+    assert "machine.disk" in value["tools"]
+    assert "\n" not in shown
+    assert "\\" not in shown
+
+
+# --- indentation -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.indentation.already-indented-code")
+@pytest.mark.parametrize("indent", ["  ", "        ", "\t"])
+def test_code_indented_as_a_whole_runs(app: App, indent: str) -> None:
+    code = "total = 0\nfor n in range(4):\n    total += n\ntotal"
+    assert app.value("".join(f"{indent}{line}\n" for line in code.splitlines())) == "6"
+
+
+@pytest.mark.spec("run-tool.indentation.mixed-indentation")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if True:\n\ta = 1\n        b = 2\na + b",
+        "if True:\n    a = 1\n\tb = 2\na + b",
+        "\ta = 1\n        b = 2\n\ta + b",
+        "for n in range(2):\n\tif n:\n\t    a = n\n\t    b = 2\na + b",
+    ],
+)
+def test_code_with_tabs_and_spaces_runs(app: App, code: str) -> None:
+    assert app.value(code) == "3"
+
+
+@pytest.mark.spec("run-tool.indentation.empty-lines")
+@pytest.mark.parametrize("empty", ["\n\n", "\n   \n", "\n\t\n"])
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_empty_lines_do_no_harm(app: App, empty: str, indent: str) -> None:
+    lines = ["def double(x):", "    y = x * 2", "    return y", "double(4)"]
+    assert app.value(empty.join(f"{indent}{line}" for line in lines)) == "8"
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.errors.syntax-error-location")
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("a = 1\nb = = 2", 2),
+        ("```python\na = 1\n\nb = = 2\n```", 4),
+        ("a = 1\nb = = 2\nreturn a", 2),
+        ("    a = 1\n    b = = 2", 2),
+    ],
+)
+def test_a_syntax_error_names_the_line_sent(app: App, command: str, line: int) -> None:
+    text = app.failure(command)
+    assert text.startswith("SyntaxError: ")
+    assert f"line {line}: b = = 2" in text
+
+
+@pytest.mark.spec("run-tool.errors.runtime-error-context")
+def test_an_exception_is_shown_with_type_and_message(app: App) -> None:
+    text = app.failure("prices = {}\nprices['tea']")
+    assert text == "KeyError: 'tea'\n  line 2: prices['tea']"
+
+
+@pytest.mark.spec("run-tool.errors.tool-not-found")
+@pytest.mark.parametrize("command", ["serch(query='x')", "sampel.search(query='x')"])
+def test_an_unknown_tool_lists_what_there_is(app: App, command: str) -> None:
+    text = app.failure(command)
+    assert not [name for name in app.onetool.bus.list_tools() if name not in text]
+
+
+@pytest.mark.spec("run-tool.errors.argument-error")
+@pytest.mark.parametrize(
+    "call", ["search()", "search(query='x', limit=3)", "search(query=3)", "search('x', 1, 2)"]
+)
+def test_wrong_arguments_show_the_signature(app: App, call: str) -> None:
+    assert "sample.search(query: str, count: int = 5) -> dict[str, Any]" in app.failure(f"sample.{call}")
+
+
+# --- packs and aliases -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.pack.simple-pack-call")
+def test_a_tool_is_called_through_its_pack(app: App) -> None:
+    assert app.value('sample.search(query="test")') == '{"query":"test","count":5}'
+
+
+@pytest.mark.spec("run-tool.pack.unknown-pack")
+def test_an_unknown_pack_lists_the_packs(app: App) -> None:
+    text = app.failure("unknown.func()")
+    assert "'unknown'" in text
+    assert "Packs: machine, ot, other, sample." in text
+
+
+@pytest.mark.spec("run-tool.pack.function-not-in-pack")
+def test_an_unknown_function_lists_its_pack(app: App) -> None:
+    text = app.failure("sample.nonexistent()")
+    assert "'sample.nonexistent'" in text
+    assert "sample has: give, pick, search." in text
+
+
+@pytest.mark.spec("run-tool.pack.same-function-name-in-different-packs")
+def test_namesakes_in_two_packs_stay_apart(app: App) -> None:
+    assert app.value("other.search(query='a')") == "the other one: a"
+    assert app.data("sample.search(query='a')") == {"query": "a", "count": 5}
+
+
+@pytest.mark.spec("run-tool.alias.simple-alias")
+def test_an_alias_calls_its_target(app: App) -> None:
+    journal = Journal()
+    assert app.run('ws(query="test")', journal=journal).blocks == ('{"query":"test","count":5}',)
+    assert journal.calls == [("sample.search", "ok")]
+
+
+@pytest.mark.spec("run-tool.alias.unknown-alias-passthrough")
+def test_what_is_no_alias_is_called_as_it_stands(app: App) -> None:
+    assert app.failure("unknown(arg=1)").startswith("NameError: name 'unknown' is not defined")
+    assert app.value("def unknown(arg):\n    return arg + 1\nunknown(arg=1)") == "2"
+
+
+# --- modules -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.modules.fence-processing-isolation")
+def test_fences_are_taken_off_in_one_module(app: App) -> None:
+    command = "__ot\n```python\n6 * 7\n```"
+    assert app.value(command) == app.value(fence_processor.strip(command)) == "42"
+    assert "`" not in "".join(_texts(runner))
+
+
+@pytest.mark.spec("run-tool.modules.tool-loading-isolation")
+def test_tools_are_found_and_cached_in_one_module() -> None:
+    with opened() as app:
+        assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.shipped_tools())
+    once, again = ({tool.name: tool.backend for tool in tool_loader.shipped_tools()} for _ in range(2))
+    assert all(vars(once[name])["_function"] is vars(again[name])["_function"] for name in once)
+
+
+@pytest.mark.spec("run-tool.modules.pack-proxy-isolation")
+def test_dots_are_resolved_by_objects_of_one_module(app: App) -> None:
+    modules = app.data("[type(sample).__module__, type(sample.search).__module__, type(ws).__module__]")
+    assert modules == [pack_proxy.__name__] * 3
+
+
+@pytest.mark.spec("run-tool.modules.runner-focused-on-orchestration")
+def test_the_runner_imports_what_it_orders() -> None:
+    tree = ast.parse(inspect.getsource(runner))
+    imported = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {"explain", "fence_processor", "render", "Cells"} <= imported
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    assert defined == {"Answer", "Journal", "Runner", "_Host"}
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not called & {"exec", "eval", "compile", "ast.parse"}
+
+
+def _texts(module: ModuleType) -> Iterator[str]:
+    tree = ast.parse(inspect.getsource(module))
+    docstring = ast.get_docstring(tree, clean=False)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != docstring:
+            yield node.value
+
+
+# --- abbreviated parameters --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        pytest.param(
+            "sample.search(query='t')",
+            {"query": "t", "count": 5},
+            marks=pytest.mark.spec("run-tool.prefix.exact-parameter-match"),
+        ),
+        pytest.param(
+            "sample.pick(query='t')",
+            {"query": "t"},
+            marks=pytest.mark.spec("run-tool.prefix.exact-parameter-match"),
+        ),
+        pytest.param(
+            "sample.search(q='t')",
+            {"query": "t", "count": 5},
+            marks=pytest.mark.spec("run-tool.prefix.single-prefix-match"),
+        ),
+        pytest.param(
+            "sample.pick(q='t')",
+            {"query_info": "t"},
+            marks=pytest.mark.spec("run-tool.prefix.multiple-prefix-matches-with-first-wins"),
+        ),
+        pytest.param(
+            "sample.pick(qual='t')",
+            {"quality": "t"},
+            marks=pytest.mark.spec("run-tool.prefix.partial-prefix-match"),
+        ),
+        pytest.param(
+            "sample.search(query='t', c=7)",
+            {"query": "t", "count": 7},
+            marks=pytest.mark.spec("run-tool.prefix.mixed-exact-and-prefix-parameters"),
+        ),
+    ],
+)
+def test_abbreviated_parameters_mean_the_first_that_fits(app: App, call: str, value: object) -> None:
+    assert app.data(call) == value
+
+
+@pytest.mark.spec("run-tool.prefix.no-match-passthrough")
+def test_a_name_that_fits_nothing_is_an_error(app: App) -> None:
+    caught = (
+        "try:\n    sample.search(query='t', xyz='t')\nexcept TypeError as error:\n    text = str(error)\ntext"
+    )
+    assert "'xyz'" in app.value(caught)
+
+
+@pytest.mark.spec("run-tool.prefix-scope.internal-tool-prefix-matching")
+def test_abbreviations_work_for_shipped_tools(app: App) -> None:
+    assert app.data("machine.memory(u='GiB')")["unit"] == "GiB"
+
+
+@pytest.mark.spec("run-tool.prefix-scope.ot-pack-tool-prefix-matching")
+def test_abbreviations_work_for_the_ot_pack(app: App) -> None:
+    assert app.data("ot.tools(p='machine.d', i='list')") == ["machine.disk"]
+    assert app.value("ot.help(q='machine.disk')").startswith("# machine.disk")
+
+
+# --- formats -----------------------------------------------------------------------------------------------
+
+VALUE = {"a": [1, {"b": None}], "c": "x y", "d": {}}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [
+        pytest.param(
+            "",
+            '{"a":[1,{"b":null}],"c":"x y","d":{}}',
+            marks=pytest.mark.spec("run-tool.format.default-format-compact-json"),
+        ),
+        pytest.param(
+            "__format__ = 'json'",
+            '{"a":[1,{"b":null}],"c":"x y","d":{}}',
+            marks=pytest.mark.spec("run-tool.format.explicit-json-format"),
+        ),
+        pytest.param(
+            "__format__ = 'json_h'",
+            json.dumps(VALUE, indent=2),
+            marks=pytest.mark.spec("run-tool.format.human-readable-json-format"),
+        ),
+        pytest.param(
+            "__format__ = 'yml'",
+            "{a: [1, {b: null}], c: x y, d: {}}",
+            marks=pytest.mark.spec("run-tool.format.yaml-flow-format"),
+        ),
+        pytest.param(
+            "__format__ = 'yml_h'",
+            "a:\n  - 1\n  - b: null\nc: x y\nd: {}",
+            marks=pytest.mark.spec("run-tool.format.human-readable-yaml-format"),
+        ),
+        pytest.param("__format__ = 'raw'", str(VALUE), marks=pytest.mark.spec("run-tool.format.raw-format")),
+        pytest.param(
+            "__format__ = 'xml'",
+            '{"a":[1,{"b":null}],"c":"x y","d":{}}',
+            marks=pytest.mark.spec("run-tool.format.invalid-format-ignored"),
+        ),
+        pytest.param(
+            "__format__ = ['json_h']",
+            '{"a":[1,{"b":null}],"c":"x y","d":{}}',
+            marks=pytest.mark.spec("run-tool.format.invalid-format-ignored"),
+        ),
+    ],
+)
+def test_the_format_decides_how_data_is_written(app: App, chosen: str, shown: str) -> None:
+    assert app.value(f"{chosen}\n{VALUE!r}") == shown
+
+
+@pytest.mark.spec("run-tool.format.yaml-flow-format", "run-tool.format.human-readable-yaml-format")
+@pytest.mark.parametrize("chosen", ["yml", "yml_h"])
+def test_yaml_loads_back_to_the_same_data(app: App, chosen: str) -> None:
+    assert yaml.safe_load(app.value(f"__format__ = {chosen!r}\n{VALUE!r}")) == VALUE
+
+
+@pytest.mark.spec("run-tool.format.raw-format")
+def test_raw_is_what_str_says_of_any_object(app: App) -> None:
+    assert app.value("__format__ = 'raw'\n({1}, 2.0, b'x')") == "({1}, 2.0, b'x')"
+
+
+@pytest.mark.spec("run-tool.format.string-passthrough-unchanged")
+@pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h", "raw", "xml"])
+def test_strings_are_shown_as_they_are(app: App, chosen: str) -> None:
+    assert app.value(f"__format__ = {chosen!r}\n'true: \"é\"\\n'") == 'true: "é"\n'

@@ -1,0 +1,93 @@
+"""Specification 3, as far as it is built: the tools that ship run in the server's own process."""
+
+import ast
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.support import App, opened
+
+import ot_tools
+from ot.backends.python import PythonBackend
+from ot.context import ToolContext
+from ot.runner.tool_loader import shipped_tools, tools_of
+
+FILES = sorted(Path(ot_tools.__file__).parent.glob("*_tools.py"))
+HEADER = re.compile(r"^# /// script\s*$", re.MULTILINE)
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with opened({"docs_url": "https://example.com/docs/"}) as app:
+        yield app
+
+
+@pytest.mark.spec("tool-execution.internal.internal-tool-detection")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_shipped_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
+    assert not HEADER.search(file.read_text("utf-8"))
+    pack = file.stem.removesuffix("_tools")
+    loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.in_pack(pack).values()]
+    assert loaded
+    assert all(isinstance(tool.backend, PythonBackend) for tool in loaded)
+
+
+@pytest.mark.spec("tool-execution.internal.internal-tool-detection")
+def test_a_shipped_function_runs_in_the_servers_process(app: App) -> None:
+    def process() -> int:
+        return os.getpid()
+
+    module = ModuleType("ot_tools.inside_tools")
+    vars(module).update(process=process, __all__=["process"])
+    for tool in tools_of(module):
+        app.onetool.bus.register_tool(tool)
+    server, cell = app.data("import os\n[inside.process(), os.getpid()]")
+    assert server == os.getpid()
+    assert cell != server
+
+
+@pytest.mark.spec("tool-execution.internal.internal-tool-has-onetool-access")
+def test_shipped_tools_reach_registry_and_configuration(app: App) -> None:
+    assert app.data("ot.tools(info='list')") == app.onetool.bus.list_tools()
+    assert "https://example.com/docs/machine/" in app.value("ot.help(query='machine.disk')")
+
+
+@pytest.mark.spec("tool-execution.internal.internal-tool-has-onetool-access")
+def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
+    def system_of(context: ToolContext) -> bool:
+        return context.system is app.onetool
+
+    module = ModuleType("ot_tools.system_tools")
+    vars(module).update(system_of=system_of, __all__=["system_of"])
+    app.onetool.bus.register_tool(*tools_of(module))
+    assert app.value("system.system_of()") == "True"
+
+
+@pytest.mark.spec("tool-execution.internal.internal-tool-dependencies")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_what_shipped_tools_import_is_declared(file: Path) -> None:
+    project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
+    declared = {re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in project["dependencies"]}
+    known = {*sys.stdlib_module_names, "ot", "ot_child", "ot_tools", *declared}
+    assert not imported_by(file) - known
+
+
+@pytest.mark.spec("tool-execution.type.internal-tool-identification")
+def test_all_shipped_tools_are_of_the_internal_kind() -> None:
+    shipped = list(shipped_tools())
+    assert {tool.pack for tool in shipped} == {file.stem.removesuffix("_tools") for file in FILES}
+    assert {type(tool.backend) for tool in shipped} == {PythonBackend}
+    assert {tool.source for tool in shipped} == {"local"}
+
+
+def imported_by(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    absolute = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in plain | absolute}
