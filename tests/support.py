@@ -53,17 +53,16 @@ class App:
         return answer.blocks[-1]
 
     def data(self, code: str) -> Any:
-        """The value of the code as data, whatever format it would have been shown in."""
-        return json.loads(self.value(f"__format__ = 'json'\n{code}"))
+        """The value of the code's last line as data, whatever it would have looked like."""
+        before, line_break, last = code.rpartition("\n")
+        return json.loads(self.value(f"{before}{line_break}[{last}]"))[0]
 
     def failure(self, command: str) -> str:
         answer = self.run(command)
         assert answer.is_error, answer.text
         return answer.blocks[-1]
 
-    def call(
-        self, name: str, params: Mapping[str, Any] | None = None, *, positional: Sequence[Any] = ()
-    ) -> Result:
+    def call(self, name: str, params: Mapping[str, Any] | None = None, *, positional: Sequence[Any] = ()) -> Result:
         call = self.onetool.bus.call_tool
         return self.portal.call(partial(call, name, params, self.onetool.context(), positional=positional))
 
@@ -134,9 +133,7 @@ class Connection:
 @contextmanager
 def connected(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,)) -> Iterator[Connection]:
     """`auto` speaks the protocol of 2026, `legacy` begins with the handshake of the years before."""
-    server = StdioServerParameters(
-        command=command[0], args=list(command[1:]), env=environment(home), cwd=home
-    )
+    server = StdioServerParameters(command=command[0], args=list(command[1:]), env=environment(home), cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode)
         with portal.wrap_async_context_manager(client):

@@ -89,7 +89,14 @@ class OneTool:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(self, command: object, *, agent: str = "default", journal: Journal | None = None) -> Answer:
+    async def run(
+        self,
+        command: object,
+        *,
+        agent: str = "default",
+        journal: Journal | None = None,
+        preset_format: str | None = None,
+    ) -> Answer:
         """What an MCP client sees when it calls `run(command)`."""
         state = self._now
         if state.error is not None and not _works_without_settings(command):
@@ -103,7 +110,7 @@ class OneTool:
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self.log.span("run", correlation_id=context.correlation_id, agent=agent) as fields:
-            answer = await state.runner.run(command, context, journal)
+            answer = await state.runner.run(command, context, journal, preset_format)
             fields["error"] = answer.error
         return replace(answer, blocks=tuple(map(state.redact, (*self._notices(), *answer.blocks))))
 
@@ -136,6 +143,16 @@ class OneTool:
     @property
     def registry(self) -> Registry:
         return self.bus.registry
+
+    @property
+    def config_error(self) -> ConfigError | None:
+        """What is wrong with the configuration, where it is; nothing but help runs until it is right."""
+        return self._now.error
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What a person should know about what was read."""
+        return self._now.loaded.problems
 
     @property
     def settings(self) -> Settings:

@@ -6,9 +6,9 @@ a call.
 """
 
 import contextlib
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 ROTATE_BYTES = 10 << 20
 REDACTED = "[REDACTED]"
 SHORTEST_SECRET = 4  # a shorter one would redact half the text
-STOP: None = None
+GATHER_SECONDS = 0.2
 
 
 def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
@@ -43,17 +43,21 @@ class Log:
         self, file: Path | None = None, level: str = "INFO", redact: Callable[[str], str] = lambda text: text
     ) -> None:
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
-        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._lines: deque[dict[str, Any]] = deque()
+        self._waiting = threading.Event()
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
 
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="onetool-log", daemon=True)
-            self._thread.start()
-        self._lines.put({"time": datetime.now(UTC).isoformat(), "level": level, "name": name, **fields})
+        self._lines.append({"time": time.time(), "level": level, "name": name, **fields})
+        if not self._waiting.is_set():
+            self._waiting.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name="onetool-log", daemon=True)
+                self._thread.start()
 
     @contextlib.contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -73,34 +77,41 @@ class Log:
 
     def close(self) -> None:
         """Write what is left, and stop."""
+        self._closing.set()
+        self._waiting.set()
         if self._thread is not None:
-            self._lines.put(STOP)
             self._thread.join(timeout=5)
             self._thread = None
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        running = True
-        while running:
-            batch = [self._lines.get()]
-            while not self._lines.empty():
-                batch.append(self._lines.get())
-            running = STOP not in batch
-            try:
-                self._write([line for line in batch if line is not STOP])
-                self.problem = None
-            except OSError as error:
-                self.problem = f"the log cannot be written: {error}"
+        """Sleep until there is something, then let more come: a busy server is not woken at every line."""
+        while not self._closing.is_set():
+            self._waiting.wait()
+            self._closing.wait(GATHER_SECONDS)
+            self._waiting.clear()
+            self._write_lines()
+        self._write_lines()
+
+    def _write_lines(self) -> None:
+        try:
+            self._write([self._lines.popleft() for _ in range(len(self._lines))])
+            self.problem = None
+        except OSError as error:
+            self.problem = f"the log cannot be written: {error}"
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         import orjson
 
+        if not lines:
+            return
         assert self._file is not None
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._rotate(self._file)
         with self._file.open("a", encoding="utf-8") as file:
             for line in lines:
+                line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
                 file.write(self._redact(orjson.dumps(line, default=str).decode("utf-8", "replace")) + "\n")
 
     @staticmethod

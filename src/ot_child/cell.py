@@ -53,7 +53,8 @@ class Cell:
 
     def rehearse(self) -> None:
         """Go through the motions once, so that the pages are there when the real run comes."""
-        self._params = {"code": "1+1", "names": {"packs": {}, "tools": {}}, "max_output": OUTPUT_BUFFER}
+        nothing: dict[str, Any] = {"packs": {}, "tools": {}}
+        self._params = {"code": "1+1", "names": nothing, "format": None, "max_output": OUTPUT_BUFFER}
         self._success(execute("1+1", self._namespace()))
 
     def _run(self) -> None:
@@ -109,6 +110,8 @@ class Cell:
         linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = __builtins__
+        if self._params["format"]:
+            module.__dict__["__format__"] = self._params["format"]
         module.__dict__.update({name: errors.TREE[name] for name in errors.TREE if name in code})
         module.__dict__.update(self._tools())
         sys.modules["__main__"] = module

@@ -154,9 +154,14 @@ def standard_library() -> list[str]:
 
 
 @functools.cache
-def whole_standard_library() -> list[str]:
-    """The same in a few folders, packages included: cheap to say again where `standard_library` is in force already."""
-    return [*_python_folders(), *_system_files()]
+def around_standard_library(outside_of: str) -> list[str]:
+    """The few folders that hold all that: cheap to say where `standard_library` is in force already.
+
+    A folder that holds the one named is left out, because it is not to be opened by this.
+    """
+    folders = {os.path.realpath(path) for path in (*_python_folders(), "/usr", "/lib", "/lib64", "/etc", "/dev")}
+    hidden = os.path.realpath(outside_of)
+    return sorted(folder for folder in folders if not hidden.startswith(f"{folder}/"))
 
 
 def _python_folders() -> list[str]:

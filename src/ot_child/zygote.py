@@ -57,12 +57,13 @@ class Confinement(NamedTuple):
 
     layers: tuple[str, ...] = ()
     filter: confine.Filter | None = None
+    readable: tuple[str, ...] = ()
 
     def ruleset(self, scratch: str) -> int | None:
         """The files of one cell; made before the fork, put in force after it."""
         if "landlock" not in self.layers:
             return None
-        return confine.landlock_ruleset(confine.whole_standard_library(), [scratch, "/dev/null"])
+        return confine.landlock_ruleset(self.readable, [scratch, "/dev/null"])
 
 
 def confine_zygote(options: Options) -> Confinement:
@@ -86,7 +87,7 @@ def _strongest(options: Options) -> Confinement:
         for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
         confine.Filter(syscalls.zygote_filter(platform.machine())).install()
         layers.append("seccomp")
-    return Confinement(tuple(layers), for_cells)
+    return Confinement(tuple(layers), for_cells, tuple(confine.around_standard_library(options.scratch)))
 
 
 def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:

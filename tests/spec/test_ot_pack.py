@@ -12,7 +12,7 @@ import yaml
 from ruamel.yaml import YAML
 from tests.support import App, opened
 
-from ot.tool import tool
+from ot import tool
 from ot.version import __version__
 
 

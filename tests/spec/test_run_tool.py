@@ -11,9 +11,9 @@ import pytest
 import yaml
 from tests.support import App, opened
 
+from ot import tool
 from ot.runner import fence_processor, runner, tool_loader
 from ot.runner.runner import Journal
-from ot.tool import tool
 from ot_child import pack_proxy
 
 

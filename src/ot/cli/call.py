@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ot.app import OneTool
-from ot.cli.opening import with_onetool
+from ot.cli.opening import with_settings
 from ot.errors import ToolError, describe
 from ot.render import render
 
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
         )
         return 1
 
-    return with_onetool(options, call)
+    return with_settings(options, call)
 
 
 def _argument(text: str) -> tuple[str, Any]:

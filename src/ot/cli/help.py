@@ -3,7 +3,7 @@
 import argparse
 
 from ot.app import OneTool
-from ot.cli.opening import with_onetool
+from ot.cli.opening import with_settings
 from ot.render import render
 
 
@@ -18,4 +18,4 @@ def main(options: argparse.Namespace) -> int:
         print(render({"help": text}, "json") if options.json else text)
         return 0
 
-    return with_onetool(options, show)
+    return with_settings(options, show)

@@ -20,15 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     code = _code(options)
-    if options.format:
-        code = (
-            f"__format__ = {options.format!r}; {code}"
-            if "\n" not in code
-            else f"__format__ = {options.format!r}\n{code}"
-        )
 
     async def run(app: OneTool) -> int:
-        answer = await app.run(code, agent=options.agent)
+        answer = await app.run(code, agent=options.agent, preset_format=options.format)
         if options.json:
             from ot.render import render
 

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from ot.app import OneTool
-from ot.cli.opening import with_onetool
+from ot.cli.opening import with_settings
 from ot.render import render
 
 
@@ -21,7 +21,7 @@ def main(options: argparse.Namespace) -> int:
         print(render(found, "json") if options.json else _text(found, options.pattern))
         return 0
 
-    return with_onetool(options, show)
+    return with_settings(options, show)
 
 
 def _text(found: list[Any], pattern: str) -> str:

@@ -25,6 +25,7 @@ from ot_child.scratch import larger_than
 FULL_SANDBOX = ("landlock", "seccomp")
 GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
+REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
 DISK_CHECK_SECONDS = 0.5
 START_SECONDS = 30
 ATTEMPTS = 3
@@ -92,12 +93,14 @@ class Cells:
         self._starting: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(limits.at_once)
         self._layers: list[str] | None = None
+        self._closed = False
         self._launcher = self._make_launcher(self._options(), self._on_gone, self._stray)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._closed = True
         for task in self._starting:
             task.cancel()
         for cell in list(self._cells.values()):
@@ -122,7 +125,8 @@ class Cells:
             bounds = {"timeout": seconds, "max_output": self._limits.max_output_bytes}
             try:
                 answer = cell.channel.request("run", {**params, **bounds})
-                self.warm_up()
+                if not self._waiting:  # else it can wait until this run has its answer
+                    self.warm_up()
                 self._bound(cell, seconds)
                 return await self._answer(cell, answer)
             finally:
@@ -176,10 +180,12 @@ class Cells:
         if cell.channel is not None:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
+        loop = asyncio.get_running_loop()
         if answered:
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
+            loop.call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
+        loop.call_later(REFILL_SECONDS, self._refill)
 
     # --- cells that wait -------------------------------------------------------------------------------------------
 
@@ -187,6 +193,10 @@ class Cells:
         """Have as many cells waiting as there should be. Returns at once."""
         while len(self._waiting) < max(1, self._limits.cells):
             self._waiting.append(self._new())
+
+    def _refill(self) -> None:
+        if not self._closed:
+            self.warm_up()
 
     @property
     def isolation(self) -> dict[str, str]:

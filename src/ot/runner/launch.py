@@ -25,6 +25,7 @@ from ot_child.scratch import remove
 from ot_child.zygote import Options
 
 PACKET = 1 << 16
+READ_SIZE = 1 << 18
 STRAY_OUTPUT_KEPT = 2000
 OnGone = Callable[[int, int | None], None]
 OnStray = Callable[[str], None]
@@ -100,7 +101,7 @@ class ZygoteLauncher(_Base):
                 ours.close()
                 raise ToolError(f"a cell cannot be started: {error}") from error
         self._alive.add(ident)
-        await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
+        _SocketTransport(ours, channel)
 
     def kill(self, ident: int) -> None:
         if ident in self._alive and self._control is not None:
@@ -174,6 +175,60 @@ class ZygoteLauncher(_Base):
         for ident in list(self._alive):
             self._alive.discard(ident)
             self._on_gone(ident, None)
+
+
+class _SocketTransport(asyncio.WriteTransport):
+    """A connected socket under a channel. Setting up asyncio's own takes three turns of the loop, and cells come fast."""
+
+    def __init__(self, connected: socket.socket, channel: Channel) -> None:
+        super().__init__()
+        connected.setblocking(False)
+        self._socket, self._channel = connected, channel
+        self._unsent = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connected.fileno(), self._read)
+        channel.connection_made(self)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._unsent += data
+        self._send()
+
+    def abort(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+
+    def _send(self) -> None:
+        """Send what goes; the rest when there is room again."""
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lost(error)
+            return
+        if self._unsent:
+            self._loop.add_writer(self._socket.fileno(), self._send)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        if data:
+            self._channel.data_received(data)
+        else:
+            self._lost(None)
+
+    def _lost(self, error: Exception | None) -> None:
+        self.abort()
+        self._channel.connection_lost(error)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -62,12 +62,20 @@ class Runner:
             max_output_bytes,
         )
 
-    async def run(self, command: object, context: ToolContext, journal: Journal | None = None) -> Answer:
+    async def run(
+        self,
+        command: object,
+        context: ToolContext,
+        journal: Journal | None = None,
+        preset_format: str | None = None,
+    ) -> Answer:
+        """Run the command; `preset_format` is what `__format__` is where the code does not set it."""
         journal = journal if journal is not None else Journal()
         try:
             code = self._code(command)
             host = _Host(self._bus, context, journal, self._max_calls, self._max_output)
-            result = await self._cells.run({"code": code, "names": names_in(code, self._bus.registry)}, host)
+            names = names_in(code, self._bus.registry)
+            result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
             return Answer(_blocks(journal, _shown(result)))
         except RemoteError as error:
             text, kind = (
