@@ -95,8 +95,11 @@ class Log:
         self._write_lines()
 
     def _write_lines(self) -> None:
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        if not lines:
+            return
         try:
-            self._write([self._lines.popleft() for _ in range(len(self._lines))])
+            self._write(lines)
             self.problem = None
         except OSError as error:
             self.problem = f"the log cannot be written: {error}"
@@ -104,8 +107,6 @@ class Log:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         import orjson
 
-        if not lines:
-            return
         assert self._file is not None
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._rotate(self._file)

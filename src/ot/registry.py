@@ -48,9 +48,19 @@ class Registry:
         tool = self._tools.get(name) or self._tools.get(self._python_names.get(name, ""))
         if tool is not None:
             return tool
-        if name in self.aliases and self.aliases[name] != name:
-            return self.find(self.aliases[name])
-        raise self._not_found(name)
+        target = self._target(name)
+        if target is None:
+            raise self._not_found(name)
+        return self.find(target)
+
+    def _target(self, alias: str) -> str | None:
+        """What an alias stands for in the end; None where it is no alias, or only runs in a circle."""
+        seen = {alias}
+        name = self.aliases.get(alias, alias)
+        while name in self.aliases and name not in seen:
+            seen.add(name)
+            name = self.aliases[name]
+        return None if name in seen else name
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools

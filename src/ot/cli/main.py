@@ -26,12 +26,14 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        return _dispatch(arguments)
+        status = _dispatch(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `onetool tools | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    return status
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -88,6 +88,7 @@ class ZygoteLauncher(_Base):
         self._starting = asyncio.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._stray: asyncio.ReadTransport | None = None
         self._alive: set[int] = set()
 
     async def start(self, ident: int, channel: Channel) -> None:
@@ -127,7 +128,7 @@ class ZygoteLauncher(_Base):
                     theirs.close()
                     os.close(stray_end)
                 ours.setblocking(False)
-                await _listen(stray, self._on_stray)
+                self._stray = await _listen(stray, self._on_stray)
                 asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
                 self._control = ours
             return self._control
@@ -169,6 +170,8 @@ class ZygoteLauncher(_Base):
         """The zygote is gone or is to go: all its cells with it."""
         if self._control is None:
             return
+        if self._stray is not None:
+            self._stray.close()
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         self._control = None
@@ -249,9 +252,10 @@ class _Stray(asyncio.Protocol):
         self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
 
 
-async def _listen(descriptor: int, on_stray: OnStray) -> None:
+async def _listen(descriptor: int, on_stray: OnStray) -> asyncio.ReadTransport:
     pipe = os.fdopen(descriptor, "rb", 0)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _Stray(on_stray), pipe)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _Stray(on_stray), pipe)
+    return transport
 
 
 class SpawnLauncher(_Base):

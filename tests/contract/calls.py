@@ -1,0 +1,75 @@
+"""One table of calls for all doors and one for all backends: a name, arguments, and what must come of them.
+
+`DOORS` calls tools that ship, because only those exist behind a command line; it is written for an agent without
+any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backends` builds once for each backend.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ot.version import __version__
+from ot_tools.ot_tools import OVERVIEW
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+    value: Any = None
+    error: str | None = None  # the type of the error that must come instead of a value
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self.args.items())
+        return f"{self.name}({given})"
+
+
+SETTINGS: dict[str, Any] = {"agents": {"default": {"permissions": []}}}
+HARD_TEXT = "ünï 😀 \"quoted\" 'it''s' \\n = {} $HOME\n\tline 2"
+
+DOORS = (
+    Call("ot.version", value=__version__),
+    Call("ot.help", value=OVERVIEW),
+    Call(
+        "ot.tools",
+        {"pattern": "machine.", "info": "list"},
+        ["machine.cpu", "machine.disk", "machine.memory", "machine.now"],
+    ),
+    Call("ot.tools", {"p": "MACHINE.D", "i": "list"}, ["machine.disk"]),
+    Call("ot.tools", {"pattern": HARD_TEXT}, []),
+    Call("ot.packs", {"pattern": "mach"}, [{"name": "machine", "source": "local", "tool_count": 4}]),
+    Call("ot.packs", {"pattern": "1", "info": "full"}, "No pack matches '1'."),
+    Call("machine.dsk", error="not_found"),
+    Call("nowhere.at_all", {"x": [1, {"y": None}]}, error="not_found"),
+    Call("machine.memory", {"unit": "stone"}, error="validation_error"),
+    Call("machine.now", {"utc": "perhaps"}, error="validation_error"),
+    Call("machine.now", {"zone": 1}, error="validation_error"),
+    Call("machine.now", {"utc": None}, error="validation_error"),
+    Call("ot.tools", {"pattern": "a", "p": "b"}, error="validation_error"),
+    Call("machine.cpu", error="permission_denied"),
+)
+
+BACKENDS = (
+    Call("echo", {"value": "text"}, "text"),
+    Call("echo", {"value": None}, None),
+    Call("echo", {"value": {"deep": [1, 2.5, True, {"x": []}]}}, {"deep": [1, 2.5, True, {"x": []}]}),
+    Call("echo", {"value": HARD_TEXT}, HARD_TEXT),
+    Call("echo", {"value": 2**70}, 2**70),
+    Call("echo", {"v": 1}, 1),
+    Call("add", {"left": 1, "right": 5}, 6),
+    Call("add", {"left": 1}, 3),
+    Call("add", {"l": 1, "r": 1}, 2),
+    Call("add", {"left": "one"}, error="validation_error"),
+    Call("add", {"left": True}, error="validation_error"),
+    Call("add", {"right": 1}, error="validation_error"),
+    Call("add", {"left": 1, "l": 2}, error="validation_error"),
+    Call("add", {"left": 1, "third": 2}, error="validation_error"),
+    Call("who", value=["helper", "corr-1"]),
+    Call("result", {"ok": True}, "fine"),
+    Call("result", {"ok": False}, error="execution_error"),
+    Call("fail", {"kind": "tool"}, error="execution_error"),
+    Call("fail", {"kind": "timeout"}, error="timeout"),
+    Call("fail", {"kind": "value"}, error="execution_error"),
+    Call("guarded", value="allowed"),
+    Call("forbidden", error="permission_denied"),
+    Call("missing", error="not_found"),
+)

@@ -1,0 +1,222 @@
+"""The same calls through every door: a value is the same value everywhere, and an error the same error."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.calls import DOORS, SETTINGS, Call
+from tests.support import App, Connection, blocks, command_line, configure, connected, opened
+
+from ot.errors import describe
+from ot.tool import Result
+
+Outcome = dict[str, Any]
+Door = Callable[[Call], Outcome]
+
+# What the code of a run sees of calls, whether they worked or not.
+CODE = """
+def outcome(name, args):
+    try:
+        return {{"value": ot.call(name, **args)}}
+    except Exception as error:
+        kind = error.type if isinstance(error, ToolError) else "execution_error"
+        fields = error.fields if isinstance(error, ToolError) else {{}}
+        return {{"error": {{**fields, "type": kind, "class": type(error).__name__, "message": str(error)}}}}
+
+[outcome(name, args) for name, args in {calls!r}]
+"""
+BROKEN = "agents: {default: {permissions: [], sandbx: {}}}"
+FAILING = [call for call in DOORS if call.error]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, json.dumps(SETTINGS))
+    return home
+
+
+@pytest.fixture(scope="module")
+def broken_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("broken")
+    configure(home, BROKEN)
+    return home
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with opened(SETTINGS) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def clients(home: Path) -> Iterator[Callable[[str], Connection]]:
+    """The clients that are asked for, each connected once."""
+    known: dict[str, Connection] = {}
+    with ExitStack() as stack:
+
+        def client(mode: str) -> Connection:
+            if mode not in known:
+                known[mode] = stack.enter_context(connected(home, mode))
+            return known[mode]
+
+        yield client
+
+
+def code_of(*calls: Call) -> str:
+    return CODE.format(calls=[(call.name, call.args) for call in calls])
+
+
+def of_result(result: Result) -> Outcome:
+    return {"value": result.value} if result.error is None else {"error": describe(result.error)}
+
+
+@pytest.fixture
+def bus(app: App) -> Door:
+    return lambda call: of_result(app.call(call.name, call.args))
+
+
+@pytest.fixture
+def run(app: App) -> Door:
+    return lambda call: only(app.value(code_of(call)))
+
+
+@pytest.fixture
+def call_command(home: Path) -> Door:
+    def door(call: Call) -> Outcome:
+        arguments = [f"{key}={json.dumps(value)}" for key, value in call.args.items()]
+        process = command_line(home, "call", "--json", call.name, *arguments)
+        printed = json.loads(process.stdout)
+        assert (process.returncode, process.stderr) == (int(call.error is not None), "")
+        outcome: Outcome = printed if process.returncode else {"value": printed}
+        return outcome
+
+    return door
+
+
+@pytest.fixture(scope="module")
+def run_command(home: Path) -> Door:
+    """All calls in one run: a process for each would only measure the patience of the reader."""
+    process = command_line(home, "run", code_of(*DOORS))
+    assert (process.returncode, process.stderr) == (0, "")
+    outcomes = dict(zip(map(str, DOORS), json.loads(process.stdout), strict=True))
+    return lambda call: outcomes[str(call)]
+
+
+@pytest.fixture
+def mcp(clients: Callable[[str], Connection]) -> Door:
+    return lambda call: through_mcp(clients("auto"), call)
+
+
+@pytest.fixture
+def mcp_legacy(clients: Callable[[str], Connection]) -> Door:
+    return lambda call: through_mcp(clients("legacy"), call)
+
+
+def through_mcp(client: Connection, call: Call) -> Outcome:
+    result = client.run(code_of(call))
+    assert not result.is_error
+    return only(blocks(result)[-1])
+
+
+def only(text: str) -> Outcome:
+    outcome: Outcome
+    (outcome,) = json.loads(text)
+    return outcome
+
+
+@pytest.fixture(params=["bus", "run", "call_command", "run_command", "mcp", "mcp_legacy"])
+def door(request: pytest.FixtureRequest) -> Door:
+    chosen: Door = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.mark.parametrize("call", DOORS, ids=str)
+def test_a_call_comes_out_alike_at_every_door(door: Door, bus: Door, call: Call) -> None:
+    outcome = door(call)
+    if call.error is None:
+        assert outcome == {"value": call.value}
+    else:
+        assert outcome["error"]["type"] == call.error
+    assert outcome == bus(call)
+
+
+@pytest.mark.parametrize("call", FAILING, ids=str)
+def test_an_error_that_nobody_catches_reads_alike(
+    app: App, clients: Callable[[str], Connection], bus: Door, call: Call
+) -> None:
+    code = f"ot.call({call.name!r}, **{call.args!r})"
+    error = bus(call)["error"]
+    answer, result = app.run(code), clients("auto").run(code)
+    assert answer.is_error
+    assert result.is_error
+    assert answer.error == call.error
+    assert answer.text.startswith(f"{error['class']}: {error['message']}\n  line 1: ")
+    assert blocks(result) == list(answer.blocks)
+
+
+def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, clients: Callable[[str], Connection]) -> None:
+    code = "print('first')\nprint('é')\nx = {'n': [1, None]}\nx"
+    process = command_line(home, "run", code)
+    assert process.stdout == app.run(code).text + "\n"
+    assert app.run(code).blocks == tuple(blocks(clients("auto").run(code)))
+    assert json.loads(command_line(home, "run", "--json", code).stdout) == {
+        "blocks": ["first\né\n", '{"n":[1,null]}'],
+        "is_error": False,
+    }
+
+
+def test_a_failed_run_has_exit_status_one(home: Path) -> None:
+    process = command_line(home, "run", "x = 1\nx / 0")
+    assert process.returncode == 1
+    assert process.stdout == "ZeroDivisionError: division by zero\n  line 2: x / 0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("for n in range(2): print(n)", "0\n1\n\n"),
+        ("```python\n[True]\n```", "- true\n"),
+        ("    x = 1\n    [x]", "- 1\n"),
+        ("x = 0\n1 / x", "ZeroDivisionError: division by zero\n  line 2: 1 / x\n"),
+        ("__format__ = 'json'\n[None]", "[null]\n"),
+    ],
+)
+def test_a_format_on_the_command_line_changes_nothing_else(home: Path, code: str, shown: str) -> None:
+    assert command_line(home, "run", "--format", "yml_h", code).stdout == shown
+
+
+def test_code_is_read_from_a_file(home: Path) -> None:
+    (home / "code.py").write_text("'é' * 2", encoding="utf-8")
+    assert command_line(home, "run", "-f", "code.py").stdout == "éé\n"
+    missing = command_line(home, "run", "-f", "nowhere.py")
+    assert missing.returncode == 1
+    assert "nowhere.py" in missing.stderr
+
+
+# --- a configuration that is wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "machine.now()"],
+        ["call", "machine.now"],
+        ["call", "machine.cpu"],  # which the broken file means to forbid
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, command: list[str]) -> None:
+    process = command_line(broken_home, *command)
+    assert process.returncode == 1
+    assert "sandbx" in process.stdout + process.stderr
+    assert "did you mean sandbox?" in process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join)
+def test_the_command_line_shows_what_is_wrong(broken_home: Path, command: list[str]) -> None:
+    process = command_line(broken_home, *command)
+    assert "sandbx" in process.stdout + process.stderr

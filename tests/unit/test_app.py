@@ -1,0 +1,104 @@
+"""Opening, reloading and asking about OneTool itself, with real files and real cells."""
+
+from pathlib import Path
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from tests.support import App, opened
+
+from ot.app import OneTool, read_settings
+from ot.config.trust import trust
+from ot.errors import ConfigError, ToolError
+from ot.logging import Log
+
+
+def configured(home: Path, text: str) -> Path:
+    file = home / ".onetool" / "onetool.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def reading(home: Path, cwd: Path | None = None) -> OneTool:
+    return OneTool(read=lambda: read_settings({}, cwd or home, None, home), log=Log())
+
+
+def test_a_reload_takes_over_what_changed(tmp_path: Path) -> None:
+    configured(tmp_path, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+        app = App(portal, onetool)
+        assert "T" in app.value("t()")
+        configured(tmp_path, "aliases: {u: machine.now}\nexecution: {timeout: 7}")
+        assert app.value("ot.reload()") == "OK: Configuration reloaded"
+        assert "T" in app.value("u()")
+        assert "NameError" in app.failure("t()")
+        assert onetool.settings.execution.timeout == 7
+
+
+def test_a_reload_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
+    configured(tmp_path, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+        app = App(portal, onetool)
+        configured(tmp_path, "alias: {t: machine.now}")
+        failure = app.failure("ot.reload()")
+        assert "onetool.yaml:1" in failure
+        assert "aliases" in failure
+        assert "T" in app.value("t()")
+
+
+def test_wrong_settings_stop_all_runs_but_help(tmp_path: Path) -> None:
+    file = configured(tmp_path, "execution: {timeout: soon}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+        app = App(portal, onetool)
+        assert isinstance(onetool.config_error, ConfigError)
+        assert "onetool.yaml:1" in app.failure("1+1")
+        assert "onetool.yaml:1" in app.value("ot.health()")
+        assert "ot.tools()" in app.value("ot.help()")
+        file.write_text("execution: {timeout: 9}", encoding="utf-8")
+        assert app.value("ot.reload()") == "OK: Configuration reloaded"
+        assert app.value("1+1") == "2"
+
+
+def test_an_untrusted_folder_is_said_once(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    configured(project, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(home, project)) as onetool:
+        app = App(portal, onetool)
+        first, second = app.run("1+1"), app.run("1+1")
+        assert "onetool trust" in first.blocks[0]
+        assert second.blocks == ("2",)
+        assert "onetool trust" in app.value("ot.health()")
+        trust(project / ".onetool", home / ".onetool")
+        app.value("ot.reload()")
+        assert "T" in app.value("t()")
+
+
+def test_a_secret_never_shows_in_an_answer(tmp_path: Path) -> None:
+    secrets = configured(tmp_path, "log_level: INFO").with_name("secrets.yaml")
+    secrets.write_text("TOKEN: hunter2-hunter2\n", encoding="utf-8")
+    secrets.chmod(0o600)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+        app = App(portal, onetool)
+        assert app.value("'hunter2' + '-hunter2'") == "[REDACTED]"
+
+
+def test_an_unknown_agent_is_refused_with_names() -> None:
+    with opened() as app:
+        answer = app.run("1+1", agent="nobody")
+        assert answer.is_error
+        assert "agents are default" in answer.text
+
+
+def test_an_unopened_app_says_how_to_open() -> None:
+    with pytest.raises(RuntimeError, match="async with OneTool"):
+        OneTool().warm_up()
+
+
+def test_a_context_has_the_permissions_of_its_agent() -> None:
+    settings = {"agents": {"writer": {"permissions": ["read", "write"]}}}
+    with opened(settings) as app:
+        assert set(app.onetool.context("writer").permissions) == {"read", "write"}
+        assert set(app.onetool.context().permissions) == {"read", "network"}
+        with pytest.raises(ToolError, match="no agent"):
+            app.onetool.context("other")

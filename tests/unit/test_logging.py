@@ -1,0 +1,68 @@
+"""The log: spans as JSON lines, redacted, never in the way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ot.errors import ToolTimeout
+from ot.logging import ROTATE_BYTES, Log, redactor
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_span_is_one_line_with_its_outcome(tmp_path: Path) -> None:
+    log = Log(tmp_path / "logs" / "onetool.log")
+    with log.span("run", correlation_id="c1") as fields:
+        fields["agent"] = "default"
+    log.close()
+    (line,) = lines(tmp_path / "logs" / "onetool.log")
+    assert (line["name"], line["status"], line["correlation_id"], line["agent"]) == ("run", "ok", "c1", "default")
+    assert line["duration_ms"] >= 0
+
+
+def test_a_failed_span_names_the_error_type(tmp_path: Path) -> None:
+    log = Log(tmp_path / "onetool.log")
+    with pytest.raises(ToolTimeout), log.span("tool.call"):
+        raise ToolTimeout("late")
+    log.close()
+    assert lines(tmp_path / "onetool.log")[0]["error_type"] == "timeout"
+
+
+def test_secrets_are_redacted_plain_and_escaped(tmp_path: Path) -> None:
+    log = Log(tmp_path / "onetool.log", redact=redactor(['pass"word\n1', "abc"]))
+    log.event("run", text='it was pass"word\n1, abc')
+    log.close()
+    text = (tmp_path / "onetool.log").read_text(encoding="utf-8")
+    assert "word" not in text
+    assert "abc" in text  # too short to be taken for a secret everywhere
+
+
+def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
+    log = Log(tmp_path / "onetool.log", level="WARNING")
+    log.event("run")
+    log.event("run", level="ERROR")
+    log.close()
+    assert len(lines(tmp_path / "onetool.log")) == 1
+
+
+def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    log = Log(tmp_path / "file" / "onetool.log")
+    log.event("run")
+    log.close()
+    assert log.problem is not None
+    assert "cannot be written" in log.problem
+
+
+def test_a_large_log_is_rotated(tmp_path: Path) -> None:
+    file = tmp_path / "onetool.log"
+    file.write_bytes(b"x" * (ROTATE_BYTES + 1))
+    log = Log(file)
+    log.event("run")
+    log.close()
+    assert len(lines(file)) == 1
+    assert (tmp_path / "onetool.log.1").stat().st_size > ROTATE_BYTES

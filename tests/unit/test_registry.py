@@ -1,0 +1,87 @@
+"""Names: real ones, Python's form of them, aliases, and what is near a name that is not there."""
+
+from typing import Any
+
+import pytest
+
+from ot.context import ToolContext
+from ot.errors import ToolError, ToolNotFound
+from ot.registry import Registry, python_name
+from ot.schema import Schema
+from ot.tool import Tool
+
+
+class Nothing:
+    async def invoke(self, _tool: Tool, _args: Any, _context: ToolContext) -> None:
+        return None
+
+
+def tool(name: str) -> Tool:
+    return Tool(name, Nothing(), Schema.from_json({}))
+
+
+def registry(*names: str, **aliases: str) -> Registry:
+    made = Registry(aliases)
+    for name in names:
+        made.add(tool(name))
+    return made
+
+
+def test_a_name_with_dashes_has_a_python_form() -> None:
+    made = registry("everything.get-sum")
+    assert made.find("everything.get_sum").name == "everything.get-sum"
+    assert made.in_pack("everything") == {"get_sum": "everything.get-sum"}
+    assert python_name("my-server.get-sum/2") == "my_server.get_sum_2"
+
+
+def test_names_that_collide_in_python_both_stay() -> None:
+    made = registry("a.get-sum", "a.get_sum")
+    assert made.find("a.get-sum").name == "a.get-sum"
+    assert made.find("a.get_sum").name == "a.get_sum"
+
+
+@pytest.mark.parametrize("name", ["", ".", "a.", ".b", "a b", "a@1", "a..b"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ToolError, match="no name for a tool"):
+        registry(name)
+
+
+def test_a_duplicate_is_refused_and_the_first_stays() -> None:
+    made = registry("a.b")
+    with pytest.raises(ToolError, match="registered already"):
+        made.add(tool("a.b"))
+    assert len(made) == 1
+
+
+def test_an_alias_finds_its_target() -> None:
+    made = registry("brave.web_search", ws="brave.web_search")
+    assert made.find("ws").name == "brave.web_search"
+
+
+def test_aliases_in_a_circle_are_no_endless_loop() -> None:
+    made = registry("a.b", x="y", y="x")
+    with pytest.raises(ToolNotFound):
+        made.find("x")
+
+
+def test_what_is_removed_is_gone_with_its_pack() -> None:
+    made = registry("a.b", "c.d")
+    made.remove("a.b")
+    assert made.packs() == ["c"]
+    assert not made.is_pack("a")
+    with pytest.raises(ToolNotFound):
+        made.find("a.b")
+
+
+def test_an_unknown_tool_lists_near_names_then_the_pack() -> None:
+    made = registry("fs.read", "fs.write", "grep")
+    with pytest.raises(ToolNotFound) as caught:
+        made.find("fs.raed")
+    message = str(caught.value)
+    assert message.index("fs.read") < message.index("fs has: read, write")
+    assert caught.value.nearest[0] == "fs.read"
+
+
+def test_an_unknown_pack_lists_packs() -> None:
+    with pytest.raises(ToolNotFound, match="Packs: fs"):
+        registry("fs.read").find("zzz.qqq")
