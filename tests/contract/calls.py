@@ -63,7 +63,7 @@ BACKENDS = (
     Call("add", {"right": 1}, error="validation_error"),
     Call("add", {"left": 1, "l": 2}, error="validation_error"),
     Call("add", {"left": 1, "third": 2}, error="validation_error"),
-    Call("who", value=["helper", "corr-1"]),
+    Call("who", value=["helper", True]),
     Call("result", {"ok": True}, "fine"),
     Call("result", {"ok": False}, error="execution_error"),
     Call("fail", {"kind": "tool"}, error="execution_error"),

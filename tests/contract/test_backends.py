@@ -1,24 +1,30 @@
 """The same calls to the same small tools, built once for every backend: whoever carries a call out, it is alike."""
 
+import functools
+import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.calls import BACKENDS, Call
 from tests.support import App, opened
 
-from ot import Result, ToolContext, ToolError, tool
+from ot import Result, ToolContext, ToolError
 from ot.bus.adapt import function_tool
+from ot.context import permissions
 from ot.errors import ToolTimeout, describe
 from ot.schema import Schema
 from ot.tool import Tool
 
-SETTINGS = {"agents": {"helper": {"permissions": ["read"]}}}
+Function = Callable[..., Any]
+AGENT = "helper"
+SETTINGS = {"agents": {AGENT: {"permissions": ["read"]}}}
 NEEDS = {"guarded": ["read"], "forbidden": ["read", "exec"]}
 
 
-# --- the tools -----------------------------------------------------------------------------------------------
+# --- the tools ---------------------------------------------------------------------------------------------
 
 
 def echo(value: Any = None) -> Any:
@@ -29,8 +35,8 @@ def add(left: int, right: int = 2) -> int:
     return left + right
 
 
-def who(context: ToolContext) -> list[str]:
-    return [context.agent_id, "corr-1" if context.correlation_id else "none"]
+def who(context: ToolContext) -> list[Any]:
+    return [context.agent_id, len(context.correlation_id) > 0]
 
 
 def result(ok: bool) -> Result:
@@ -51,4 +57,137 @@ def forbidden() -> str:
     raise AssertionError("it must not be called")
 
 
-FUNCTIONS: tuple[Callable[..., Any], ...] = (echo, add, who, result, fail, guarded, forbidden)
+FUNCTIONS: tuple[Function, ...] = (echo, add, who, result, fail, guarded, forbidden)
+
+
+# --- the backends ------------------------------------------------------------------------------------------
+
+
+def invoke(function: Function, params: Mapping[str, Any], context: ToolContext) -> Any:
+    wanted = {"context": context} if "context" in inspect.signature(function).parameters else {}
+    return function(**params, **wanted)
+
+
+def needs(function: Function) -> list[str]:
+    return NEEDS.get(function.__name__, [])
+
+
+def sync_function(name: str, function: Function) -> object:
+    return function_tool(function, name, permissions=permissions(needs(function)))
+
+
+def async_function(name: str, function: Function) -> object:
+    @functools.wraps(function)
+    async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return sync_function(name, on_the_loop)
+
+
+class SyncObject:
+    def __init__(self, name: str, function: Function) -> None:
+        self.name, self.permissions, self._function = name, needs(function), function
+
+    def call(self, params: dict[str, Any], context: ToolContext) -> Any:
+        return invoke(self._function, params, context)
+
+    def param_schema(self) -> dict[str, Any]:
+        return Schema.from_callable(self._function).json
+
+
+class AsyncObject(SyncObject):
+    async def call(self, params: dict[str, Any], context: ToolContext) -> Any:
+        return super().call(params, context)
+
+
+class OwnBackend:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        return invoke(self._function, args, context)
+
+
+def own_backend(name: str, function: Function) -> object:
+    """A backend that somebody adds, for tools that are known from their source alone."""
+    schema = Schema.from_source(Path(__file__).read_text("utf-8"), function.__name__)
+    return Tool(name, OwnBackend(function), schema, permissions=permissions(needs(function)))
+
+
+KINDS: dict[str, Callable[[str, Function], object]] = {
+    "sync_function": sync_function,
+    "async_function": async_function,
+    "sync_object": SyncObject,
+    "async_object": AsyncObject,
+    "own_backend": own_backend,
+}
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    """Every kind of backend is a pack of its own, with the same tools in it."""
+    tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
+    with opened(SETTINGS, tools) as app:
+        yield app
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+def called(app: App, name: str, args: Mapping[str, Any]) -> Result:
+    call = app.onetool.bus.call_tool
+    return app.portal.call(call, name, args, app.onetool.context(AGENT))
+
+
+# --- the contract ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", BACKENDS, ids=str)
+def test_a_call_comes_out_alike_on_every_backend(app: App, kind: str, call: Call) -> None:
+    result = called(app, f"{kind}.{call.name}", call.args)
+    if result.error is None:
+        assert (result.value, None) == (call.value, call.error)
+    else:
+        assert describe(result.error)["type"] == call.error
+
+
+@pytest.mark.parametrize("call", BACKENDS, ids=str)
+def test_code_sees_every_backend_alike(app: App, kind: str, call: Call) -> None:
+    answer = app.run(f"[{kind}.{call.name}(**{call.args!r})]", agent=AGENT)
+    assert answer.error == call.error, answer.text
+    if call.error is None:
+        assert json.loads(answer.text) == [call.value]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error"),
+    [
+        ("fail", {"kind": "tool"}, {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3}),
+        (
+            "fail",
+            {"kind": "timeout"},
+            {"type": "timeout", "class": "ToolTimeout", "message": "too slow", "timeout_ms": 5},
+        ),
+        ("fail", {"kind": "value"}, {"type": "execution_error", "class": "ValueError", "message": "a value is wrong"}),
+        ("result", {"ok": False}, {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3}),
+    ],
+)
+def test_an_error_is_the_same_on_every_backend(
+    app: App, kind: str, name: str, args: dict[str, Any], error: dict[str, Any]
+) -> None:
+    result = called(app, f"{kind}.{name}", args)
+    assert result.error is not None
+    assert describe(result.error) == error
+
+
+def test_positional_arguments_work_on_every_backend(app: App, kind: str) -> None:
+    assert app.data(f"[{kind}.add(1), {kind}.add(1, 5), {kind}.echo('x')]") == [3, 6, "x"]
+
+
+def test_the_schema_is_the_same_on_every_backend(app: App, kind: str) -> None:
+    for function in FUNCTIONS:
+        schema = app.onetool.bus.tool_info(f"{kind}.{function.__name__}")["schema"]
+        assert schema == Schema.from_callable(function).json
