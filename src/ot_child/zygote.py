@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ot_child import cell, confine, syscalls
 from ot_child.scratch import remove
@@ -152,10 +152,16 @@ class Zygote:
         if not packet:
             return False
         message = json.loads(packet)
-        if message["method"] == "fork":
-            self._fork(message["params"]["id"], descriptors[0])
-        else:
-            self._kill(message["params"]["id"])
+        ident: int = message["params"]["ident"]
+        if message["method"] == "kill":
+            self._kill(ident)
+            return True
+        try:
+            self._fork(ident, descriptors[0])
+        except OSError as error:
+            self._tell_gone(ident, None, f"{error.strerror}: {self._options.scratch}")
+        finally:
+            os.close(descriptors[0])
         return True
 
     def _fork(self, ident: int, descriptor: int) -> None:
@@ -167,7 +173,6 @@ class Zygote:
         pid: int = _fork()
         if pid == 0:
             self._become_cell(descriptor, ruleset, parent)
-        os.close(descriptor)
         if ruleset is not None:
             os.close(ruleset)
         watched = os.pidfd_open(pid)
@@ -201,7 +206,7 @@ class Zygote:
         if "seccomp" not in self._confinement.layers:  # it may have had children
             _kill_group(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self._tell("gone", {"id": ident, "status": status, "littered": not self._removed(ident)})
+        self._tell_gone(ident, status, "")
 
     def _removed(self, ident: int) -> bool:
         try:
@@ -210,10 +215,10 @@ class Zygote:
             return False
         return True
 
-    def _tell(self, method: str, params: dict[str, Any]) -> None:
-        packet = json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
+    def _tell_gone(self, ident: int, status: int | None, reason: str) -> None:
+        params = {"ident": ident, "status": status, "littered": not self._removed(ident), "reason": reason}
         try:
-            self._control.send(packet.encode())
+            self._control.send(json.dumps({"jsonrpc": "2.0", "method": "gone", "params": params}).encode())
         except OSError:
             self._end()
 

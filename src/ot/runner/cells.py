@@ -62,7 +62,11 @@ class Cell:
     async def request(self, method: str, params: dict[str, Any]) -> Result:
         if self.host is None:
             return Result(ok=False, error=ToolError("no run is under way"))
-        return await self.host.request(method, params)
+        try:
+            return await self.host.request(method, params)
+        except ToolError as error:
+            self.on_excess(self, error)
+            return Result(ok=False, error=error)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         if method == "ready" and not self.ready.done():
@@ -266,12 +270,12 @@ class Cells:
             if cell in self._waiting:
                 self._waiting.remove(cell)
 
-    def _on_gone(self, ident: int, status: int | None) -> None:
+    def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
         cell = self._cells.get(ident)
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
             if cell.channel is not None:
-                cell.channel.close()
+                cell.channel.close(reason)
 
     def _stray(self, text: str) -> None:
         self._stray_tail = text[-500:]

@@ -13,6 +13,8 @@ from ot.tool import Result
 from ot_child.data import encode
 from ot_child.errors import describe, restore
 
+MOST_MESSAGES = 1_000_000  # each costs the server a little, and nothing that ends well needs so many
+NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
 
@@ -26,6 +28,7 @@ class Channel(asyncio.Protocol):
         self._limit, self._on_request, self._on_notify = limit, on_request, on_notify
         self._buffer = bytearray()
         self._searched = 0
+        self._taken = 0
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,12 +89,18 @@ class Channel(asyncio.Protocol):
     def _send(self, message: dict[str, Any]) -> None:
         if self._transport is not None and not self.closed.done():
             self._transport.write(encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n")
+            if self._transport.get_write_buffer_size() > self._limit:
+                self.close("it does not read what it asked for")
 
     def _take(self, line: bytes) -> bool:
+        self._taken += 1
+        if self._taken > MOST_MESSAGES:
+            self.close(f"it sent more than {MOST_MESSAGES} messages")
+            return False
         try:
             self._dispatch(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            self.close("it sent something that is no message")
+            self.close(NO_MESSAGE)
         return not self.closed.done()
 
     def _dispatch(self, message: dict[str, Any]) -> None:
@@ -113,7 +122,11 @@ class Channel(asyncio.Protocol):
             answer.set_result(message["result"])
 
     async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
-        result = await self._on_request(method, params)
+        try:
+            result = await self._on_request(method, params)
+        except (KeyError, TypeError, ValueError):  # a request that lacks what it needs; tools' errors are in the result
+            self.close(NO_MESSAGE)
+            return
         if result.error is None:
             try:
                 self._send({"id": ident, "result": result.value})

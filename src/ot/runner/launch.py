@@ -27,7 +27,7 @@ from ot_child.zygote import Options
 PACKET = 1 << 16
 READ_SIZE = 1 << 18
 STRAY_OUTPUT_KEPT = 2000
-OnGone = Callable[[int, int | None], None]
+OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
 
 
@@ -95,7 +95,7 @@ class ZygoteLauncher(_Base):
         control = self._control or await self._started()
         ours, theirs = socket.socketpair()
         with theirs:
-            message = {"jsonrpc": "2.0", "method": "fork", "params": {"id": ident}}
+            message = {"jsonrpc": "2.0", "method": "fork", "params": {"ident": ident}}
             try:
                 socket.send_fds(control, [json.dumps(message).encode()], [theirs.fileno()])
             except OSError as error:
@@ -107,19 +107,25 @@ class ZygoteLauncher(_Base):
     def kill(self, ident: int) -> None:
         if ident in self._alive and self._control is not None:
             with contextlib.suppress(OSError):
-                self._control.send(json.dumps({"jsonrpc": "2.0", "method": "kill", "params": {"id": ident}}).encode())
+                self._control.send(
+                    json.dumps({"jsonrpc": "2.0", "method": "kill", "params": {"ident": ident}}).encode()
+                )
 
     async def close(self) -> None:
         """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
         self._hang_up()
+        await self._reaped()
+        await self._forget_scratch()
+
+    async def _reaped(self) -> None:
         if self._process is not None:
             await anyio.to_thread.run_sync(_reap, self._process)
             self._process = None
-        await self._forget_scratch()
 
     async def _started(self) -> socket.socket:
         async with self._starting:
             if self._control is None:
+                await self._reaped()
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 stray, stray_end = os.pipe()
                 try:
@@ -156,15 +162,13 @@ class ZygoteLauncher(_Base):
         if not packet:
             self._hang_up()
             return
-        message = json.loads(packet)
-        if message["method"] == "gone":
-            self._gone(**message["params"])
+        self._gone(**json.loads(packet)["params"])
 
-    def _gone(self, id: int, status: int, littered: bool) -> None:  # noqa: A002 - the word of the message
-        self._alive.discard(id)
+    def _gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
+        self._alive.discard(ident)
         if littered:
-            self._clean(id)
-        self._on_gone(id, status)
+            self._clean(ident)
+        self._on_gone(ident, status, reason)
 
     def _hang_up(self) -> None:
         """The zygote is gone or is to go: all its cells with it."""
@@ -177,11 +181,11 @@ class ZygoteLauncher(_Base):
         self._control = None
         for ident in list(self._alive):
             self._alive.discard(ident)
-            self._on_gone(ident, None)
+            self._on_gone(ident, None, "")
 
 
 class _SocketTransport(asyncio.WriteTransport):
-    """A connected socket under a channel. Setting up asyncio's own takes three turns of the loop, and cells come fast."""
+    """A connected socket under a channel. asyncio's own takes three turns of the loop to set up, too many for a cell."""
 
     def __init__(self, connected: socket.socket, channel: Channel) -> None:
         super().__init__()
@@ -195,6 +199,9 @@ class _SocketTransport(asyncio.WriteTransport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._unsent += data
         self._send()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
 
     def abort(self) -> None:
         if self._socket.fileno() >= 0:
@@ -284,7 +291,7 @@ class SpawnLauncher(_Base):
             status = transport.get_returncode()
             transport.close()
             self._clean(ident)
-            self._on_gone(ident, status)
+            self._on_gone(ident, status, "")
 
     async def close(self) -> None:
         for ident in list(self._children):

@@ -6,8 +6,11 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import anyio.to_thread
 
 from ot.bus.bus import ToolBus
 from ot.context import ToolContext
@@ -19,7 +22,10 @@ from ot.runner.cells import Cells
 from ot.runner.channel import RemoteError
 from ot.tool import Result
 
+T = TypeVar("T")
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
+ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
+LONG = 50_000  # characters of code that are better looked through by a thread
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
@@ -72,9 +78,9 @@ class Runner:
         """Run the command; `preset_format` is what `__format__` is where the code does not set it."""
         journal = journal if journal is not None else Journal()
         try:
-            code = self._code(command)
+            code = await _in_thread_if_long(command, self._code)
             host = _Host(self._bus, context, journal, self._max_calls, self._max_output)
-            names = names_in(code, self._bus.registry)
+            names = await _in_thread_if_long(code, lambda text: names_in(text, self._bus.registry))
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
             return Answer(_blocks(journal, _shown(result)))
         except RemoteError as error:
@@ -96,6 +102,12 @@ class Runner:
                 "Keep data out of the code: let a tool read it, or raise execution.max_command_bytes."
             )
         return fence_processor.strip(command)
+
+
+async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
+    if isinstance(text, str) and len(text) > LONG:
+        return await anyio.to_thread.run_sync(work, text)
+    return work(text)
 
 
 def names_in(code: str, registry: Registry) -> dict[str, Any]:
@@ -132,8 +144,12 @@ class _Host:
     def __init__(self, bus: ToolBus, context: ToolContext, journal: Journal, max_calls: int, max_output: int) -> None:
         self._bus, self._context, self._journal = bus, context, journal
         self._max_calls, self._max_output = max_calls, max_output
+        self._asked = 0
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
+        self._asked += 1
+        if self._asked > ASKED_FOR_EACH_CALL * self._max_calls:
+            raise BudgetExceeded("the run asked for more than any run needs and was ended")
         match method:
             case "call":
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
@@ -144,7 +160,7 @@ class _Host:
         return Result(ok=False, error=ToolError(f"a run cannot ask for {method!r}"))
 
     def output(self, text: str) -> None:
-        self._journal.printed_bytes += len(text)
+        self._journal.printed_bytes += len(text.encode("utf-8", "surrogatepass"))
         if self._journal.printed_bytes > self._max_output:
             raise BudgetExceeded(f"the run printed more than {self._max_output} bytes and was ended")
         self._journal.printed.append(text)
