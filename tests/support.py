@@ -21,7 +21,7 @@ from typing import Any, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from ot.app import OneTool
 from ot.config.model import Settings
@@ -62,9 +62,9 @@ class App:
         assert answer.is_error, answer.text
         return answer.blocks[-1]
 
-    def call(self, name: str, params: Mapping[str, Any] | None = None, *, positional: Sequence[Any] = ()) -> Result:
-        call = self.onetool.bus.call_tool
-        return self.portal.call(partial(call, name, params, self.onetool.context(), positional=positional))
+    def call(self, name: str, params: Mapping[str, Any] | None = None, agent: str = "default") -> Result:
+        result: Result = self.portal.call(self.onetool.bus.call_tool, name, params, self.onetool.context(agent))
+        return result
 
 
 @contextmanager
@@ -126,6 +126,10 @@ class Connection:
         result: CallToolResult = self.portal.call(self.client.call_tool, name, arguments)
         return result
 
+    def tools(self) -> list[Tool]:
+        listed: ListToolsResult = self.portal.call(self.client.list_tools)
+        return listed.tools
+
     def start(self, command: str) -> Future[CallToolResult]:
         return self.portal.start_task_soon(self.client.call_tool, "run", {"command": command})
 
@@ -136,8 +140,12 @@ def connected(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,
     server = StdioServerParameters(command=command[0], args=list(command[1:]), env=environment(home), cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode)
-        with portal.wrap_async_context_manager(client):
+        manager = portal.wrap_async_context_manager(client)
+        manager.__enter__()
+        try:
             yield Connection(portal, client, home)
+        finally:  # the client would wrap what a test raises into groups of groups
+            manager.__exit__(None, None, None)
 
 
 def blocks(result: CallToolResult) -> list[str]:
@@ -190,9 +198,9 @@ class Wire:
         self._to.write(line + b"\n")
         self._to.flush()
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, seconds: float = PATIENCE) -> dict[str, Any]:
         """The next message of the server."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + seconds
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, "the server did not answer"
@@ -210,9 +218,10 @@ class Wire:
         return self._last_id
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask and wait. Late answers to others are passed over; nothing else may come before the answer."""
         ident = self.ask(method, params)
-        answer = self.receive()
-        assert answer.get("id") == ident, answer
+        while (answer := self.receive()).get("id") != ident:
+            assert "id" in answer, answer
         return answer
 
     def run(self, command: object) -> dict[str, Any]:

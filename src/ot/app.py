@@ -24,6 +24,7 @@ from ot.logging import Log, redactor
 from ot.paths import Folders, find_folders
 from ot.registry import Registry
 from ot.runner.cells import Cells, Limits
+from ot.runner.fence_processor import strip
 from ot.runner.runner import Answer, Journal, Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.version import __version__
@@ -227,7 +228,7 @@ class OneTool:
             isolation=execution.isolation,
             cells=execution.cells,
         )
-        return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", level="DEBUG", text=text))
+        return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", text=text))
 
     def _retire(self, cells: Cells) -> None:
         task = asyncio.ensure_future(cells.retire())
@@ -254,7 +255,10 @@ def _given(settings: Settings) -> Loaded:
 
 
 def _works_without_settings(command: object) -> bool:
-    return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(command) is not None
+    try:
+        return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(strip(command)) is not None
+    except ToolError:
+        return False
 
 
 def _lines(problem: object) -> list[str]:

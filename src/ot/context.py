@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 
@@ -47,3 +48,14 @@ class ToolContext:
     correlation_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     system: System | None = None
+
+    def __post_init__(self) -> None:
+        """A tool that could change what is in here could grant itself what it was not given."""
+        for name in ("agent_config", "sandbox", "metadata"):
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

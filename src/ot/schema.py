@@ -110,6 +110,9 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     except NameError:  # an annotation that only type checkers can resolve
         signature = inspect.signature(function)
     kept = [parameter for parameter in signature.parameters.values() if not takes_context(parameter)]
+    for parameter in kept:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            raise TypeError(f"a tool cannot take *{parameter.name}: name its arguments, or take a list")
     return signature.replace(parameters=kept)
 
 
@@ -129,8 +132,6 @@ def _of_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            raise TypeError(f"a tool cannot take *{name}: name its arguments, or take a list")
         else:
             properties[name] = _of_parameter(parameter, described.get(name))
             if parameter.default is parameter.empty:

@@ -6,7 +6,7 @@ to. A backend has one method. `Result` is what a call gives back to a program.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from ot.context import Permission, ToolContext, permissions as permission_set
 from ot.schema import Schema
@@ -68,8 +68,14 @@ class Declaration:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def tool(name: str | None = None, *, permissions: object = (), **options: Any) -> Callable[[Function], Function]:
-    """Make a function a tool: `@tool("slack.notify", permissions=["network"])`. The function stays what it is."""
+@overload
+def tool(name: Function) -> Function: ...
+@overload
+def tool(name: str | None = None, *, permissions: object = (), **options: Any) -> Callable[[Function], Function]: ...
+def tool(name: Any = None, *, permissions: object = (), **options: Any) -> Any:
+    """Make a function a tool: `@tool`, or `@tool("slack.notify", permissions=["network"])`. It stays a function."""
+    if callable(name):
+        return tool()(name)
     declaration = Declaration(name, permission_set(permissions), options)
 
     def declare(function: Function) -> Function:

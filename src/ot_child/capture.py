@@ -20,6 +20,7 @@ STRINGS_AND_COMMENTS = re.compile(
     re.DOTALL,
 )
 INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+INDENTATIONS_TRIED = 8
 Namespace = dict[str, Any]
 
 
@@ -80,39 +81,80 @@ def _compile(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
 
 
 def _as_module(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
-    if tree.body and isinstance(last := tree.body[-1], ast.Expr) and not _only_prints(last.value):
+    if (value := _final_value(tree)) is not None:
         tree.body.pop()
-        return tree, last.value
-    return tree, None
+    return tree, value
 
 
-def _only_prints(expression: ast.expr) -> bool:
-    """A call whose point is what it shows, not the None that it returns."""
-    match expression:
-        case ast.Call(func=ast.Name(id="print" | "pprint")):
-            return True
-    return False
+def _final_value(tree: ast.Module) -> ast.expr | None:
+    """The expression that the code ends in; not one whose point is what it shows, and which returns None."""
+    if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
+        return None
+    match last.value:
+        case ast.Call(func=ast.Name(id="pprint")):
+            return None
+        case ast.Call(func=ast.Name(id="print")) if "print" not in _names_bound(tree):
+            return None
+    return last.value
 
 
 def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
     """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
     for node in _top_level(tree, ast.Yield, ast.YieldFrom):
         raise SyntaxError("'yield' outside function", (FILENAME, node.lineno, node.col_offset + 1, None))
-    names = sorted({name for node in _in_this_scope(tree) for name in _bound_by(node)})
-    body = [_without_annotation(statement) for statement in tree.body]
-    if isinstance(body[-1], ast.Expr) and not _only_prints(body[-1].value):
-        body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
-    body = [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
+    waits = _waits(tree)
+    future = [statement for statement in tree.body if _is_future(statement)]
     arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    waits = any(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
     kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
-    function = kind(name=RUN, args=arguments, body=body, decorator_list=[], returns=None, lineno=1, col_offset=0)
-    call: ast.expr = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
-    value = ast.Await(call) if waits else call
-    module = ast.Module([function], type_ignores=[])
-    for made in (module, value):
-        ast.fix_missing_locations(made)
-    return module, value
+    function = kind(RUN, arguments, _function_body(tree), decorator_list=[], lineno=1, col_offset=0)
+    call = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
+    module, value = ast.Module([*future, function], type_ignores=[]), ast.Await(call) if waits else call
+    return ast.fix_missing_locations(module), ast.fix_missing_locations(value)
+
+
+def _function_body(tree: ast.Module) -> list[ast.stmt]:
+    names = sorted(_names_bound(tree))
+    value = _final_value(tree)
+    body = [_InFunction().visit(statement) for statement in tree.body if not _is_future(statement)]
+    if value is not None:
+        body[-1] = ast.copy_location(ast.Return(value), value)
+    return [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
+
+
+def _waits(tree: ast.Module) -> bool:
+    asynchronous = any(part.is_async for part in _top_level(tree, ast.comprehension))
+    return asynchronous or bool(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+class _InFunction(ast.NodeTransformer):
+    """What a module may have and a function with global names may not, in a form that it may."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """The annotation goes, the assignment stays."""
+        if not isinstance(node.target, ast.Name):
+            return node
+        bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+        return ast.copy_location(bare, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+        """`from x import *` is carried out in the module's namespace."""
+        if node.names[0].name != "*":
+            return node
+        call = ast.parse(f"exec({ast.unparse(node)!r}, globals())").body[0]
+        for part in ast.walk(call):
+            ast.copy_location(part, node)
+        return call
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        return node if isinstance(node, NESTED_SCOPES) else super().generic_visit(node)
+
+
+def _names_bound(tree: ast.AST) -> set[str]:
+    return {name for node in _in_this_scope(tree) for name in _bound_by(node)} - {"*"}
 
 
 def _in_this_scope(tree: ast.AST) -> Iterator[ast.AST]:
@@ -141,24 +183,6 @@ def _bound_by(node: ast.AST) -> list[str]:
     return []
 
 
-class _Annotations(ast.NodeTransformer):
-    """A name that is global may not be annotated: the annotation goes, the assignment stays."""
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        if not isinstance(node.target, ast.Name):
-            return node
-        bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
-        return ast.copy_location(bare, node)
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return node if isinstance(node, NESTED_SCOPES) else super().generic_visit(node)
-
-
-def _without_annotation(statement: ast.stmt) -> ast.stmt:
-    mended: ast.stmt = _Annotations().visit(statement)
-    return mended
-
-
 # --- indentation ---------------------------------------------------------------------------------------------------
 
 
@@ -167,39 +191,49 @@ def parse(code: str) -> ast.Module:
     try:
         return ast.parse(code, FILENAME)
     except IndentationError as error:
-        for mended in _mended(code):
-            if (tree := _tree(mended)) is not None:
-                return tree
-        raise error from None
+        return _parse_mended(code, error)
+
+
+def _parse_mended(code: str, mistake: SyntaxError) -> ast.Module:
+    for mended in _mended(code):
+        try:
+            return _parse_block(mended)
+        except IndentationError:
+            continue
+        except SyntaxError as inside:  # the indentation is right now, and this is the mistake
+            if isinstance(mistake, IndentationError):
+                mistake = inside
+    raise mistake from None
 
 
 def _mended(code: str) -> Iterator[str]:
     for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
         yield text
-        yield _first_line_like_the_second(text)
+        yield from _first_line_indented(text)
 
 
-def _tree(code: str) -> ast.Module | None:
+def _parse_block(code: str) -> ast.Module:
     """Code that is indented as a whole is a block: it is parsed as one, and no string in it changes."""
     try:
         return ast.parse(code, FILENAME)
     except IndentationError:
         pass
-    except SyntaxError:
-        return None
     try:
-        block = ast.parse("if 1:\n" + code, FILENAME).body[0]
-    except SyntaxError:
-        return None
+        block, *more = ast.parse("if 1:\n" + code, FILENAME).body
+    except SyntaxError as error:
+        error.lineno = (error.lineno or 2) - 1
+        raise
     assert isinstance(block, ast.If)
+    if more or block.orelse:  # only a part of it is indented
+        raise IndentationError("unexpected indent", (FILENAME, 1, 1, None))
     return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
 
 
-def _first_line_like_the_second(code: str) -> str:
-    """Text that lost the indentation of its first line when it was cut out."""
+def _first_line_indented(code: str) -> Iterator[str]:
+    """Text that lost the indentation of its first line when it was cut out: it was one of those that follow."""
     first, _, rest = code.partition("\n")
-    indented = INDENTATION.match(rest)
-    return f"{indented.group() if indented else ''}{first}\n{rest}"
+    for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:INDENTATIONS_TRIED]:
+        yield f"{indent}{first}\n{rest}"
 
 
 def _tabs_expanded(code: str, width: int) -> str:

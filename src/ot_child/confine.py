@@ -96,10 +96,12 @@ def landlock_version() -> int:
         return 0
 
 
-def landlock(read: Iterable[str], write: Iterable[str]) -> None:
+def landlock(read: Iterable[str], write: Iterable[str], remove_folders_of: Iterable[str] = ()) -> None:
     """Nothing but these files and folders from now on, no TCP, no signals and no abstract sockets to the outside."""
     ruleset = landlock_ruleset(read, write)
     try:
+        for path in remove_folders_of:
+            _allow_beneath(ruleset, path, REMOVE_DIR)
         forbid_new_privileges()
         restrict_to(ruleset)
     finally:

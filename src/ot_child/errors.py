@@ -103,9 +103,9 @@ def describe(error: BaseException) -> dict[str, Any]:
 def message_of(error: BaseException) -> str:
     """What the error says. A hostile `__str__` may raise anything, even SystemExit."""
     try:
-        return str(error)
+        return str(error) or type(error).__name__
     except BaseException:  # noqa: BLE001 - the object came from code that nobody trusts
-        return ""
+        return "an error that cannot be shown"
 
 
 def restore(data: Mapping[str, Any]) -> Exception:

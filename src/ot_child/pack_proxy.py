@@ -23,7 +23,7 @@ class ToolProxy:
     def __init__(self, name: str, call: Call) -> None:
         self._name, self._call = name, call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(self._name, args, kwargs)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class PackProxy:
 class OtProxy(PackProxy):
     """The pack `ot`, with what works on the code's side of the pipe."""
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any tool by its name, also one whose name Python cannot write."""
         return self._call(name, args, kwargs)
 

@@ -81,7 +81,9 @@ def _strongest(options: Options) -> Confinement:
     with contextlib.suppress(confine.Unavailable):
         confine.drop_capabilities()
     with contextlib.suppress(confine.Unavailable):
-        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"])
+        # The scratch folder itself is to be removed at the end; cells lose that right again with their own rules.
+        around = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
+        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], remove_folders_of=[around])
         layers.append("landlock")
     with contextlib.suppress(confine.Unavailable):
         for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))

@@ -137,17 +137,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return chosen
 
 
-def called(app: App, name: str, args: Mapping[str, Any]) -> Result:
-    call = app.onetool.bus.call_tool
-    return app.portal.call(call, name, args, app.onetool.context(AGENT))
-
-
 # --- the contract ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", BACKENDS, ids=str)
 def test_a_call_comes_out_alike_on_every_backend(app: App, kind: str, call: Call) -> None:
-    result = called(app, f"{kind}.{call.name}", call.args)
+    result = app.call(f"{kind}.{call.name}", call.args, AGENT)
     if result.error is None:
         assert (result.value, None) == (call.value, call.error)
     else:
@@ -178,7 +173,7 @@ def test_code_sees_every_backend_alike(app: App, kind: str, call: Call) -> None:
 def test_an_error_is_the_same_on_every_backend(
     app: App, kind: str, name: str, args: dict[str, Any], error: dict[str, Any]
 ) -> None:
-    result = called(app, f"{kind}.{name}", args)
+    result = app.call(f"{kind}.{name}", args, AGENT)
     assert result.error is not None
     assert describe(result.error) == error
 

@@ -294,7 +294,9 @@ def test_no_part_of_the_code_is_left_out(app: App, code: str) -> None:
     assert answer.is_error or answer.blocks == ("2",), answer.text
 
 
-@pytest.mark.parametrize("code", ["x = 1\n    y = 2\n  z = 3", "if True:\nx = 1", "def f():\n        x = 1\n    y = 2"])
+@pytest.mark.parametrize(
+    "code", ["x = 1\n    y = 2\n  z = 3", "if True:\nx = 1", "if True:\n    x = 1\n   y = 2\n  z = 3"]
+)
 def test_indentation_beyond_repair_is_an_error(app: App, code: str) -> None:
     assert app.failure(code).startswith("IndentationError: ")
 

@@ -1,5 +1,6 @@
 """Specification 5, as far as it is built: the bus alone, without settings, cells or doors."""
 
+import functools
 import subprocess
 import sys
 import threading
@@ -404,12 +405,40 @@ def test_a_plain_function_is_called_off_the_loop() -> None:
     assert call(bus, "where").unwrap() != threading.get_ident()
 
 
+@pytest.mark.spec("toolbus.async.sync-tool")
+def test_parameters_by_position_only_are_parameters() -> None:
+    def double(number: int, /) -> int:
+        return number * 2
+
+    assert call(bus_with(double), "double", {"number": 4}).unwrap() == 8
+
+
 @pytest.mark.spec("toolbus.async.async-tool")
 def test_a_coroutine_function_is_called_on_the_loop() -> None:
     async def where() -> int:
         return threading.get_ident()
 
     assert call(bus_with(where), "where").unwrap() == threading.get_ident()
+
+
+@pytest.mark.spec("toolbus.async.sync-tool", "toolbus.async.async-tool")
+def test_a_wrapped_function_is_called_as_what_it_is() -> None:
+    async def on_the_loop(number: int) -> list[int]:
+        return [number, threading.get_ident()]
+
+    @functools.wraps(on_the_loop)
+    def in_a_thread(number: int) -> list[int]:
+        return [number, threading.get_ident(), *anyio.run(on_the_loop, number)]
+
+    @functools.wraps(in_a_thread)
+    async def on_the_loop_again(number: int) -> list[int]:
+        return [number, threading.get_ident()]
+
+    bus = bus_with(tool("sync")(in_a_thread), tool("async")(on_the_loop_again))
+    number, thread, *_ = call(bus, "sync", {"number": 1}).unwrap()
+    assert number == 1
+    assert thread != threading.get_ident()
+    assert call(bus, "async", {"number": 2}).unwrap() == [2, threading.get_ident()]
 
 
 class SlowObject(Smallest):

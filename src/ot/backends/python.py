@@ -23,10 +23,12 @@ class PythonBackend:
 
     def __init__(self, function: Callable[..., Any], limiter: anyio.CapacityLimiter | None = None) -> None:
         self._function, self._limiter = function, limiter
-        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        call = functools.partial(self._function, **self._convert(args), **self._context_argument(context))
+        given = {**self._convert(args), **self._context_argument(context)}
+        positional = [given.pop(name) for name in self._positional_only if name in given]
+        call = functools.partial(self._function, *positional, **given)
         if self._is_async:
             return await call()
         value = await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
@@ -39,9 +41,16 @@ class PythonBackend:
         return dict.fromkeys(self._context_names, context)
 
     @functools.cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self._function).parameters.values())
+
+    @functools.cached_property
+    def _positional_only(self) -> list[str]:
+        return [parameter.name for parameter in self._parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+
+    @functools.cached_property
     def _context_names(self) -> list[str]:
-        parameters = inspect.signature(self._function).parameters.values()
-        return [parameter.name for parameter in parameters if takes_context(parameter)]
+        return [parameter.name for parameter in self._parameters if takes_context(parameter)]
 
     @functools.cached_property
     def _converters(self) -> dict[str, Callable[[Any], Any]]:

@@ -14,7 +14,7 @@ from ot.backends.python import PythonBackend
 from ot.context import ToolContext, permissions as permission_set
 from ot.docstring import description, example
 from ot.errors import ArgumentError, ToolError
-from ot.schema import ANY_OBJECT, JSON, Schema
+from ot.schema import ANY_OBJECT, JSON, Schema, signature_of
 from ot.tool import Tool, declaration_of
 
 
@@ -38,6 +38,7 @@ def function_tool(function: Callable[..., Any], name: str | None = None, **facts
     """The tool that a function is; `@tool` may have said more about it."""
     declared = declaration_of(function)
     limiter: anyio.CapacityLimiter | None = facts.pop("limiter", None)
+    signature_of(function)  # a function that can be no tool is refused now, not when it is called
     docstring = inspect.getdoc(function) or ""
     given = {
         "description": description(docstring),
@@ -104,7 +105,7 @@ class _ObjectSchema(Schema):
         checked = super().check(args)
         try:
             problem = self._validate(checked) if self._validate else None
-        except ValueError as error:
+        except (ValueError, ToolError) as error:
             raise ArgumentError(str(error)) from error
         if isinstance(problem, str):
             raise ArgumentError(problem)

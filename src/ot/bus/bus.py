@@ -59,6 +59,9 @@ class ToolBus:
         except Exception as caught:  # noqa: BLE001 - the one place where a tool's error becomes a result
             error = caught
             return Result(ok=False, error=caught)
+        except SystemExit as exit_:  # a tool may end itself, not the server
+            error = ToolError(f"{name} tried to end the server (SystemExit: {exit_.code})")
+            return Result(ok=False, error=error)
         except BaseException as cancelled:
             error = cancelled
             raise

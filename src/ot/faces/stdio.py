@@ -1,33 +1,23 @@
 """The two files that the MCP transport reads and writes, as the event loop's own instead of threads'.
 
-The SDK takes any pair of asynchronous text files; its default hands every line to a thread and back, which costs
-more than the rest of a small call. Where standard input or output is no pipe (a file, a terminal), the default is
-used.
+The SDK takes any pair of asynchronous text files; its default hands every line to a thread and back, which costs more
+than the rest of a small call, and leaves what is no message without an answer. Where standard input or output is no
+pipe (a file, a terminal), the default is used.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 import stat
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
+
 MAX_LINE = 256 << 20
-
-
-class _Lines:
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-
-    def __aiter__(self) -> "_Lines":
-        return self
-
-    async def __anext__(self) -> str:
-        line = await self._reader.readline()
-        if not line:
-            raise StopAsyncIteration
-        return line.decode("utf-8", "replace")
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
 class _Writer:
@@ -42,32 +32,76 @@ class _Writer:
             await self._writer.drain()
 
 
+class _Lines:
+    """The messages that come in. What is none is answered here, because the SDK passes over it in silence."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: _Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def __aiter__(self) -> "_Lines":
+        return self
+
+    async def __anext__(self) -> str:
+        while line := await self._reader.readline():
+            refusal = _refusal(line) if line.strip() else None
+            if refusal is None:
+                return line.decode()
+            await self._writer.write(json.dumps(refusal) + "\n")
+            await self._writer.flush()
+        raise StopAsyncIteration
+
+
+def _refusal(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = orjson.loads(line)
+    except ValueError as error:
+        return _error(_leniently(line), PARSE_ERROR, f"This is not JSON in UTF-8: {error}")
+    if isinstance(message, dict) and message.get("jsonrpc") == "2.0" and message.keys() & {"method", "result", "error"}:
+        return None
+    return _error(message, INVALID_REQUEST, 'This is not a JSON-RPC 2.0 message: send {"jsonrpc": "2.0", "method": …}')
+
+
+def _leniently(line: bytes) -> Any:
+    """What can be read of a message that is wrong, so that its sender can be told by its id."""
+    try:
+        return json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _error(message: Any, code: int, text: str) -> dict[str, Any]:
+    ident = message.get("id") if isinstance(message, dict) else None
+    known = ident if isinstance(ident, str | int) else None
+    return {"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": text}}
+
+
 @contextlib.asynccontextmanager
 async def protocol_streams() -> AsyncIterator[tuple[Any, ...]]:
     """The arguments for `stdio_server`: none where the default must do."""
     if not (_is_pipe(0) and _is_pipe(1)):
         yield ()
         return
-    # What any code prints by mistake must not reach the client: descriptor 1 becomes the error stream's.
+    incoming, outgoing = _claimed()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_LINE)
+    source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    sink, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0))
+    writer = _Writer(asyncio.StreamWriter(sink, protocol, None, loop))
+    try:
+        yield _Lines(reader, writer), writer
+    finally:
+        source.close()
+        sink.close()
+
+
+def _claimed() -> tuple[int, int]:
+    """The client's pipes under new numbers. What any code prints by mistake goes to the error stream instead."""
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=MAX_LINE)
-    read_transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0)
-    )
-    write_transport, protocol = await loop.connect_write_pipe(
-        asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0)
-    )
-    writer = asyncio.StreamWriter(write_transport, protocol, None, loop)
-    try:
-        yield _Lines(reader), _Writer(writer)
-    finally:
-        read_transport.close()
-        write_transport.close()
+    return incoming, outgoing
 
 
 def _is_pipe(descriptor: int) -> bool:

@@ -27,6 +27,7 @@ GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
 REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
 DISK_CHECK_SECONDS = 0.5
+GONE_SECONDS = 1.0  # for what a cell sent before it went to be read
 START_SECONDS = 30
 ATTEMPTS = 3
 
@@ -274,8 +275,10 @@ class Cells:
         cell = self._cells.get(ident)
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
-            if cell.channel is not None:
+            if cell.channel is not None and reason:
                 cell.channel.close(reason)
+            elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
+                asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
     def _stray(self, text: str) -> None:
         self._stray_tail = text[-500:]

@@ -185,7 +185,7 @@ class ZygoteLauncher(_Base):
 
 
 class _SocketTransport(asyncio.WriteTransport):
-    """A connected socket under a channel. asyncio's own takes three turns of the loop to set up, too many for a cell."""
+    """A connected socket under a channel. asyncio's own takes three turns of the loop to set up; cells come fast."""
 
     def __init__(self, connected: socket.socket, channel: Channel) -> None:
         super().__init__()

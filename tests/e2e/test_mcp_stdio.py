@@ -1,0 +1,339 @@
+"""The MCP server as clients meet it: over pipes, in both eras of the protocol, with good and bad manners."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from tests.support import Connection, Watch, Wire, blocks, configure, connected, eventually, family, scratch_of
+
+from ot.version import __version__
+
+# Leaves a note of its process in the scratch folder, then goes on for ever.
+ENDLESS = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile True:\n    time.sleep(1)"
+
+
+@pytest.fixture(scope="module", params=["auto", "legacy"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    with connected(tmp_path_factory.mktemp("home"), request.param) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    with Wire(tmp_path_factory.mktemp("home")) as wire:
+        yield wire
+
+
+def process_of_endless_run(home: Path) -> int:
+    """The process of the cell in which `ENDLESS` runs."""
+    notes: list[str] = []
+
+    def noted() -> bool:
+        notes[:] = [note.read_text("ascii") for note in scratch_of(home).glob("onetool-*/*/pid")]
+        return bool(notes) and notes[0].endswith(".")
+
+    assert eventually(noted)
+    return int(notes[0].rstrip("."))
+
+
+# --- what the server is ------------------------------------------------------------------------------------
+
+
+def test_the_server_speaks_the_protocol_of_its_client(client: Connection) -> None:
+    eras = {"auto": MODERN_PROTOCOL_VERSIONS, "legacy": HANDSHAKE_PROTOCOL_VERSIONS}
+    assert client.client.protocol_version in eras[client.client.mode]
+    assert client.client.server_info is not None
+    assert (client.client.server_info.name, client.client.server_info.version) == ("onetool", __version__)
+
+
+def test_there_is_exactly_one_tool(client: Connection) -> None:
+    (tool,) = client.tools()
+    assert tool.name == "run"
+    assert tool.input_schema["properties"].keys() == {"command"}
+    assert tool.input_schema["properties"]["command"]["type"] == "string"
+    assert tool.input_schema["required"] == ["command"]
+
+
+def test_description_and_instructions_are_short_and_sufficient(client: Connection) -> None:
+    (tool,) = client.tools()
+    text = f"{tool.description}\n{client.client.instructions}"
+    assert len(text.encode()) / 4 < 500
+    for command in ("ot.tools(", "ot.help(", "pack.tool(argument=value)", "return"):
+        assert command in text
+
+
+# --- what a run answers ------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_the_value_as_text(client: Connection) -> None:
+    result = client.run("{'é': [1, None]}")
+    assert not result.is_error
+    assert blocks(result) == ['{"é":[1,null]}']
+    assert result.structured_content is None
+
+
+def test_printed_text_is_the_first_block(client: Connection) -> None:
+    assert blocks(client.run("print('one')\nprint('two')\n{'n': 3}")) == ["one\ntwo\n", '{"n":3}']
+    assert blocks(client.run("print('alone')")) == ["alone\n"]
+
+
+def test_a_failed_run_is_an_error_result(client: Connection) -> None:
+    result = client.run("print('before')\nx = 0\n1 / x")
+    assert result.is_error
+    assert blocks(result) == ["before\n", "ZeroDivisionError: division by zero\n  line 3: 1 / x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("run", None, "needs the argument 'command'"),
+        ("run", {}, "needs the argument 'command'"),
+        ("run", {"command": 5}, "must be a string of Python code, not int"),
+        ("run", {"command": None}, "must be a string of Python code, not NoneType"),
+        ("run", {"command": ["1"]}, "must be a string of Python code, not list"),
+        ("run", {"command": ""}, "The command is empty"),
+        ("run", {"command": "1", "timeout": 5}, "has no argument 'timeout'"),
+        ("run", {"code": "1"}, "has no argument 'code'"),
+        ("ot.tools", {}, "There is no tool 'ot.tools'"),
+        ("run", {"command": "1\0"}, "null bytes"),
+        ("run", {"command": "(" * 100_000}, "too many nested parentheses"),
+        ("run", {"command": "#" * 1_000_001}, "the limit is 1000000"),
+    ],
+)
+def test_a_bad_call_is_a_clear_error(
+    client: Connection, name: str, arguments: dict[str, Any] | None, words: str
+) -> None:
+    result = client.call(name, arguments)
+    assert result.is_error
+    assert words in blocks(result)[0]
+
+
+# --- runs that take time -----------------------------------------------------------------------------------
+
+
+def test_a_long_run_reports_its_progress(client: Connection) -> None:
+    reports: list[tuple[float, str | None]] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
+        reports.append((progress, message))
+
+    async def run() -> list[str]:
+        code = "import time\not.version()\ntime.sleep(2.4)\n'done'"
+        return blocks(await client.client.call_tool("run", {"command": code}, progress_callback=report))
+
+    assert client.portal.call(run) == ["done"]
+    assert [progress for progress, _ in reports[:2]] == [1, 2]
+    assert reports[1][1] == "running for 2 s, 1 tool calls, last ot.version"
+
+
+def test_nobody_is_told_of_progress_unasked(wire: Wire) -> None:
+    assert wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
+
+
+def test_a_cancelled_run_is_ended(client: Connection) -> None:
+    run = client.start(ENDLESS)
+    with Watch([process_of_endless_run(client.home)]) as watch:
+        assert blocks(client.run("'meanwhile'")) == ["meanwhile"]
+        run.cancel()
+        assert watch.all_ended()
+    assert blocks(client.run("'afterwards'")) == ["afterwards"]
+    assert eventually(lambda: not list(scratch_of(client.home).glob("onetool-*/*/pid")))
+
+
+# --- clients with bad manners ------------------------------------------------------------------------------
+
+
+def answers_to(wire: Wire, line: bytes) -> list[dict[str, Any]]:
+    """What the server says to a line, before it answers the next one."""
+    wire.send(line)
+    ping = wire.ask("ping")
+    answers = []
+    while (answer := wire.receive()).get("id") != ping:
+        answers.append(answer)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("no/such", {}, -32601),
+        ("resources/list", {}, -32601),
+        ("tools/call", {"name": "run", "arguments": ["1"]}, -32602),
+        ("tools/call", {"arguments": {"command": "1"}}, -32602),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_an_error(wire: Wire, method: str, params: Any, code: int) -> None:
+    assert wire.request(method, params)["error"]["code"] == code
+    assert wire.run("1 + 1")["result"]["content"][0]["text"] == "2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"garbage",
+        b"{",
+        b"[]",
+        b"{}",
+        b"5",
+        b'"text"',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_a_line_that_is_no_message_is_an_error(wire: Wire, line: bytes) -> None:
+    (answer,) = answers_to(wire, line)
+    assert answer["error"]["code"] in {-32700, -32600}
+    assert answer["error"]["message"]
+    assert answer["id"] is None
+
+
+@pytest.mark.parametrize("line", [b"", b"   "])
+def test_an_empty_line_is_passed_over(wire: Wire, line: bytes) -> None:
+    assert answers_to(wire, line) == []
+
+
+@pytest.mark.parametrize("text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "cut UTF-8", "half a pair"])
+def test_text_that_is_no_unicode_is_an_error(wire: Wire, text: bytes) -> None:
+    """Nothing is run that the client did not write, and no client waits for ever."""
+    head = b'{"jsonrpc": "2.0", "id": "bad", "method": "tools/call", "params": '
+    line = head + b'{"name": "run", "arguments": {"command": "' + text + b'"}}}'
+    wire.send(line)
+    answer = wire.receive(seconds=3)
+    assert answer["id"] in {"bad", None}
+    assert "error" in answer or answer["result"]["isError"]
+
+
+def test_the_server_survives_all_that(wire: Wire) -> None:
+    for line in (b"garbage", b"\xff", b"{}", b"[1, 2]", b"\0", b"9" * 100_000):
+        wire.send(line)
+    ping = wire.ask("ping")
+    while wire.receive().get("id") != ping:
+        pass
+    assert wire.run("6 * 7")["result"]["content"][0]["text"] == "42"
+    assert wire.process.poll() is None
+
+
+def hang_up(wire: Wire) -> None:
+    wire.hang_up()
+
+
+def terminate(wire: Wire) -> None:
+    wire.process.terminate()
+
+
+def kill(wire: Wire) -> None:
+    wire.process.kill()
+
+
+@pytest.mark.parametrize("vanish", [hang_up, terminate, kill])
+def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Callable[[Wire], None]) -> None:
+    with Wire(tmp_path) as wire:
+        wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
+        cell = process_of_endless_run(tmp_path)
+        processes = family(wire.process.pid)
+        assert cell in processes
+        assert len(processes) >= 3  # the server, its zygote and a cell
+        with Watch(processes) as watch:
+            vanish(wire)
+            assert watch.all_ended()
+    assert eventually(lambda: not list(scratch_of(tmp_path).iterdir()))
+
+
+# --- tools with bad manners --------------------------------------------------------------------------------
+
+NOISY = """
+import asyncio, os, subprocess, sys
+from ot import OneTool, tool
+from ot.faces.mcp_server import serve_stdio
+
+@tool("noisy.tool")
+def noisy() -> str:
+    print("printed by a tool", flush=True)
+    sys.stdout.write("half a line")
+    sys.stdout.flush()
+    os.write(1, b'{"jsonrpc": "2.0", "id": 1, "result": {}}\\n')
+    subprocess.run([sys.executable, "-c", "print('printed by a child')"], check=True)
+    return f"read: {sys.stdin.readline()!r}"
+
+async def main() -> None:
+    async with OneTool() as app:
+        app.bus.register_tool(noisy)
+        await serve_stdio(app)
+
+asyncio.run(main())
+"""
+
+
+def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
+    with Wire(tmp_path, [sys.executable, str(tmp_path / "noisy.py")]) as wire:
+        for _ in range(2):
+            assert wire.run("noisy.tool()")["result"]["content"] == [{"type": "text", "text": "read: ''"}]
+        assert answers_to(wire, b"") == []
+    errors = (tmp_path / "stderr").read_text("utf-8")
+    assert errors.count("printed by a tool") == 2
+    assert errors.count("printed by a child") == 2
+
+
+# --- a configuration that is wrong -------------------------------------------------------------------------
+
+
+def test_a_wrong_configuration_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+    configure(tmp_path, "execution:\n  timout: 5\n")
+    with connected(tmp_path) as client:
+        refused = client.run("1 + 1")
+        assert refused.is_error
+        assert re.search(r"onetool\.yaml:2: .*timout.* did you mean timeout\?", blocks(refused)[0])
+        health = client.run("ot.health()")
+        assert not health.is_error
+        assert "timout" in blocks(health)[0]
+        assert not client.run("ot.help()").is_error
+        assert not client.run("```python\not.help(query='machine.disk')\n```").is_error
+        reload = client.run("ot.reload()")
+        assert reload.is_error
+        assert "timout" in blocks(reload)[0]
+        configure(tmp_path, "execution:\n  timeout: 5\n")
+        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        assert blocks(client.run("1 + 1")) == ["2"]
+
+
+def test_a_reload_that_fails_keeps_what_was(tmp_path: Path) -> None:
+    configure(tmp_path, "aliases: {say: ot.version}")
+    with connected(tmp_path) as client:
+        configure(tmp_path, "aliases: [say")
+        assert client.run("ot.reload()").is_error
+        assert blocks(client.run("say()")) == [__version__]
+
+
+# --- after a good day ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a server that has done its work and was left in peace."""
+    home = tmp_path_factory.mktemp("past")
+    with connected(home) as client:
+        assert blocks(client.run("open('kept', 'w').write('x')\n'done'")) == ["done"]
+        assert blocks(client.run("import os\nos.write(2, b'stray')\nprint(1)\n2")) == ["1\n", "2"]
+        assert client.run("ot.version()\nmachine.now()\n1 / 0").is_error
+    return home
+
+
+def test_a_client_that_leaves_in_peace_leaves_nothing(past: Path) -> None:
+    assert list(scratch_of(past).iterdir()) == []
+
+
+def test_standard_error_stays_silent(past: Path) -> None:
+    assert (past / "stderr").read_text("utf-8") == ""
+
+
+def test_the_log_tells_what_ran(past: Path) -> None:
+    lines = (past / ".onetool" / "logs" / "onetool.log").read_text("utf-8").splitlines()
+    spans = {entry["name"]: entry for entry in map(json.loads, lines)}
+    assert spans["run"]["status"] == "error"
+    assert spans["ot.version"]["status"] == spans["tool.call"]["status"] == "ok"
+    assert len({spans[name]["correlation_id"] for name in ("run", "ot.version", "tool.call")}) == 1
