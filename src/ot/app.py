@@ -29,7 +29,6 @@ from ot.runner.runner import Answer, Journal, Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.version import __version__
 
-TOOL_THREADS = 64
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
 
@@ -69,8 +68,7 @@ class OneTool:
         self._unsaid: tuple[str, ...] = ()
 
     async def __aenter__(self) -> Self:
-        limiter = anyio.CapacityLimiter(TOOL_THREADS)
-        for tool in shipped_tools(limiter):
+        for tool in shipped_tools(self.bus.threads):
             self.bus.register_tool(tool)
         error = None
         try:

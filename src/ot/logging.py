@@ -16,7 +16,7 @@ from typing import Any
 
 from ot.errors import error_type
 
-LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 ROTATE_BYTES = 10 << 20
 REDACTED = "[REDACTED]"
 SHORTEST_SECRET = 4  # a shorter one would redact half the text

@@ -27,6 +27,11 @@ def encode(value: Any) -> str:
         raise NotData(_why(error)) from None
 
 
+def as_data(value: Any) -> Any:
+    """The value as it looks on the other side of a pipe."""
+    return json.loads(encode(value))
+
+
 def _why(error: ValueError) -> str:
     if "Circular" in str(error):
         return "the value refers to itself and cannot be returned; return a part of it"

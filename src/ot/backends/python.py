@@ -15,8 +15,6 @@ from ot.context import ToolContext
 from ot.schema import PLAIN_TYPES, signature_of, takes_context
 from ot.tool import Tool
 
-THREADS = 64
-
 
 class PythonBackend:
     """One function. `limiter` bounds the threads of all functions together; runs have threads of their own."""

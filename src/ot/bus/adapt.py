@@ -18,11 +18,12 @@ from ot.schema import ANY_OBJECT, JSON, Schema, signature_of
 from ot.tool import Tool, declaration_of
 
 
-def as_tool(thing: object) -> Tool:
+def as_tool(thing: object, limiter: anyio.CapacityLimiter | None = None) -> Tool:
+    """`limiter` bounds how many functions that are not async run at once."""
     if isinstance(thing, Tool):
         return thing
     if inspect.isfunction(thing) or inspect.ismethod(thing):
-        return function_tool(thing)
+        return function_tool(thing, limiter=limiter)
     if isinstance(thing, type):
         raise ToolError(f"{thing.__name__} is a class: register an instance of it, {thing.__name__}()")
     missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
@@ -31,7 +32,7 @@ def as_tool(thing: object) -> Tool:
             f"{type(thing).__name__} is no tool: it has no {' and no '.join(missing)}. "
             "Register a function, or an object with name, permissions and call(params, context)."
         )
-    return object_tool(thing)
+    return object_tool(thing, limiter)
 
 
 def function_tool(function: Callable[..., Any], name: str | None = None, **facts: Any) -> Tool:
@@ -64,13 +65,15 @@ def _returns(function: Callable[..., Any]) -> str:
     return text.replace("typing.", "")
 
 
-def object_tool(thing: Any) -> Tool:
+def object_tool(thing: Any, limiter: anyio.CapacityLimiter | None = None) -> Tool:
     schema = _value_of(thing, "param_schema", ANY_OBJECT)
 
     async def call(params: Mapping[str, Any], context: ToolContext) -> Any:
         if inspect.iscoroutinefunction(thing.call):
             return await thing.call(dict(params), context)
-        return await anyio.to_thread.run_sync(thing.call, dict(params), context, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(
+            thing.call, dict(params), context, limiter=limiter, abandon_on_cancel=True
+        )
 
     return Tool(
         name=str(_value_of(thing, "name")),

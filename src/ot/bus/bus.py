@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from ot.bus.adapt import as_tool
 from ot.bus.authorise import authorise, in_order
 from ot.bus.bind import bind, wrong_call
@@ -28,6 +30,7 @@ class Call:
     error: str | None
 
 
+THREADS = 64
 Recorder = Callable[[Call], None]
 
 
@@ -37,6 +40,7 @@ class ToolBus:
     def __init__(self, registry: Registry | None = None, *, record: Recorder | None = None) -> None:
         self.registry = registry if registry is not None else Registry()
         self._record = record
+        self.threads = anyio.CapacityLimiter(THREADS)  # for tools alone, so that nothing else waits for them
 
     async def call_tool(
         self,
@@ -71,7 +75,7 @@ class ToolBus:
 
     def register_tool(self, thing: object) -> Tool:
         """A `Tool`, a function (with `@tool` or without), or an object with `name`, `permissions` and `call`."""
-        tool = as_tool(thing)
+        tool = as_tool(thing, self.threads)
         self.registry.add(tool)
         return tool
 

@@ -9,6 +9,7 @@ from ot.app import OneTool
 from ot.cli.opening import with_settings
 from ot.errors import ToolError, describe
 from ot.render import render
+from ot_child.data import as_data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,21 +26,22 @@ def main(options: argparse.Namespace) -> int:
 
     async def call(app: OneTool) -> int:
         result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
-        if result.error is None:
-            print(
-                render(result.value, "json_h" if sys.stdout.isatty() else "json")
-                if not isinstance(result.value, str)
-                else json.dumps(result.value, ensure_ascii=False)
-            )
-            return 0
-        error = describe(result.error)
-        print(
-            render({"error": error}, "json") if options.json else f"onetool: {error['message']}",
-            file=sys.stdout if options.json else sys.stderr,
-        )
-        return 1
+        if result.error is not None:
+            return _failed(describe(result.error), as_json=options.json)
+        value = as_data(result.value)
+        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
+        print(shown or render(value, "json_h" if sys.stdout.isatty() else "json"))
+        return 0
 
     return with_settings(options, call)
+
+
+def _failed(error: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print(render({"error": error}, "json"))
+    else:
+        print(f"onetool: {error['message']}", file=sys.stderr)
+    return 1
 
 
 def _argument(text: str) -> tuple[str, Any]:

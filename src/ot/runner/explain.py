@@ -59,7 +59,9 @@ def _hint(error: Mapping[str, Any], registry: Registry) -> str | None:
         case "PermissionError" | "BlockingIOError":
             return CONFINED
         case "MemoryError":
-            return "The run needed more memory than execution.memory_mb allows. Work on a part at a time."
+            return (
+                "The run needed more memory than execution.memory_mb allows, or is nested too deeply: do less at once."
+            )
         case "ToolTimeout":
             return "Do less in one run, or raise execution.timeout in onetool.yaml."
     return None
