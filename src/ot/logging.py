@@ -38,6 +38,17 @@ def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
     return redact
 
 
+def _json(line: dict[str, Any]) -> str:
+    import json
+
+    import orjson
+
+    try:
+        return orjson.dumps(line, default=str).decode()
+    except TypeError:  # half a surrogate pair, or an integer over 64 bits
+        return json.dumps(line, default=str)
+
+
 class Log:
     def __init__(
         self, file: Path | None = None, level: str = "INFO", redact: Callable[[str], str] = lambda text: text
@@ -105,15 +116,13 @@ class Log:
             self.problem = f"the log cannot be written: {error}"
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        import orjson
-
         assert self._file is not None
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._rotate(self._file)
         with self._file.open("a", encoding="utf-8") as file:
             for line in lines:
                 line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
-                file.write(self._redact(orjson.dumps(line, default=str).decode("utf-8", "replace")) + "\n")
+                file.write(self._redact(_json(line)) + "\n")
 
     @staticmethod
     def _rotate(file: Path) -> None:

@@ -23,6 +23,8 @@ from ot_child.rpc import ConnectionLost, Peer
 
 OUTPUT_BUFFER = 8192
 RETRY_SECONDS = 0.01
+PIECE = 1 << 20
+MESSAGE_KEPT = 10_000
 HAS_TIMER = hasattr(signals, "setitimer")
 
 
@@ -81,10 +83,21 @@ class Cell:
             "from_ot": any(value is given for given in self._from_ot),
         }
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
+        if len(line) <= PIECE:
+            return line
+        self._send_in_pieces(result["value"], chosen)
+        return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, "value": None}})
+
+    def _send_in_pieces(self, value: Any, chosen: Any) -> None:
+        """A large value crosses as the text it will be shown as, so that the server never has to take it apart."""
+        if chosen in {"yml", "yml_h"} and not isinstance(value, str):
+            raise errors.ToolError("the value is too large for YAML; leave __format__ out, or return a part of it")
+        text = value if isinstance(value, str) else data.text(value, 2 if chosen == "json_h" else None)
         limit = self._params["max_output"]
-        if len(line) > limit:
-            raise errors.ToolError(f"the value has {len(line)} bytes, the limit is {limit}; return a part of it")
-        return line
+        if len(text) > limit:
+            raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
+        for start in range(0, len(text), PIECE):
+            self._peer.notify("value", {"text": text[start : start + PIECE]})
 
     def _failure(self, error: BaseException) -> str:
         if isinstance(error, SystemExit) and error.code in {None, 0}:
@@ -92,22 +105,30 @@ class Cell:
         return self._failure_at(error, _line_of(error))
 
     def _failure_at(self, error: BaseException, line: int | None) -> str:
-        lines = self._params["code"].splitlines()
-        source = lines[line - 1] if line and line <= len(lines) else None
+        lines = _lines(self._params["code"])
+        source = lines[line - 1][:PIECE] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
-        about = {**errors.describe(error), "line": line, "source": source, "name": name}
-        detail = {"code": -32000, "message": about["message"], "data": about}
+        facts = errors.describe(error)
+        about = {**facts, "message": facts["message"][:MESSAGE_KEPT], "line": line, "source": source, "name": name}
+        answer = self._error(about)
+        if answer is None:  # it has fields that are no data, or too much of it
+            answer = self._error({key: about[key] for key in ("type", "class", "message", "line")})
+        return answer or ""
+
+    def _error(self, about: dict[str, Any]) -> str | None:
+        detail = {"code": -32000, "message": "", "data": about}
         try:
-            return data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
-        except ValueError:  # fields that are no data
-            return self._failure_at(errors.ToolError(errors.message_of(error)), line)
+            answer = data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
+        except ValueError:
+            return None
+        return answer if len(answer) <= PIECE else None
 
     # --- what the code sees -------------------------------------------------------------------------------------
 
     def _namespace(self) -> dict[str, Any]:
         """A real module, so that classes, enums, dataclasses and pickle find themselves by name."""
         code = self._params["code"]
-        linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+        linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _lines(code)], FILENAME)
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = __builtins__
         if self._params["format"]:
@@ -183,6 +204,11 @@ def _seed() -> None:
         sys.modules["random"].seed()
 
 
+def _lines(code: str) -> list[str]:
+    """The lines as Python counts them; `splitlines` also counts form feeds and others."""
+    return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def _line_of(error: BaseException) -> int | None:
     """The line of the sent text at which it happened: the innermost one, or where the syntax is wrong."""
     if isinstance(error, SyntaxError) and error.filename == FILENAME:
@@ -199,8 +225,10 @@ def main(argv: list[str]) -> None:
     """Start as a process of its own, where there is no zygote: the pipes arrive as descriptors 0 and 1."""
     import json
 
+    from ot_child import confine
     from ot_child.zygote import Options, confine_cell, confine_zygote, ready
 
+    confine.die_with_parent(os.getppid())
     reader, writer = os.dup(0), os.dup(1)
     options, scratch = Options(**json.loads(argv[0])), argv[1]
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)

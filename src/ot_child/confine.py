@@ -227,20 +227,24 @@ def drop_capabilities() -> None:
     _syscall(number, struct.pack("Ii", CAPABILITY_VERSION_3, 0), struct.pack("6I", *([0] * 6)))
 
 
-def limit_resources(*, memory_bytes: int, file_bytes: int, descriptors: int = 128) -> None:
+def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
     """Bound what a process may take. The memory is on top of what the process has mapped when this is called."""
     if sys.platform == "win32":  # has no such limits
         return
-    limits = {
-        resource.RLIMIT_AS: _mapped_bytes() + memory_bytes,
-        resource.RLIMIT_FSIZE: file_bytes,
-        resource.RLIMIT_NOFILE: descriptors,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, value in limits.items():
-        hard = resource.getrlimit(kind)[1]
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bound, bound))
+    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, file_bytes)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def limit_descriptors(most: int) -> None:
+    if sys.platform != "win32":
+        _limit(resource.RLIMIT_NOFILE, most)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bound, bound))
 
 
 def one_malloc_arena() -> None:

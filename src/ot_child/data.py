@@ -6,6 +6,7 @@ runs in its own cell.
 
 import json
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 MAX_DEPTH = 200
@@ -25,6 +26,25 @@ def encode(value: Any) -> str:
         raise NotData("the value is nested too deeply to be returned; return a part of it") from None
     except ValueError as error:
         raise NotData(_why(error)) from None
+
+
+def text(value: Any, indent: int | None = None) -> str:
+    """The value as JSON for a reader: nothing escaped, NaN and Infinity as null."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_plain
+        )
+    except (TypeError, ValueError):  # keys that are no text, or numbers that are none
+        return json.dumps(_without_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def as_data(value: Any) -> Any:

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ot_child.errors import restore
+from ot_child.errors import ArgumentError, restore
 
 READ_SIZE = 1 << 16
-MAX_LINE = 1 << 30
+LONGEST_MESSAGE = 8 << 20  # of a child; more crosses in pieces, so that the server is not held up by one message
 
 
 class ConnectionLost(Exception):
@@ -40,17 +40,19 @@ class Peer:
         with self._state:
             self._last_id += 1
             ident = self._last_id
-        self.send({"id": ident, "method": method, "params": params})
+        line = self._encode({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
+        if len(line) > LONGEST_MESSAGE:
+            raise ArgumentError(
+                f"the arguments have {len(line)} bytes, the limit is {LONGEST_MESSAGE}; pass less at once"
+            )
+        self.send_line(line)
         answer = self._answer_to(ident)
         if "error" in answer:
             raise restore(answer["error"].get("data") or answer["error"])
         return answer.get("result")
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        self.send({"method": method, "params": params})
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.send_line(self._encode({"jsonrpc": "2.0", **message}))
+        self.send_line(self._encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
     def send_line(self, line: str) -> None:
         left = memoryview(line.encode("ascii") + b"\n")
@@ -62,7 +64,7 @@ class Peer:
         """The next message from the other end."""
         while (end := self._buffer.find(b"\n")) < 0:
             chunk = os.read(self._reader, READ_SIZE)
-            if not chunk or len(self._buffer) > MAX_LINE:
+            if not chunk:
                 raise ConnectionLost
             self._buffer += chunk
         line = bytes(self._buffer[:end])

@@ -19,7 +19,8 @@ def remove(top: str) -> None:
 
 def _empty(top: int) -> None:
     """Folders inside folders are moved up before their parent goes, so that no path ever grows long."""
-    fresh = (f".up{number}" for number in count())
+    mark = os.urandom(8).hex()  # what is there may be called anything
+    fresh = (f".{mark}-{number}" for number in count())
     while names := os.listdir(top):
         for name in names:
             if not _unlinked(name, top):
@@ -40,6 +41,7 @@ def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
     try:
         for inner in os.listdir(folder):  # noqa: PTH208 - see above
             if not _unlinked(inner, folder):
+                os.chmod(inner, 0o700, dir_fd=folder)  # noqa: PTH101 - a folder that may not be written may not move
                 os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
     finally:
         os.close(folder)

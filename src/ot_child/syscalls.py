@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287), "lseek": (8, 62),
     "open": (2, NONE), "openat": (257, 56), "creat": (85, NONE), "close": (3, 57), "close_range": (436, 436),
     "dup": (32, 23), "dup2": (33, NONE), "dup3": (292, 24), "pipe": (22, NONE), "pipe2": (293, 59),
-    "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46), "fallocate": (285, 47), "fadvise64": (221, 223),
+    "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46), "fadvise64": (221, 223),
     "flock": (73, 32), "sendfile": (40, 71), "copy_file_range": (326, 285), "readahead": (187, 213),
     # looking at the file system, and changing what Landlock lets it change
     "stat": (4, NONE), "fstat": (5, 80), "lstat": (6, NONE), "newfstatat": (262, 79), "statx": (332, 291),
@@ -64,8 +64,8 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209),
 }
 
-# Modes and times of files are nobody's business here, and Landlock does not guard them: the call does nothing and says
-# it worked, so that shutil and tarfile go on working in the scratch folder.
+# Modes and times of files are no business of a cell, and Landlock does not guard them: the call does nothing and says
+# it worked, so that shutil and tarfile go on working in the scratch folder. (The zygote removes folders of mode 0.)
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "utime": (132, NONE), "utimes": (235, NONE), "futimesat": (261, NONE), "utimensat": (280, 88),
@@ -122,7 +122,7 @@ def zygote_filter(machine: str) -> bytes | None:
         return None
     column = COLUMN[machine]
     parts = [_preamble(machine)]
-    tables = ((ALLOWED, ALLOW), (FOR_THE_ZYGOTE, ALLOW), (PRETENDED, PRETEND), (MISSING, NO_SUCH_CALL))
+    tables = ((ALLOWED, ALLOW), (FOR_THE_ZYGOTE, ALLOW), (PRETENDED, ALLOW), (MISSING, NO_SUCH_CALL))
     for table, verdict in tables:
         parts += [_verdict(numbers[column], verdict) for numbers in table.values()]
     parts += [
@@ -148,6 +148,7 @@ def cell_filter(machine: str) -> bytes | None:
         _if_argument_in(TGKILL[column], 0, (OWN_PID,), REFUSE),
         _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
         _verdict(PIDFD_OPEN[column], REFUSE),
+        *(_verdict(numbers[column], PRETEND) for numbers in PRETENDED.values()),
         _do(RETURN, ALLOW),
     ])  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 It is started with an empty environment before anything secret is known, confines itself as far as forking allows, and
 loads the standard library when nobody is waiting. One thread. It ends when the server does, and the scratch folder
-and all cells end with it. Messages are JSON-RPC notifications, one a packet; `fork` carries the cell's socket.
+and all cells end with it. Messages are JSON-RPC notifications, one a packet; `fork` carries the cell's socket and
+the pipe that is its descriptors 1 and 2.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from ot_child.scratch import remove
 
 PACKET = 1 << 16
 THREAD_STACK = 1 << 20
+DESCRIPTORS = 128  # that a cell may have open
 REHEARSALS = 20  # enough for the interpreter to have settled on how it runs this code
 # Loaded ahead, in this order, one at a time, whenever no cell is asked for.
 # Few, because every shared library makes every fork slower; the rest is loaded by the code that wants it.
@@ -89,7 +91,8 @@ def _strongest(options: Options) -> Confinement:
         for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
         confine.Filter(syscalls.zygote_filter(platform.machine())).install()
         layers.append("seccomp")
-    return Confinement(tuple(layers), for_cells, tuple(confine.around_standard_library(options.scratch)))
+    in_cells = for_cells if "seccomp" in layers else None
+    return Confinement(tuple(layers), in_cells, tuple(confine.around_standard_library(options.scratch)))
 
 
 def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:
@@ -97,6 +100,7 @@ def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int,
     if ruleset is not None:
         confine.restrict_to(ruleset)
     _close_all_but(keep)
+    confine.limit_descriptors(DESCRIPTORS)
     if confinement.filter is not None:
         confinement.filter.install()
 
@@ -148,7 +152,7 @@ class Zygote:
 
     def _obey(self) -> bool:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 2)
         except ConnectionError:
             return False
         if not packet:
@@ -159,14 +163,15 @@ class Zygote:
             self._kill(ident)
             return True
         try:
-            self._fork(ident, descriptors[0])
+            self._fork(ident, *descriptors)
         except OSError as error:
             self._tell_gone(ident, None, f"{error.strerror}: {self._options.scratch}")
         finally:
-            os.close(descriptors[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
         return True
 
-    def _fork(self, ident: int, descriptor: int) -> None:
+    def _fork(self, ident: int, descriptor: int, stray: int) -> None:
         scratch = self._scratch(ident)
         os.mkdir(scratch, 0o700)  # noqa: PTH102 - pathlib is slow here
         os.chdir(scratch)
@@ -174,7 +179,7 @@ class Zygote:
         gc.freeze()
         pid: int = _fork()
         if pid == 0:
-            self._become_cell(descriptor, ruleset, parent)
+            self._become_cell(descriptor, stray, ruleset, parent)
         if ruleset is not None:
             os.close(ruleset)
         watched = os.pidfd_open(pid)
@@ -182,8 +187,10 @@ class Zygote:
         self._ids[watched] = ident
         self._poll.register(watched, select.POLLIN)
 
-    def _become_cell(self, descriptor: int, ruleset: int | None, parent: int) -> None:
+    def _become_cell(self, descriptor: int, stray: int, ruleset: int | None, parent: int) -> None:
         try:
+            os.dup2(stray, 1)
+            os.dup2(stray, 2)
             os.setsid()
             confine.die_with_parent(parent)
             confine_cell(self._confinement, ruleset, keep=(descriptor,))
@@ -227,6 +234,8 @@ class Zygote:
     def _end(self) -> None:
         for pid, _ in self._cells.values():
             _kill_group(pid)
+        for pid, _ in self._cells.values():  # until they are gone they may still write
+            os.waitpid(pid, 0)
         remove(self._options.scratch)
         os._exit(0)
 

@@ -30,7 +30,7 @@ class Call:
     error: str | None
 
 
-THREADS = 64
+THREADS = 256
 Recorder = Callable[[Call], None]
 
 

@@ -20,6 +20,7 @@ from ot.errors import ToolError, ToolTimeout
 from ot.runner.channel import Channel, ChannelClosed
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
+from ot_child.rpc import LONGEST_MESSAGE
 from ot_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
@@ -27,6 +28,7 @@ GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
 REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
 DISK_CHECK_SECONDS = 0.5
+BEGIN_SECONDS = 0.1  # for a run to have begun
 GONE_SECONDS = 1.0  # for what a cell sent before it went to be read
 START_SECONDS = 30
 ATTEMPTS = 3
@@ -45,8 +47,11 @@ class Limits:
 class Host(Protocol):
     """What stands behind a run: it answers what the code asks for and takes what it prints."""
 
+    @property
+    def has_acted(self) -> bool: ...
     async def request(self, method: str, params: dict[str, Any]) -> Result: ...
     def output(self, text: str) -> None: ...
+    def value(self, text: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -57,6 +62,7 @@ class Cell:
     channel: Channel | None = None
     host: Host | None = None
     verdict: Exception | None = None  # why it was killed, where it was
+    went_with_zygote: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
 
@@ -72,9 +78,10 @@ class Cell:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         if method == "ready" and not self.ready.done():
             self.ready.set_result(list(params["layers"]))
-        elif method == "output" and self.host is not None:
+        elif self.host is not None:
+            take = self.host.output if method == "output" else self.host.value
             try:
-                self.host.output(str(params["text"]))
+                take(str(params["text"]))
             except ToolError as error:
                 self.on_excess(self, error)
 
@@ -122,32 +129,39 @@ class Cells:
 
     async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
         """Run the code of `params` in a fresh cell; its answer, or the error that says what became of it."""
-        seconds = self._limits.timeout
         async with self._slots:
-            cell = await self._take()
-            cell.host = host
-            assert cell.channel is not None
-            bounds = {"timeout": seconds, "max_output": self._limits.max_output_bytes}
-            try:
-                answer = cell.channel.request("run", {**params, **bounds})
-                if not self._waiting:  # else it can wait until this run has its answer
-                    self.warm_up()
-                self._bound(cell, seconds)
-                return await self._answer(cell, answer)
-            finally:
-                self._end(cell)
+            for _ in range(ATTEMPTS):
+                cell = await self._take()
+                began = asyncio.get_running_loop().time()
+                try:
+                    return await self._run_in(cell, params, host)
+                except ChannelClosed as closed:
+                    lost = cell.verdict or await self._autopsy(cell, str(closed))
+                finally:
+                    self._end(cell)
+                # A cell that went with its zygote before it had begun is no fault of the run.
+                late = asyncio.get_running_loop().time() - began > BEGIN_SECONDS
+                if late or cell.verdict is not None or not cell.went_with_zygote or host.has_acted:
+                    break
+            raise lost
 
-    async def _answer(self, cell: Cell, answer: asyncio.Future[Any]) -> dict[str, Any]:
-        try:
-            result: dict[str, Any] = await answer
-        except ChannelClosed as closed:
-            raise cell.verdict or await self._autopsy(cell, str(closed)) from None
-        return result
+    async def _run_in(self, cell: Cell, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        cell.host = host
+        assert cell.channel is not None
+        bounds = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
+        answer = cell.channel.request("run", {**params, **bounds})
+        if not self._waiting:  # else it can wait until this run has its answer
+            self.warm_up()
+        self._bound(cell, self._limits.timeout)
+        result = await answer
+        if not isinstance(result, dict):
+            raise ToolError("the run ended with something that is no answer")
+        return {**result, "bytes": cell.channel.last_bytes}
 
     async def _autopsy(self, cell: Cell, reason: str) -> ToolError:
         self._launcher.kill(cell.ident)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(cell.gone), 1)
+            await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
         status = cell.gone.result() if cell.gone.done() else None
         return ToolError(f"the run ended without an answer: {reason or _death(status)}")
 
@@ -228,6 +242,9 @@ class Cells:
                 self._end(cell)
                 if attempt == ATTEMPTS - 1 or self._refused():
                     raise
+            except BaseException:  # cancelled: the cell was taken and is nobody's
+                self._end(cell)
+                raise
         raise AssertionError("the last attempt returns or raises")
 
     async def _readied(self, cell: Cell) -> Cell:
@@ -256,32 +273,35 @@ class Cells:
         return cell
 
     async def _start(self, cell: Cell) -> None:
-        cell.channel = Channel(self._limits.max_output_bytes + (1 << 16), cell.request, cell.notify)
+        cell.channel = Channel(2 * LONGEST_MESSAGE, cell.request, cell.notify)
+        cell.channel.closed.add_done_callback(lambda closed: self._lost(cell, closed.result()))
         try:
             await self._launcher.start(cell.ident, cell.channel)
         except (OSError, ToolError) as error:
-            self._fail_start(cell, str(error))
-        cell.channel.closed.add_done_callback(lambda closed: self._fail_start(cell, closed.result()))
+            cell.channel.close(str(error))
 
-    def _fail_start(self, cell: Cell, reason: str) -> None:
+    def _lost(self, cell: Cell, reason: str) -> None:
+        """A cell that nobody has taken yet must not be given to anybody."""
+        if cell in self._waiting:
+            self._waiting.remove(cell)
+            self._end(cell)
         if not cell.ready.done():
-            tail = f" {self._stray_tail}" if self._stray_tail else ""
-            cell.ready.set_exception(ToolError(f"a cell could not be started. {reason}{tail}".strip()))
+            why = reason or self._stray_tail
+            cell.ready.set_exception(ToolError(f"a cell could not be started: {why or 'it ended at once'}"))
             cell.ready.exception()  # nobody may be waiting for it
-            if cell in self._waiting:
-                self._waiting.remove(cell)
 
     def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
         cell = self._cells.get(ident)
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
+            cell.went_with_zygote = status is None and not reason
             if cell.channel is not None and reason:
                 cell.channel.close(reason)
             elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
     def _stray(self, text: str) -> None:
-        self._stray_tail = text[-500:]
+        self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
 
     def _in_background(self, coroutine: Any) -> None:

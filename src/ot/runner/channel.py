@@ -13,7 +13,7 @@ from ot.tool import Result
 from ot_child.data import encode
 from ot_child.errors import describe, restore
 
-MOST_MESSAGES = 1_000_000  # each costs the server a little, and nothing that ends well needs so many
+MOST_MESSAGES = 200_000  # each costs the server a little, and nothing that ends well needs so many
 NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
@@ -29,6 +29,7 @@ class Channel(asyncio.Protocol):
         self._buffer = bytearray()
         self._searched = 0
         self._taken = 0
+        self.last_bytes = 0
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +84,7 @@ class Channel(asyncio.Protocol):
                 answer.set_exception(ChannelClosed(reason))
         for task in self._tasks:
             task.cancel()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -97,6 +98,7 @@ class Channel(asyncio.Protocol):
         if self._taken > MOST_MESSAGES:
             self.close(f"it sent more than {MOST_MESSAGES} messages")
             return False
+        self.last_bytes = len(line)
         try:
             self._dispatch(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -105,7 +107,8 @@ class Channel(asyncio.Protocol):
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         if "method" not in message:
-            self._settle(self._waiting.pop(message["id"]), message)
+            self._settle(self._waiting[message["id"]], message)
+            del self._waiting[message["id"]]
         elif "id" in message:
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
@@ -117,7 +120,7 @@ class Channel(asyncio.Protocol):
         if answer.done():
             return
         if "error" in message:
-            answer.set_exception(RemoteError(message["error"]["data"]))
+            answer.set_exception(RemoteError(dict(message["error"]["data"])))
         else:
             answer.set_result(message["result"])
 

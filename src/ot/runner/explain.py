@@ -12,6 +12,8 @@ from ot.registry import Registry, nearest, shown
 EXAMPLE = "Example: ot.tools()"
 CALLS_SHOWN = 20
 SOURCE_SHOWN = 200
+NAME_SHOWN = 100
+MESSAGE_SHOWN = 5000
 CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
     "current one). Call a tool for that: ot.tools() lists them."
@@ -20,7 +22,7 @@ CONFINED = (
 
 def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str:
     """What the code of a run raised."""
-    lines = [f"{error.get('class') or 'Error'}: {_message(error)}", *_place(error), *_calls_before(calls)]
+    lines = [_headline(error), *_place(error), *_calls_before(calls)]
     hint = _hint(error, registry)
     return "\n".join([*lines, hint] if hint else lines)
 
@@ -30,9 +32,14 @@ def refusal(error: ToolError, calls: list[tuple[str, str]]) -> str:
     return "\n".join([f"{type(error).__name__}: {error.message}", *_calls_before(calls)])
 
 
-def _message(error: Mapping[str, Any]) -> str:
-    message = str(error.get("message") or "")
-    return message.partition(" (<run>")[0] if error.get("class") in SYNTAX else message
+def _headline(error: Mapping[str, Any]) -> str:
+    kind, message = str(error.get("class") or "Error"), str(error.get("message") or "")
+    message = message.partition(" (<run>")[0] if kind in SYNTAX else message
+    return kind if message in {"", kind} else shortened(f"{kind}: {message}", MESSAGE_SHOWN)
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def _place(error: Mapping[str, Any]) -> list[str]:
@@ -45,7 +52,7 @@ def _place(error: Mapping[str, Any]) -> list[str]:
 def _calls_before(calls: list[tuple[str, str]]) -> list[str]:
     if not calls:
         return []
-    listed = ", ".join(f"{name} ({outcome})" for name, outcome in calls[-CALLS_SHOWN:])
+    listed = ", ".join(f"{shortened(name, NAME_SHOWN)} ({outcome})" for name, outcome in calls[-CALLS_SHOWN:])
     earlier = f"{len(calls) - CALLS_SHOWN} more, then " if len(calls) > CALLS_SHOWN else ""
     return [f"Calls already made: {earlier}{listed}"]
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,14 +20,15 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 import ot_child
-from ot.errors import ToolError
 from ot.runner.channel import Channel
 from ot_child.scratch import remove
 from ot_child.zygote import Options
 
 PACKET = 1 << 16
-READ_SIZE = 1 << 18
+READ_SIZE = 1 << 16
 STRAY_OUTPUT_KEPT = 2000
+STRAY_LINES_KEPT = 20
+SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
 OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
 
@@ -63,7 +65,8 @@ class _Base:
 
     def _scratch_root(self) -> str:
         if self._folder is None:
-            self._folder = tempfile.mkdtemp(prefix="onetool-")
+            _sweep(tempfile.gettempdir())
+            self._folder = tempfile.mkdtemp(prefix=f"onetool-{os.getpid()}-")
         return self._folder
 
     def _child_options(self) -> str:
@@ -80,6 +83,24 @@ class _Base:
             self._folder = None
 
 
+def _sweep(folder: str) -> None:
+    """Take away what servers left that were killed together with everything that would have cleaned up after them."""
+    for entry in os.scandir(folder):
+        owner = SCRATCH_NAME.match(entry.name)
+        if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
+            remove(entry.path)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 class ZygoteLauncher(_Base):
     kind = "forked"
 
@@ -88,21 +109,26 @@ class ZygoteLauncher(_Base):
         self._starting = asyncio.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._stray: asyncio.ReadTransport | None = None
         self._alive: set[int] = set()
+        self._strays: set[_Stray] = set()
 
     async def start(self, ident: int, channel: Channel) -> None:
         control = self._control or await self._started()
+        message = json.dumps({"jsonrpc": "2.0", "method": "fork", "params": {"ident": ident}}).encode()
         ours, theirs = socket.socketpair()
-        with theirs:
-            message = {"jsonrpc": "2.0", "method": "fork", "params": {"ident": ident}}
-            try:
-                socket.send_fds(control, [json.dumps(message).encode()], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise ToolError(f"a cell cannot be started: {error}") from error
+        stray, stray_end = os.pipe()
+        try:
+            socket.send_fds(control, [message], [theirs.fileno(), stray_end])
+        except OSError:
+            ours.close()
+            os.close(stray)
+            raise
+        finally:
+            theirs.close()
+            os.close(stray_end)
         self._alive.add(ident)
         _SocketTransport(ours, channel)
+        _Stray(stray, self._on_stray, self._strays)
 
     def kill(self, ident: int) -> None:
         if ident in self._alive and self._control is not None:
@@ -115,6 +141,8 @@ class ZygoteLauncher(_Base):
         """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
         self._hang_up()
         await self._reaped()
+        for stray in list(self._strays):
+            stray.close()
         await self._forget_scratch()
 
     async def _reaped(self) -> None:
@@ -134,7 +162,7 @@ class ZygoteLauncher(_Base):
                     theirs.close()
                     os.close(stray_end)
                 ours.setblocking(False)
-                self._stray = await _listen(stray, self._on_stray)
+                _Stray(stray, self._on_stray, self._strays)
                 asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
                 self._control = ours
             return self._control
@@ -174,8 +202,6 @@ class ZygoteLauncher(_Base):
         """The zygote is gone or is to go: all its cells with it."""
         if self._control is None:
             return
-        if self._stray is not None:
-            self._stray.close()
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         self._control = None
@@ -203,8 +229,11 @@ class _SocketTransport(asyncio.WriteTransport):
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
+    def is_closing(self) -> bool:
+        return self._socket.fileno() < 0
+
     def abort(self) -> None:
-        if self._socket.fileno() >= 0:
+        if not self.is_closing():
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
@@ -249,20 +278,29 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class _Stray(asyncio.Protocol):
-    """What children write to descriptors 1 and 2: for the log, a little of it at a time."""
+class _Stray:
+    """What a child writes to descriptors 1 and 2: for the log, a little of it; the rest is read and forgotten."""
 
-    def __init__(self, on_stray: OnStray) -> None:
-        self._on_stray = on_stray
+    def __init__(self, pipe: int, on_stray: OnStray, known: "set[_Stray]") -> None:
+        self._pipe, self._on_stray, self._known = pipe, on_stray, known
+        self._left = STRAY_LINES_KEPT
+        known.add(self)
+        os.set_blocking(pipe, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(pipe, self._read)
 
-    def data_received(self, data: bytes) -> None:
-        self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
+    def close(self) -> None:
+        self._known.discard(self)
+        self._loop.remove_reader(self._pipe)
+        os.close(self._pipe)
 
-
-async def _listen(descriptor: int, on_stray: OnStray) -> asyncio.ReadTransport:
-    pipe = os.fdopen(descriptor, "rb", 0)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _Stray(on_stray), pipe)
-    return transport
+    def _read(self) -> None:
+        data = os.read(self._pipe, READ_SIZE)
+        if not data:
+            self.close()
+        elif self._left:
+            self._left -= 1
+            self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
 
 
 class SpawnLauncher(_Base):

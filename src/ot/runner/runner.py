@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from ot.bus.bus import ToolBus
 from ot.context import ToolContext
-from ot.errors import BudgetExceeded, ToolError, error_type
+from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
 from ot.registry import Registry
 from ot.render import render
 from ot.runner import explain, fence_processor
@@ -25,6 +25,8 @@ from ot.tool import Result
 T = TypeVar("T")
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
+LONGEST_NAME = 1000
+LARGE_ANSWER, LARGEST_YAML = 1 << 16, 1 << 21  # YAML takes a second a megabyte
 LONG = 50_000  # characters of code that are better looked through by a thread
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
@@ -49,6 +51,8 @@ class Journal:
     calls: list[tuple[str, str]] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     printed_bytes: int = 0
+    value: list[str] = field(default_factory=list)
+    value_bytes: int = 0
 
 
 class Runner:
@@ -82,7 +86,7 @@ class Runner:
             host = _Host(self._bus, context, journal, self._max_calls, self._max_output)
             names = await _in_thread_if_long(code, lambda text: names_in(text, self._bus.registry))
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
-            return Answer(_blocks(journal, _shown(result)))
+            return Answer(_blocks(journal, "".join(journal.value) or await _rendered(result)))
         except RemoteError as error:
             text, kind = (
                 explain.failure(error.data, journal.calls, self._bus.registry),
@@ -123,11 +127,18 @@ def names_in(code: str, registry: Registry) -> dict[str, Any]:
     return {"packs": packs, "tools": {**bare, **aliases}}
 
 
+async def _rendered(result: dict[str, Any]) -> str | None:
+    """The code may have forged the answer: nothing in it is certain but its size."""
+    return await anyio.to_thread.run_sync(_shown, result) if result["bytes"] > LARGE_ANSWER else _shown(result)
+
+
 def _shown(result: dict[str, Any]) -> str | None:
-    if not result["has_value"]:
+    if not result.get("has_value"):
         return None
-    chosen = result["format"] if isinstance(result["format"], str) else None
-    return render(result["value"], chosen, flow=bool(result["from_ot"]))
+    chosen = result.get("format")
+    if result["bytes"] > LARGEST_YAML:
+        return render(result.get("value"), "json")
+    return render(result.get("value"), chosen if isinstance(chosen, str) else None, flow=bool(result.get("from_ot")))
 
 
 def _blocks(journal: Journal, value: str | None) -> tuple[str, ...]:
@@ -165,8 +176,22 @@ class _Host:
             raise BudgetExceeded(f"the run printed more than {self._max_output} bytes and was ended")
         self._journal.printed.append(text)
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether the run has done anything that anybody could have noticed."""
+        return bool(self._asked or self._journal.printed or self._journal.value)
+
+    def value(self, text: str) -> None:
+        """A piece of a value that is too large for one message, rendered already."""
+        self._journal.value_bytes += len(text.encode("utf-8", "surrogatepass"))
+        if self._journal.value_bytes > self._max_output:
+            raise BudgetExceeded(f"the value has more than {self._max_output} bytes; return a part of it")
+        self._journal.value.append(text)
+
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls
+        if len(name) > LONGEST_NAME:
+            return Result(ok=False, error=ToolNotFound(f"no tool has a name of {len(name)} characters"))
         if len(calls) >= self._max_calls:
             return Result(
                 ok=False,
