@@ -41,7 +41,7 @@ def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
     try:
         for inner in os.listdir(folder):  # noqa: PTH208 - see above
             if not _unlinked(inner, folder):
-                os.chmod(inner, 0o700, dir_fd=folder)  # noqa: PTH101 - a folder that may not be written may not move
+                os.chmod(inner, 0o700, dir_fd=folder)  # what may not be written may not be moved
                 os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
     finally:
         os.close(folder)

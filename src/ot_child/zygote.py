@@ -106,7 +106,9 @@ def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int,
 
 
 def ready(confinement: Confinement) -> str:
-    return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": {"layers": confinement.layers}})
+    """The first line of a cell, but for its process number."""
+    params = {"layers": confinement.layers, "pid": cell.OWN_PID}
+    return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": params})
 
 
 def _close_all_but(keep: tuple[int, ...]) -> None:

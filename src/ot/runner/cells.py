@@ -28,6 +28,8 @@ GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
 REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
 DISK_CHECK_SECONDS = 0.5
+THREAD_CHECK_SECONDS = 0.1
+MOST_THREADS = 1000
 BEGIN_SECONDS = 0.1  # for a run to have begun
 GONE_SECONDS = 1.0  # for what a cell sent before it went to be read
 START_SECONDS = 30
@@ -59,6 +61,7 @@ class Cell:
     ident: int
     ready: asyncio.Future[list[str]]
     gone: asyncio.Future[int | None]
+    pid: int = 0
     channel: Channel | None = None
     host: Host | None = None
     verdict: Exception | None = None  # why it was killed, where it was
@@ -77,6 +80,7 @@ class Cell:
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         if method == "ready" and not self.ready.done():
+            self.pid = int(params["pid"])
             self.ready.set_result(list(params["layers"]))
         elif self.host is not None:
             take = self.host.output if method == "output" else self.host.value
@@ -169,21 +173,33 @@ class Cells:
         loop = asyncio.get_running_loop()
         late = ToolTimeout(f"the run took longer than {seconds:g} s and was ended")
         cell.timers.append(loop.call_later(seconds + GRACE_SECONDS, self.kill, cell, late))
-        cell.timers.append(loop.call_later(DISK_CHECK_SECONDS, self._check_disk, cell))
+        for seconds_between, check in (
+            (THREAD_CHECK_SECONDS, self._check_threads),
+            (DISK_CHECK_SECONDS, self._check_disk),
+        ):
+            self._every(seconds_between, cell, check)
+
+    def _every(self, seconds: float, cell: Cell, check: Callable[[Cell], None]) -> None:
+        """What no limit of the kernel bounds is looked at from time to time, as long as the run lasts."""
+
+        def look() -> None:
+            if cell.ident in self._cells and not cell.gone.done():
+                check(cell)
+                self._every(seconds, cell, check)
+
+        cell.timers.append(asyncio.get_running_loop().call_later(seconds, look))
+
+    def _check_threads(self, cell: Cell) -> None:
+        if _threads_of(cell.pid) > MOST_THREADS:
+            self.kill(cell, ToolError(f"the run started more than {MOST_THREADS} threads and was ended"))
 
     def _check_disk(self, cell: Cell) -> None:
         async def check() -> None:
-            limit = self._limits.max_output_bytes
-            scratch = self._launcher.scratch(cell.ident)
+            limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
             if await anyio.to_thread.run_sync(larger_than, scratch, limit):
-                self.kill(
-                    cell,
-                    ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"),
-                )
+                self.kill(cell, ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"))
 
-        if cell.ident in self._cells and not cell.gone.done():
-            self._in_background(check())
-            cell.timers.append(asyncio.get_running_loop().call_later(DISK_CHECK_SECONDS, self._check_disk, cell))
+        self._in_background(check())
 
     def kill(self, cell: Cell, verdict: Exception) -> None:
         cell.verdict = cell.verdict or verdict
@@ -316,6 +332,15 @@ class Cells:
             "file_bytes": limits.max_output_bytes,
             "isolation": limits.isolation,
         }
+
+
+def _threads_of(process: int) -> int:
+    """How many threads a process has, where the system tells."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123 - it is short
+            return int(stat.read().rpartition(")")[2].split()[17])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _death(status: int | None) -> str:
