@@ -21,6 +21,7 @@ STRINGS_AND_COMMENTS = re.compile(
 )
 INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 INDENTATIONS_TRIED = 8
+IN_MODULES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
 Namespace = dict[str, Any]
 
 
@@ -139,6 +140,12 @@ class _InFunction(ast.NodeTransformer):
             return node
         bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
         return ast.copy_location(bare, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """At the top of a module, `locals()`, `vars()` and `dir()` are about its globals."""
+        if isinstance(node.func, ast.Name) and node.func.id in IN_MODULES and not (node.args or node.keywords):
+            return ast.copy_location(ast.parse(IN_MODULES[node.func.id], mode="eval").body, node)
+        return self.generic_visit(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
         """`from x import *` is carried out in the module's namespace."""

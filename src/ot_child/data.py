@@ -18,14 +18,29 @@ class NotData(ValueError):
 
 def encode(value: Any) -> str:
     """The value as one line of ASCII JSON. NaN and Infinity stay: the server knows what its formats make of them."""
+    plain = _Plain()
+    encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:
-        return _ENCODER.encode(value)
+        return encoder.encode(value)
     except TypeError:  # a key that JSON does not know, or an object whose own methods failed
-        return _ENCODER.encode(_with_text_keys(value))
+        return encoder.encode(_with_text_keys(value, plain))
     except RecursionError:
         raise NotData("the value is nested too deeply to be returned; return a part of it") from None
     except ValueError as error:
         raise NotData(_why(error)) from None
+
+
+class _Plain:
+    """Objects as data. What can be gone through only once is remembered, in case it has to be told again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        known = self._seen.get(id(value))
+        if known is None:
+            known = self._seen[id(value)] = value, _plain(value)
+        return known[1]
 
 
 def text(value: Any, indent: int | None = None) -> str:
@@ -109,19 +124,18 @@ _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
     (complex, str),
     (BaseException, _error),
 )
-_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
-def _with_text_keys(value: Any, depth: int = 0) -> Any:
+def _with_text_keys(value: Any, plain: _Plain, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise NotData("the value is nested too deeply to be returned; return a part of it")
     if isinstance(value, Mapping):
-        return {_key(key): _with_text_keys(item, depth + 1) for key, item in value.items()}
+        return {_key(key): _with_text_keys(item, plain, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_text_keys(item, depth + 1) for item in value]
+        return [_with_text_keys(item, plain, depth + 1) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return _with_text_keys(_plain(value), depth + 1)
+    return _with_text_keys(plain(value), plain, depth + 1)
 
 
 def _key(key: Any) -> Any:

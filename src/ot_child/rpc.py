@@ -62,7 +62,9 @@ class Peer:
 
     def receive(self) -> dict[str, Any]:
         """The next message from the other end."""
-        while (end := self._buffer.find(b"\n")) < 0:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
             chunk = os.read(self._reader, READ_SIZE)
             if not chunk:
                 raise ConnectionLost

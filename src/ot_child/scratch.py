@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 
@@ -48,13 +49,43 @@ def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
     os.rmdir(name, dir_fd=top)
 
 
-def larger_than(top: str, limit: int) -> bool:
-    """Whether the files in the folder take more than this; many small ones count as a page each."""
-    total, folders = 0, [top]
+def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
+    """Whether the files in the folder take more than this; many small ones count as a page each.
+
+    So do files that have no name any more and are held open by one of the processes named. A folder that cannot be
+    looked into (too deep, not readable) counts as too much: nobody makes such a one but to hide something in it.
+    """
+    total, folders = sum(map(_held_bytes, holders)), [top]
     while folders and total <= limit:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 4096)
+        try:
+            total += _bytes_in(folders.pop(), folders)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
     return total > limit
+
+
+def _bytes_in(folder: str, deeper: list[str]) -> int:
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                deeper.append(entry.path)
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                total += _taken(entry.stat(follow_symlinks=False))
+    return total
+
+
+def _taken(file: os.stat_result) -> int:
+    return max(file.st_blocks * 512, 4096)
+
+
+def _held_bytes(process: int) -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208 - see above
+            with contextlib.suppress(OSError):
+                file = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116 - see above
+                total += _taken(file) if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 else 0
+    return total

@@ -74,6 +74,11 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 # libc tries these first and falls back by itself when they do not exist.
 MISSING: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
 
+# Python goes on without a list of extended attributes, and libc without reserved space, where there is no such thing.
+UNSUPPORTED: dict[str, tuple[int | None, int | None]] = {
+    "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13), "fallocate": (285, 47),
+}
+
 CLONE, FCNTL, IOCTL, KILL, TGKILL = (56, 220), (72, 25), (16, 29), (62, 129), (234, 131)
 PIDFD_OPEN = (434, 434)
 FOR_THE_ZYGOTE: dict[str, tuple[int | None, int | None]] = {
@@ -102,6 +107,7 @@ REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
     ERRNO | errno.ENOSYS,
     ERRNO | errno.ENOTTY,
 )
+NOT_SUPPORTED = ERRNO | errno.EOPNOTSUPP
 NUMBER_OFFSET, ARCH_OFFSET = 0, 4
 X32_BIT = 0x40000000
 
@@ -122,7 +128,13 @@ def zygote_filter(machine: str) -> bytes | None:
         return None
     column = COLUMN[machine]
     parts = [_preamble(machine)]
-    tables = ((ALLOWED, ALLOW), (FOR_THE_ZYGOTE, ALLOW), (PRETENDED, ALLOW), (MISSING, NO_SUCH_CALL))
+    tables = (
+        (ALLOWED, ALLOW),
+        (FOR_THE_ZYGOTE, ALLOW),
+        (PRETENDED, ALLOW),
+        (MISSING, NO_SUCH_CALL),
+        (UNSUPPORTED, NOT_SUPPORTED),
+    )
     for table, verdict in tables:
         parts += [_verdict(numbers[column], verdict) for numbers in table.values()]
     parts += [

@@ -28,6 +28,7 @@ PACKET = 1 << 16
 READ_SIZE = 1 << 16
 STRAY_OUTPUT_KEPT = 2000
 STRAY_LINES_KEPT = 20
+REAP_SECONDS = 5
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
 OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
@@ -87,8 +88,9 @@ def _sweep(folder: str) -> None:
     """Take away what servers left that were killed together with everything that would have cleaned up after them."""
     for entry in os.scandir(folder):
         owner = SCRATCH_NAME.match(entry.name)
-        if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
-            remove(entry.path)
+        with contextlib.suppress(FileNotFoundError):  # another server was faster
+            if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
+                remove(entry.path)
 
 
 def _is_alive(process: int) -> bool:
@@ -272,7 +274,7 @@ class _SocketTransport(asyncio.WriteTransport):
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
     try:
-        process.wait(timeout=5)
+        process.wait(timeout=REAP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -309,6 +311,7 @@ class SpawnLauncher(_Base):
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._children: dict[int, asyncio.SubprocessTransport] = {}
+        self._all_gone: asyncio.Event | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.makedirs, self.scratch(ident), 0o700)
@@ -324,17 +327,19 @@ class SpawnLauncher(_Base):
                 self._children[ident].kill()
 
     def _exited(self, ident: int) -> None:
-        transport = self._children.pop(ident, None)
-        if transport is not None:
-            status = transport.get_returncode()
-            transport.close()
-            self._clean(ident)
-            self._on_gone(ident, status, "")
+        transport = self._children.pop(ident)
+        self._clean(ident)
+        self._on_gone(ident, transport.get_returncode(), "")
+        transport.close()
+        if not self._children and self._all_gone is not None:
+            self._all_gone.set()
 
     async def close(self) -> None:
-        for ident in list(self._children):
+        self._all_gone = asyncio.Event()
+        for ident in self._children:
             self.kill(ident)
-            self._exited(ident)
+        if self._children:
+            await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
         if self._cleaning:
             await asyncio.wait(self._cleaning)
         await self._forget_scratch()
