@@ -22,9 +22,7 @@ def test_every_id_is_listed_once() -> None:
 
 
 def test_every_id_is_three_parts_in_kebab_case() -> None:
-    assert not [
-        identity for identity in PROMISES if not re.fullmatch(rf"{WORDS}\.{WORDS}\.{WORDS}", identity)
-    ]
+    assert not [identity for identity in PROMISES if not re.fullmatch(rf"{WORDS}\.{WORDS}\.{WORDS}", identity)]
 
 
 def test_every_promise_has_a_title() -> None:

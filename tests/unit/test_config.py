@@ -140,9 +140,7 @@ def test_a_server_has_all_documented_keys(place: Place) -> None:
 
 
 def test_packs_take_their_own_keys_too(place: Place) -> None:
-    pack = place.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools[
-        "brave"
-    ]
+    pack = place.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools["brave"]
     assert (pack.timeout, pack.secrets, pack.permissions) == (5, ("KEY",), None)
     assert pack.options == {"safe": "off", "deep": {"a": [1]}}
 
@@ -275,9 +273,7 @@ def test_an_agent_defined_twice_is_an_error(place: Place) -> None:
 
 @pytest.mark.parametrize("words", ["[read, write]", "[':read', ':write']", "[:read, :write]"])
 def test_permissions_may_be_written_with_colons(place: Place, words: str) -> None:
-    agents = place.settings(
-        f"agents: {{a: {{permissions: {words}}}, b: {{budgets: {{permissions: {words}}}}}}}"
-    ).agents
+    agents = place.settings(f"agents: {{a: {{permissions: {words}}}, b: {{budgets: {{permissions: {words}}}}}}}").agents
     assert agents["a"].permissions == agents["b"].permissions == {Permission.READ, Permission.WRITE}
 
 
@@ -352,16 +348,12 @@ def test_references_are_filled_from_secrets_first(place: Place) -> None:
 
 def test_filled_values_are_not_filled_again(place: Place) -> None:
     place.write(place.user / "secrets.yaml", "TOKEN: '${PATH} $${'")
-    found = place.settings(
-        "projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e"
-    )
+    found = place.settings("projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e")
     assert found.projects == {"a": "${PATH} $${", "b": "x${NAME}$$", "c": "a$b", "d": "$${E}"}
 
 
 def test_filled_text_becomes_the_kind_asked_for(place: Place) -> None:
-    found = place.settings(
-        "execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3"
-    )
+    found = place.settings("execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3")
     assert (found.execution.timeout, found.execution.cells, found.stats.enabled) == (7, 3, False)
 
 
@@ -379,9 +371,7 @@ def test_text_for_models_receives_no_secret(place: Place) -> None:
 
 
 def test_missing_references_name_key_file_and_line(place: Place) -> None:
-    place.write(
-        place.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}"
-    )
+    place.write(place.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
     advice = "put it into secrets.yaml or the environment, or write"
     literal = "holds a ${ that starts no ${NAME}; write $${ for the two characters themselves"
     assert place.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
@@ -400,9 +390,7 @@ def test_secrets_that_others_can_read_are_refused(place: Place, mode: int) -> No
 
 
 def test_secrets_keep_every_character_as_written(place: Place) -> None:
-    place.write(
-        place.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'"
-    )
+    place.write(place.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'")
     assert place.load().secrets == {
         "PIN": "0123",
         "YES": "yes",
@@ -585,9 +573,7 @@ def test_two_agents_cannot_have_one_client(place: Place) -> None:
 
 
 def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
-    assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split(
-        "\n"
-    ) == [
+    assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
         "onetool.yaml:1: aliases.a-b is no name that code can use; take letters, digits and _",
         "onetool.yaml:1: aliases.class is no name that code can use; take letters, digits and _",
         "onetool.yaml:2: auth.tokens[0].agent must be one of the agents: default",

@@ -40,9 +40,7 @@ def test_a_project_folder_holds_data_once_trusted(home: Path, work: Path) -> Non
 def test_a_named_working_folder_replaces_the_current_one(home: Path, work: Path) -> None:
     (work / "sub" / ".onetool").mkdir(parents=True)
     named = [str(work / "sub"), "sub"]
-    assert {find_folders({"OT_CWD": name}, work, None, home).project for name in named} == {
-        work / "sub" / ".onetool"
-    }
+    assert {find_folders({"OT_CWD": name}, work, None, home).project for name in named} == {work / "sub" / ".onetool"}
 
 
 def test_the_working_folder_may_start_with_a_tilde(home: Path, work: Path) -> None:

@@ -85,9 +85,7 @@ def remove(name: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        write(
-            "onetool.yaml", CONFIG + "log_level: DEBUG\noutput: {preview_lines: 3}\nstats: {enabled: false}"
-        ),
+        write("onetool.yaml", CONFIG + "log_level: DEBUG\noutput: {preview_lines: 3}\nstats: {enabled: false}"),
         write(
             "onetool.yaml",
             CONFIG + "snippets: {s: {body: x}}\nprompts: {instructions: x}\ndocs_url: http://x",
@@ -102,9 +100,7 @@ def remove(name: str) -> Callable[[Path], object]:
         write("stats/today.json", "{}"),
     ],
 )
-def test_harmless_changes_do_not_ask_again(
-    project: Path, user: Path, change: Callable[[Path], object]
-) -> None:
+def test_harmless_changes_do_not_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
     trust(project, user)
     change(project)
     assert is_trusted(project, user, {})
@@ -128,9 +124,7 @@ def test_harmless_changes_do_not_ask_again(
         write("more/extra/extra_tools.py", ""),
     ],
 )
-def test_changes_that_grant_something_ask_again(
-    project: Path, user: Path, change: Callable[[Path], object]
-) -> None:
+def test_changes_that_grant_something_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
     trust(project, user)
     change(project)
     verdict = judge(project, user, {})
@@ -194,8 +188,7 @@ def test_processes_at_once_lose_no_entry(user: Path, tmp_path: Path) -> None:
         "for n in range(20): trust(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}', Path(sys.argv[3]))"
     )
     runs = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(number), str(user)])
-        for number in range(3)
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(number), str(user)]) for number in range(3)
     ]
     assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
     assert len(json.loads((user / "trust.json").read_text())) == 60

@@ -118,9 +118,7 @@ def test_an_alias_has_the_line_of_its_key() -> None:
 
 
 def test_text_without_values_holds_nothing() -> None:
-    assert [yaml12.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [
-        None
-    ] * 3
+    assert [yaml12.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [None] * 3
 
 
 def test_a_byte_order_mark_changes_nothing() -> None:

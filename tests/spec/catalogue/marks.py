@@ -21,9 +21,7 @@ class Claim:
 
 def claims_under(folder: Path) -> list[Claim]:
     files = sorted(folder.rglob("test_*.py"))
-    return [
-        claim for file in files for claim in claims_of(file.read_text("utf-8"), str(file.relative_to(folder)))
-    ]
+    return [claim for file in files for claim in claims_of(file.read_text("utf-8"), str(file.relative_to(folder)))]
 
 
 def claims_of(source: str, name: str) -> Iterator[Claim]:
@@ -41,14 +39,10 @@ def _is_mark(node: ast.expr) -> bool:
 def _ids(mark: ast.Call, name: str) -> list[str]:
     ids = [arg.value for arg in mark.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     if not ids or len(ids) != len(mark.args) + len(mark.keywords):
-        raise ValueError(
-            f'{name}:{mark.lineno}: write the ids as plain strings: pytest.mark.spec("a.b.c", "a.b.d")'
-        )
+        raise ValueError(f'{name}:{mark.lineno}: write the ids as plain strings: pytest.mark.spec("a.b.c", "a.b.d")')
     return ids
 
 
 def _refuse_marks(node: Definition, name: str) -> None:
     if any(_is_mark(decorator) for decorator in node.decorator_list):
-        raise ValueError(
-            f"{name}:{node.lineno}: {node.name} carries a spec mark, but pytest does not collect it"
-        )
+        raise ValueError(f"{name}:{node.lineno}: {node.name} carries a spec mark, but pytest does not collect it")
