@@ -1,0 +1,85 @@
+"""A tool call from inside a cell against a bare JSON line over pipes: both ask an asyncio parent, this process.
+
+Both ends time themselves, one call after the other, and tell the median.
+"""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from functools import partial
+
+from benchmarks.lib import SERVERS, Row, WrongAnswer, interleave_async
+
+from ot.app import OneTool
+from ot.tool import tool
+
+CALLS = 300
+CODE = """
+import time
+def timed():
+    started = time.perf_counter()
+    bench.{name}()
+    return time.perf_counter() - started
+sorted(timed() for _ in range({calls}))[{calls} // 2]
+"""
+
+
+def measure(rounds: int) -> list[Row]:
+    samples = asyncio.run(measured(rounds))
+    return [
+        Row("call of an async tool from a cell", samples["async"], samples["line"], "us", target=2),
+        Row("call of a sync tool from a cell (a thread more)", samples["sync"], samples["line"], "us"),
+    ]
+
+
+async def measured(rounds: int) -> dict[str, list[float]]:
+    child = await asyncio.create_subprocess_exec(sys.executable, SERVERS / "json_lines.py", stdin=PIPE, stdout=PIPE)
+    async with OneTool() as app:
+        app.bus.register_tool(at_once)
+        app.bus.register_tool(in_a_thread)
+        contestants = {
+            "async": partial(from_a_cell, app, "at_once"),
+            "sync": partial(from_a_cell, app, "in_a_thread"),
+            "line": partial(over_pipes, child),
+        }
+        samples = await interleave_async(rounds, contestants)
+    await end(child)
+    return samples
+
+
+@tool("bench.at_once")
+async def at_once() -> None:
+    """Nothing, on the loop."""
+
+
+@tool("bench.in_a_thread")
+def in_a_thread() -> None:
+    """Nothing, in a thread."""
+
+
+async def from_a_cell(app: OneTool, name: str) -> float:
+    answer = await app.run(CODE.format(name=name, calls=CALLS))
+    if answer.is_error:
+        raise WrongAnswer(answer.text)
+    return float(answer.text) * 1e6
+
+
+async def over_pipes(child: Process) -> float:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    await send(child.stdin, {"calls": CALLS})
+    while "median" not in (message := json.loads(await child.stdout.readline())):
+        await send(child.stdin, {"jsonrpc": "2.0", "id": message["id"], "result": None})
+    return float(message["median"]) * 1e6
+
+
+async def send(writer: asyncio.StreamWriter, message: dict[str, object]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    await writer.drain()
+
+
+async def end(child: Process) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    await child.wait()

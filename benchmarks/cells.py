@@ -1,0 +1,150 @@
+"""What a cell costs, without a server around it, against starting a bare Python process."""
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.lib import PATIENCE_SECONDS, Row, WrongAnswer, interleave_async
+
+from ot.errors import ToolError
+from ot.runner.cells import Limits
+from ot.runner.channel import Channel
+from ot.runner.launch import Launcher, launcher_for
+from ot.tool import Result
+
+CELLS = 10
+PROCESSES = 3
+PAUSE_SECONDS = 0.01
+LIMITS = Limits()
+OPTIONS = {
+    "memory_bytes": LIMITS.memory_mb << 20,
+    "file_bytes": LIMITS.max_output_bytes,
+    "isolation": LIMITS.isolation,
+}
+RUN: dict[str, Any] = {
+    "code": "1+1",
+    "names": {"packs": {}, "tools": {}},
+    "format": None,
+    "timeout": LIMITS.timeout,
+    "max_output": LIMITS.max_output_bytes,
+}
+
+
+def measure(rounds: int) -> list[Row]:
+    samples = asyncio.run(measured(rounds))
+    against = samples["python"]
+    return [
+        Row("cell: fork to ready, against starting python -I -S", samples["ready"], against),
+        Row("cell: run to answer where one waits", samples["waiting"], against),
+        Row("cell: run to answer where none waits (fork, ready, run)", samples["fresh"], against),
+        Row("cell: the very first (zygote start, fork, ready, run)", samples["first"], against),
+    ]
+
+
+async def measured(rounds: int) -> dict[str, list[float]]:
+    nursery = Nursery()
+    contestants: Mapping[str, Callable[[], Awaitable[float]]] = {
+        "ready": partial(median_of, CELLS, partial(ready, nursery)),
+        "waiting": partial(median_of, CELLS, partial(waiting, nursery)),
+        "fresh": partial(median_of, CELLS, partial(fresh, nursery)),
+        "first": partial(median_of, 1, first),
+        "python": partial(median_of, PROCESSES, bare_python),
+    }
+    samples = await interleave_async(rounds, contestants)
+    await nursery.close()
+    return samples
+
+
+class Nursery:
+    """Cells without a pool: each is started when it is asked for."""
+
+    def __init__(self) -> None:
+        self._launcher: Launcher = launcher_for(sys.platform)(OPTIONS, self._on_gone, lambda _text: None)
+        self._gone: dict[int, asyncio.Future[None]] = {}
+
+    async def start(self) -> tuple[int, Channel]:
+        """A cell that has said that it is ready."""
+        ident = len(self._gone) + 1
+        loop = asyncio.get_running_loop()
+        said: asyncio.Future[None] = loop.create_future()
+        self._gone[ident] = loop.create_future()
+        channel = Channel(LIMITS.max_output_bytes, refuse, lambda _method, _params: said.set_result(None))
+        await self._launcher.start(ident, channel)
+        await asyncio.wait_for(said, PATIENCE_SECONDS)
+        return ident, channel
+
+    async def end(self, ident: int, channel: Channel) -> None:
+        """Wait until it is gone, so that its end disturbs nobody."""
+        channel.close()
+        self._launcher.kill(ident)
+        await asyncio.wait_for(self._gone[ident], PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        await self._launcher.close()
+
+    def _on_gone(self, ident: int, *_how: object) -> None:
+        if not self._gone[ident].done():
+            self._gone[ident].set_result(None)
+
+
+async def refuse(method: str, _params: dict[str, Any]) -> Result:
+    return Result(ok=False, error=ToolError(f"nobody is here to answer {method}"))
+
+
+async def ready(nursery: Nursery) -> float:
+    started = time.perf_counter()
+    cell = await nursery.start()
+    seconds = time.perf_counter() - started
+    await nursery.end(*cell)
+    return seconds
+
+
+async def waiting(nursery: Nursery) -> float:
+    ident, channel = await nursery.start()
+    await asyncio.sleep(PAUSE_SECONDS)
+    started = time.perf_counter()
+    await run(channel)
+    seconds = time.perf_counter() - started
+    await nursery.end(ident, channel)
+    return seconds
+
+
+async def fresh(nursery: Nursery) -> float:
+    started = time.perf_counter()
+    ident, channel = await nursery.start()
+    await run(channel)
+    seconds = time.perf_counter() - started
+    await nursery.end(ident, channel)
+    return seconds
+
+
+async def first() -> float:
+    nursery = Nursery()
+    seconds = await fresh(nursery)
+    await nursery.close()
+    return seconds
+
+
+async def run(channel: Channel) -> None:
+    answer = await channel.request("run", RUN)
+    if answer["value"] != 2:
+        raise WrongAnswer(str(answer))
+
+
+async def bare_python() -> float:
+    started = time.perf_counter()
+    start_python()
+    return time.perf_counter() - started
+
+
+def start_python() -> None:
+    subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
+
+
+async def median_of(times: int, once: Callable[[], Awaitable[float]]) -> float:
+    return statistics.median([await once() for _ in range(times)]) * 1e3
