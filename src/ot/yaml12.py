@@ -98,9 +98,9 @@ def _bytes_of(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise
-    except NotADirectoryError as error:  # nothing can be there
-        raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
     except OSError as error:
+        if isinstance(error, NotADirectoryError) and not path.parent.exists():  # nothing can be there
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
         reason = "is a folder, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise ConfigError(f"{path}: {reason}") from None
 

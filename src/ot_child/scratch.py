@@ -6,16 +6,30 @@ import stat
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+ATTEMPTS = 50
+
 
 def remove(top: str) -> None:
     """Take the folder away with all that is in it. What cannot be removed is left; nothing is raised."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    for _ in range(ATTEMPTS):  # somebody else may be removing it too, or still writing into it
         try:
-            _empty(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rmdir(top)  # noqa: PTH106 - this module must not load pathlib
+            _remove(top)
+        except FileNotFoundError:
+            if not os.path.lexists(top):
+                return
+        except OSError:
+            continue
+        else:
+            return
+
+
+def _remove(top: str) -> None:
+    descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _empty(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rmdir(top)  # noqa: PTH106 - this module must not load pathlib
 
 
 def _empty(top: int) -> None:
@@ -24,8 +38,9 @@ def _empty(top: int) -> None:
     fresh = (f".{mark}-{number}" for number in count())
     while names := os.listdir(top):
         for name in names:
-            if not _unlinked(name, top):
-                _flatten(name, top, fresh)
+            with contextlib.suppress(FileNotFoundError):  # somebody else is cleaning up too
+                if not _unlinked(name, top):
+                    _flatten(name, top, fresh)
 
 
 def _unlinked(name: str, folder: int) -> bool:
@@ -41,12 +56,17 @@ def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
         for inner in os.listdir(folder):  # noqa: PTH208 - see above
-            if not _unlinked(inner, folder):
-                os.chmod(inner, 0o700, dir_fd=folder)  # what may not be written may not be moved
-                os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
+            with contextlib.suppress(FileNotFoundError):
+                _move_up(inner, folder, next(fresh), top)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=top)
+
+
+def _move_up(name: str, folder: int, new_name: str, top: int) -> None:
+    if not _unlinked(name, folder):
+        os.chmod(name, 0o700, dir_fd=folder)  # what may not be written may not be moved
+        os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:

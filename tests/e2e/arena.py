@@ -33,6 +33,7 @@ OTHER_SECRET = "a-secret-of-the-configuration"
 PROBE = '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not None]'
 PROBE_ANSWER = '["alive",3,"[1]",true]'
 HUNG_SECONDS = 5.0  # beyond its timeout
+MEMORY = ("VmRSS", "VmHWM")
 AT_ONCE = {"brief": 8, "patient": 4}
 
 
@@ -104,7 +105,10 @@ class Arena:
             order = json.loads(line)
             task = asyncio.create_task(self._carry_out(order, commands[order["do"]]))
             self._under_way[order["id"]] = task
-            task.add_done_callback(lambda _, ident=order["id"]: self._under_way.pop(ident))
+            task.add_done_callback(functools.partial(self._forget, order["id"]))
+
+    def _forget(self, ident: str, _task: asyncio.Task[None]) -> None:
+        del self._under_way[ident]
 
     async def _carry_out(
         self, order: dict[str, Any], command: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
@@ -143,12 +147,13 @@ class Arena:
         return {**answer, "probe": "\n".join(probe.get("blocks", [])) or probe["raised"]}
 
     async def _facts(self, _order: dict[str, Any]) -> dict[str, Any]:
-        status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        memory = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        memory = _memory()
         return {
             "hits": self._listeners.hits,
+            "echoed": len(demo_pack.ECHOED),
             "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process alone
-            "memory_kb": memory,
+            "memory_kb": memory["VmRSS"],
+            "peak_kb": memory["VmHWM"],
             "complaints": self._complaints,
         }
 
@@ -159,6 +164,12 @@ class Arena:
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def _memory() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    facts = dict(line.split(":", 1) for line in lines)
+    return {name: int(facts[name].split()[0]) for name in MEMORY}
 
 
 def main(setup: dict[str, Any]) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 API_KEY = "SENTINEL-ESCAPED"
+ECHOED: list[None] = []
 
 
 def echo(text: str = "") -> str:
     """Give back the text."""
+    ECHOED.append(None)
     return text
 
 

@@ -6,6 +6,8 @@ all; where `proven` is set, it is made once more without isolation, and has to s
 words in @…@ are replaced by those of the arena.
 """
 
+# ruff: noqa: E501 - an attempt that fits a line is read as one
+
 import textwrap
 from dataclasses import dataclass
 
@@ -102,15 +104,15 @@ FILES = [
         return os.stat(SECRET).st_mode & 0o7777 == 0o4777
         """, proven=True),
     _blocked("file", "a new mode through fchmodat2", NOTHING, """
-        call(452, -100, SECRET.encode(), 0o2777, 0)
-        return os.stat(SECRET).st_mode & 0o7777 == 0o2777
+        call(452, -100, b'/tmp/sentinel_inherited', 0o2777, 0)
+        return os.stat('/tmp/sentinel_inherited').st_mode & 0o7777 == 0o2777
         """, proven=True),
     _blocked("file", "a new owner for a file outside", EPERM, "os.chown(SECRET, -1, -1); return True", proven=True),
     _blocked("file", "new times for a file outside", NOTHING, """
         os.utime(SECRET, (5, 5))
         return os.stat(SECRET).st_mtime == 5
         """, proven=True),
-    _blocked("file", "an extended attribute set outside", EPERM, """
+    _blocked("file", "an extended attribute set outside", "[Errno", """
         os.setxattr(SECRET, 'user.mark', b'here')
         return True
         """),
@@ -427,14 +429,14 @@ KERNEL = [
         harmless = [n for n in range(175, 470) if n not in SKIPPED]
         let_through = []
         for number in harmless:
-            if libc.syscall(ctypes.c_long(number), -1, -1, -1, -1, -1, -1) >= 0 or ctypes.get_errno() not in (1, 38):
+            if libc.syscall(ctypes.c_long(number), -1, -1, -1, -1, -1, -1) >= 0 or ctypes.get_errno() not in (1, 38, 95):
                 let_through.append((number, ctypes.get_errno()))
         if not let_through:
             raise OSError('none was let through')
         return let_through
         """.replace("SKIPPED", str(sorted({
             # what the filter of x86_64 lets a cell ask; anything new here must be thought about
-            *(186, 187, 201, 202, 204, 213, 217, 218, 219, 221, 228, 229, 230, 231, 232, 233, 234, 235, 247, 257),
+            *(186, 187, 194, 195, 196, 201, 202, 204, 213, 217, 218, 219, 221, 228, 229, 230, 231, 232, 233, 234, 235, 247, 257),
             *(258, 261, 262, 263, 264, 267, 268, 269, 270, 271, 273, 274, 280, 281, 283, 284, 285, 286, 287, 290, 291),
             *(292, 293, 295, 296, 302, 309, 316, 318, 324, 326, 327, 328, 332, 334, 436, 439, 441, 444, 445, 446),
             *(449, 452),
@@ -455,7 +457,7 @@ def run(code):
 
 def _machine_code(what: str, must: str, code: str, says: str, *, proven: bool = False) -> Attempt:
     body = f"{MACHINE_CODE}\nresult = run(bytes.fromhex('{code}'))\n"
-    ending = "f'{\"SENTINEL\" + \"-ESCAPED\" if result >= 0 else \"refused\"}: {result}'\n"
+    ending = 'f\'{"SENTINEL" + "-ESCAPED" if result >= 0 else "refused"}: {result}\'\n'
     return Attempt("", "machine-code", what, body + ending, must, says, proven, "x86_64")
 
 
@@ -484,7 +486,8 @@ SHELLCODE = [
 
 LINE = """
 import json, os, socket, time
-own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
+ends = [n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}')]
+heard, own = ends[0], ends[-1]  # one socket, or two pipes where cells are spawned
 def send(message):
     line = message if isinstance(message, bytes) else json.dumps(message).encode()
     left = memoryview(line + b'\\n')
@@ -493,7 +496,7 @@ def send(message):
 def said():
     data = b''
     while not data.endswith(b'\\n'):
-        data += os.read(own, 65536)
+        data += os.read(heard, 65536)
     return data[:500].decode()
 """
 
@@ -504,41 +507,64 @@ def _forged(what: str, body: str, says: str = "", must: str = "contain") -> Atte
 
 NO_MESSAGE = "no message"
 FORGERIES = [
-    _forged("an answer with neither result nor error", "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "without an answer"),
-    _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "without an answer"),
-    _forged("an answer that lacks its parts", "send({'id': 1, 'result': {}}); time.sleep(1); 'on'", "without an answer"),
-    _forged("an answer that is a list", "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'", "without an answer"),
-    _forged("a format that is no text", """
+    _forged(
+        "an answer with neither result nor error", "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'", NO_MESSAGE
+    ),
+    _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "no answer"),
+    _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "no answer"),
+    _forged("an answer that lacks its parts", "send({'id': 1, 'result': {}}); time.sleep(1); 'on'"),
+    _forged("an answer that is a list", "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'", "no answer"),
+    _forged(
+        "a format that is no text",
+        """
         send({'id': 1, 'result': {'value': [1], 'has_value': True, 'format': {'a': 1}, 'from_ot': []}})
         time.sleep(1)
-        """),
+        """,
+    ),
     _forged("an error without data", "send({'id': 1, 'error': {'code': 1}}); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("an error that is a number", "send({'id': 1, 'error': 5}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an error whose data is a number", "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an error whose data is a list", "send({'id': 1, 'error': {'data': []}}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an error whose class is a mapping", """
+    _forged(
+        "an error whose data is a number", "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'", NO_MESSAGE
+    ),
+    _forged("an error whose data is a list", "send({'id': 1, 'error': {'data': []}}); time.sleep(1); 'on'"),
+    _forged(
+        "an error whose class is a mapping",
+        """
         send({'id': 1, 'error': {'data': {'class': {}, 'message': [], 'line': {}, 'type': []}}})
         time.sleep(1)
-        """),
-    _forged("an error whose line is a text", """
+        """,
+    ),
+    _forged(
+        "an error whose line is a text",
+        """
         send({'id': 1, 'error': {'data': {'class': 'NameError', 'message': 'm', 'line': 'x', 'name': 5, 'source': 7}}})
         time.sleep(1)
-        """),
-    _forged("an error with fields of every name", """
+        """,
+    ),
+    _forged(
+        "an error with fields of every name",
+        """
         names = ['self', 'message', 'type', 'class', 'fields', '__class__', 'args', 'with_traceback']
         send({'id': 1, 'error': {'data': {**dict.fromkeys(names, 'x'), 'class': 'ToolError'}}})
         time.sleep(1)
-        """),
-    _forged("an answer to a question that nobody asked", "send({'id': 2, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an answer with an id that is a fraction", "send({'id': 1.5, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
+        """,
+    ),
+    _forged(
+        "an answer to a question that nobody asked", "send({'id': 2, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE
+    ),
+    _forged(
+        "an answer with an id that is a fraction", "send({'id': 1.5, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE
+    ),
     _forged("an answer with an id that is a mapping", "send({'id': {}, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("an answer with no id", "send({'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("an answer with an id of null", "send({'id': None, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("two answers", """
+    _forged(
+        "two answers",
+        """
         good = {'value': 'first', 'has_value': True, 'format': None, 'from_ot': False}
         send({'id': 1, 'result': good}); send({'id': 1, 'result': {**good, 'value': 'second'}})
-        """, "first"),
+        """,
+    ),
     _forged("a message that is a list", "send([{'id': 1, 'result': 5}]); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("a message that is a text", "send('method'); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("a message that is a number", "send(5); time.sleep(1); 'on'", NO_MESSAGE),
@@ -547,14 +573,19 @@ FORGERIES = [
     _forged("NUL bytes", "send(bytes(1000)); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("nesting beyond all measure", "send(b'[' * 1000000); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("numbers that are none", """
+    _forged(
+        "numbers that are none",
+        """
         send(b'{"id": 1, "result": {"value": [NaN, Infinity, -Infinity, 1e999], "has_value": true, '
              b'"format": "json", "from_ot": false}}')
         time.sleep(1)
-        """, "[null,null,null,null]"),
+        """,
+    ),
     _forged("a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); said()", "cannot ask"),
-    _forged("a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "cannot ask"),
-    _forged("a notice that does not exist", "send({'method': 'gone', 'params': {'id': 1}}); 'on'", "on"),
+    _forged(
+        "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "cannot ask"
+    ),
+    _forged("a notice that does not exist", "send({'method': 'gone', 'params': {'id': 1}}); 'on'"),
     _forged("a question without params", "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'", NO_MESSAGE),
     *(
         _forged(f"a call with {what}", f"send({{'id': 7, 'method': {method!r}, 'params': {params}}}); said()", says)
@@ -570,10 +601,25 @@ FORGERIES = [
             ("a name that is a number", "call", "{'name': 5, 'args': [], 'kwargs': {}}", ""),
             ("a name that is a mapping", "call", "{'name': {'a': 1}, 'args': [], 'kwargs': {}}", ""),
             ("a name of the bus itself", "call", "{'name': '__class__', 'args': [], 'kwargs': {}}", "ToolNotFound"),
-            ("an argument named self", "call", "{'name': 'demo.echo', 'args': [], 'kwargs': {'self': 1}}", "ArgumentError"),
-            ("an argument for the context", "call", "{'name': 'ot.health', 'args': [], 'kwargs': {'context': {}}}", "ArgumentError"),
+            (
+                "an argument named self",
+                "call",
+                "{'name': 'demo.echo', 'args': [], 'kwargs': {'self': 1}}",
+                "ArgumentError",
+            ),
+            (
+                "an argument for the context",
+                "call",
+                "{'name': 'ot.health', 'args': [], 'kwargs': {'context': {}}}",
+                "ArgumentError",
+            ),
             ("a lone surrogate for a name", "call", "{'name': chr(0xd800), 'args': [], 'kwargs': {}}", "ToolNotFound"),
-            ("a lone surrogate for text", "call", "{'name': 'demo.echo', 'args': [chr(0xd800)], 'kwargs': {}}", "ud800"),
+            (
+                "a lone surrogate for text",
+                "call",
+                "{'name': 'demo.echo', 'args': [chr(0xd800)], 'kwargs': {}}",
+                "ud800",
+            ),
             ("a NUL for a name", "call", "{'name': chr(0), 'args': [], 'kwargs': {}}", "ToolNotFound"),
             ("a search for a number", "find", "{'name': 5}", "ToolNotFound"),
             ("a search for nothing", "find", "{}", ""),
@@ -581,158 +627,305 @@ FORGERIES = [
         )
     ),
     *(
-        _forged(f"a call whose id is {what}", f"""
+        _forged(
+            f"a call whose id is {what}",
+            f"""
             send({{'id': {ident}, 'method': 'call', 'params': {{'name': 'demo.echo', 'args': ['hi'], 'kwargs': {{}}}}}})
             said()
-            """, "hi")
+            """,
+            "hi",
+        )
         for what, ident in (("a text", "'x'"), ("a fraction", "0.5"), ("null", "None"), ("a mapping", "{'a': [1]}"))
     ),
-    _forged("two calls with one id", """
+    _forged(
+        "two calls with one id",
+        """
         for text in ('one', 'two'):
             send({'id': 9, 'method': 'call', 'params': {'name': 'demo.echo', 'args': [text], 'kwargs': {}}})
         said()
-        """, "jsonrpc"),
-    _forged("a notice that is a tool call", """
+        """,
+    ),
+    _forged(
+        "a notice that is a tool call",
+        """
         send({'method': 'call', 'params': {'name': 'demo.echo', 'args': [], 'kwargs': {}}}); 'on'
-        """, "on"),
-    _forged("readiness announced again, with other layers", """
+        """,
+    ),
+    _forged(
+        "readiness announced again, with other layers",
+        """
         send({'method': 'ready', 'params': {'layers': []}})
-        ot.health()['isolation']['sandbox']
-        """, "landlock+seccomp"),
+        'on'
+        """,
+    ),
     _forged("readiness without layers", "send({'method': 'ready', 'params': {}}); 'on'"),
-    _forged("output that is no text", """
+    _forged(
+        "output that is no text",
+        """
         for text in (None, 5, [], {}, True):
             send({'method': 'output', 'params': {'text': text}})
         'on'
-        """, "on"),
+        """,
+        "on",
+    ),
     _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("half a line, and the end", "os.write(own, b'{\"id\": 1, \"resu'); os._exit(0)", "without an answer"),
+    _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without an answer"),
     _forged("half a line, and the true answer after it", "os.write(own, b'{\"id\": 1, \"resu'); 'on'", NO_MESSAGE),
-    _forged("its own line closed on one side", """
+    _forged(
+        "its own line closed on one side",
+        """
         socket.socket(fileno=os.dup(own)).shutdown(socket.SHUT_WR)
         time.sleep(1)
-        """, "without an answer"),
-    _forged("descriptors sent along", """
+        """,
+        "without an answer",
+    ),
+    _forged(
+        "descriptors sent along",
+        """
         import array
         line = socket.socket(fileno=os.dup(own))
         notice = json.dumps({'method': 'output', 'params': {'text': '.'}}).encode() + bytes([10])
+        rights = array.array('i', [os.open('/dev/null', os.O_RDONLY)] * 3)
         for _ in range(200):
-            rights = array.array('i', [os.open('/dev/null', os.O_RDONLY)] * 50)
-            line.sendmsg([notice], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            os.close(rights[0])
+            try: line.sendmsg([notice], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            except OSError: time.sleep(0.01)  # too many on their way
         'on'
-        """, "on"),
-    _forged("a secret error message for the reader", """
+        """,
+        "on",
+    ),
+    _forged(
+        "a secret error message for the reader",
+        """
         send({'id': 1, 'error': {'data': {'class': 'X' * 3000000, 'message': 'Y' * 3000000, 'source': 'Z' * 3000000,
                                           'line': 1, 'type': 'timeout'}}})
         time.sleep(1)
-        """),
-    _forged("its own line to the server taken over by a file", """
+        """,
+    ),
+    _forged(
+        "its own line to the server taken over by a file",
+        """
         os.dup2(os.open('/dev/null', os.O_RDWR), own)
         'on'
-        """, "without an answer"),
-    _forged("its own line to the server taken over by a pair", """
+        """,
+        "without an answer",
+    ),
+    _forged(
+        "its own line to the server taken over by a pair",
+        """
         ours, theirs = socket.socketpair()
         os.dup2(ours.fileno(), own)
         'on'
-        """, "without an answer"),
+        """,
+        "without an answer",
+    ),
 ]
 
 # --- more than its share ---------------------------------------------------------------------------------------------
 
 FLOODS = [
-    _other("limit", "flood", "printing without end", "while True: print('x' * 1000)", "more than"),
-    _other("limit", "flood", "printing without end from threads", """
+    _other("limit", "flood", "printing without end", "while True: print('x' * 1000)", "more than", brief=False),
+    _other(
+        "limit",
+        "flood",
+        "printing without end from threads",
+        """
         import threading
         def talk():
             while True: print('y' * 1000)
-        for _ in range(8): threading.Thread(target=talk).start()
-        """, "more than"),
+        threads = [threading.Thread(target=talk) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        "more than",
+        brief=False,
+    ),
     _other("limit", "flood", "single letters without end", "while True: print('z', end='', flush=True)"),
-    _other("limit", "flood", "descriptor 1 without end", "import os\nwhile True: os.write(1, b'x' * 60000)", "longer than"),
-    _other("limit", "flood", "descriptor 2 without end", "import os\nwhile True: os.write(2, b'x' * 60000)", "longer than"),
-    _forged("a line without end", "while True: os.write(own, b'x' * 65536)", "in one message", "limit"),
-    _forged("empty notices without end", """
+    _other(
+        "limit", "flood", "descriptor 1 without end", "import os\nwhile True: os.write(1, b'x' * 60000)", "longer than"
+    ),
+    _other(
+        "limit", "flood", "descriptor 2 without end", "import os\nwhile True: os.write(2, b'x' * 60000)", "longer than"
+    ),
+    _forged("a line without end", "while True: os.write(own, b'x' * 65536)", "", "limit"),
+    _forged(
+        "empty notices without end",
+        """
         notice = json.dumps({'method': 'output', 'params': {'text': ''}}).encode() + b'\\n'
         while True: os.write(own, notice * 1000)
-        """, "longer than", "limit"),
-    _forged("questions without end, whose answers nobody reads", """
+        """,
+        "",
+        "limit",
+    ),
+    _forged(
+        "questions without end, whose answers nobody reads",
+        """
         question = json.dumps({'id': 1, 'method': 'list', 'params': {'pack': 'demo'}}).encode() + b'\\n'
         while True: os.write(own, question * 100)
-        """, "", "limit"),
-    _forged("large calls without end, whose answers nobody reads", """
+        """,
+        "",
+        "limit",
+    ),
+    _forged(
+        "large calls without end, whose answers nobody reads",
+        """
         call = {'id': 1, 'method': 'call', 'params': {'name': 'demo.echo', 'args': ['x' * 1000000], 'kwargs': {}}}
         line = json.dumps(call).encode()
         while True: send(line)
-        """, "", "limit"),
-    _forged("calls with names of a megabyte", """
+        """,
+        "",
+        "limit",
+    ),
+    _forged(
+        "calls with names of a megabyte",
+        """
         for _ in range(100):
             send({'id': 1, 'method': 'call', 'params': {'name': 'x' * 1000000, 'args': [], 'kwargs': {}}})
         'on'
-        """, "", "limit"),
-    _other("limit", "flood", "calls without end", "while True: demo.echo('x')", "tool calls"),
-    _other("limit", "flood", "calls in threads without end", """
+        """,
+        "",
+        "limit",
+    ),
+    _other("limit", "flood", "calls without end", "while True: demo.echo('x')", "tool calls", brief=False),
+    _other(
+        "limit",
+        "flood",
+        "calls in threads without end",
+        """
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(demo.echo, ['x'] * 2000))
-        """, "tool calls"),
+        """,
+        "tool calls",
+        brief=False,
+    ),
 ]
 
 TIME = [
-    _other("limit", "time", "no alarm and no end", """
+    _other(
+        "limit",
+        "time",
+        "no alarm and no end",
+        """
         import signal
         signal.setitimer(signal.ITIMER_REAL, 0)
         while True: pass
-        """, "longer than 2 s"),
-    _other("limit", "time", "an alarm that is ignored", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "an alarm that is ignored",
+        """
         import signal
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         while True: pass
-        """, "longer than 2 s"),
-    _other("limit", "time", "every signal ignored or blocked", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "every signal ignored or blocked",
+        """
         import signal
         for number in range(1, 65):
             try: signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError): pass
         signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
         while True: pass
-        """, "longer than 2 s"),
-    _other("limit", "time", "every exception caught", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "every exception caught",
+        """
         while True:
             try:
                 while True: pass
             except BaseException: pass
-        """, "longer than 2 s"),
-    _other("limit", "time", "stopped by itself", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", "longer than 2 s"),
-    _other("limit", "time", "sleeping for ever", "import time\ntime.sleep(10 ** 6)", "longer than 2 s"),
-    _other("limit", "time", "a lock that never opens", "import threading\nthreading.Semaphore(0).acquire()", "longer than 2 s"),
-    _other("limit", "time", "a pattern that explodes", "import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "longer than 2 s"),
-    _other("limit", "time", "one long call into C", "sum(range(10 ** 12))", "longer than 2 s"),
-    _other("limit", "time", "one long hash that holds no lock", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "stopped by itself",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "longer than",
+    ),
+    _other("limit", "time", "sleeping for ever", "import time\ntime.sleep(10 ** 6)", "longer than"),
+    _other(
+        "limit",
+        "time",
+        "a lock that never opens",
+        "import threading\nthreading.Semaphore(0).acquire()",
+        "longer than",
+    ),
+    _other("limit", "time", "a pattern that explodes", "import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "longer than"),
+    _other("limit", "time", "one long call into C", "sum(range(10 ** 12))", "longer than"),
+    _other(
+        "limit",
+        "time",
+        "one long hash that holds no lock",
+        """
         import hashlib
         hashlib.pbkdf2_hmac('sha256', b'x', b'y', 10 ** 9)
-        """, "longer than 2 s"),
-    _other("limit", "time", "a value that never ends", "import itertools\n(n for n in itertools.count() if n < 0)", "longer than 2 s"),
-    _other("limit", "time", "a text form that never ends", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "a value that never ends",
+        "import itertools\n(n for n in itertools.count() if n < 0)",
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "a text form that never ends",
+        """
         class Endless:
             def __str__(self):
                 while True: pass
         Endless()
-        """, "longer than 2 s"),
-    _other("limit", "time", "an answer that waits for itself", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "an answer that waits for itself",
+        """
         import asyncio
         async def main():
             await asyncio.gather(*(asyncio.Event().wait() for _ in range(100)))
         await main()
-        """, "longer than 2 s"),
-    _other("limit", "time", "a thread that outlives its main", """
+        """,
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "time",
+        "a thread that outlives its main",
+        """
         import threading
         def loop():
             while True: pass
         for _ in range(4): threading.Thread(target=loop).start()
         'left'
-        """, "left"),
-    _other("limit", "time", "an ending that never ends", """
+        """,
+        "left",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "time",
+        "an ending that never ends",
+        """
         import atexit, weakref
         atexit.register(lambda: [None for _ in iter(int, 1)])
         class Clinging:
@@ -740,11 +933,18 @@ TIME = [
                 while True: pass
         kept = Clinging()
         'left'
-        """, "left"),
+        """,
+        "left",
+        brief=False,
+    ),
 ]
 
 MEMORY = [
-    _other("limit", "memory", "many threads", """
+    _other(
+        "limit",
+        "memory",
+        "many threads",
+        """
         import threading
         started, stop = 0, threading.Event()
         try:
@@ -753,101 +953,192 @@ MEMORY = [
                 started += 1
         except (RuntimeError, MemoryError) as error:
             print(started, type(error).__name__)
-        """, "RuntimeError"),
-    _other("limit", "memory", "many threads on tiny stacks", """
-        import threading
+        """,
+        "RuntimeError",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "memory",
+        "many threads on tiny stacks",
+        """
+        import threading, time
         threading.stack_size(32768)
-        started, stop = 0, threading.Event()
-        try:
-            while True:
-                threading.Thread(target=stop.wait, daemon=True).start()
-                started += 1
-        except (RuntimeError, MemoryError) as error:
-            print('at most 2000' if started <= 2000 else f'{started} threads', type(error).__name__)
-        """, "at most 2000"),
+        stop = threading.Event()
+        for _ in range(3000): threading.Thread(target=stop.wait, daemon=True).start()
+        time.sleep(3)
+        """,
+        "threads and was ended",
+        brief=False,
+    ),
+    Attempt(
+        "",
+        "memory",
+        "threads without stacks, by machine code",
+        f"""{MACHINE_CODE}
+stack = ctypes.create_string_buffer(65536)
+# clone(CLONE_VM | FS | FILES | SIGHAND | THREAD, this stack); the child does nothing but pause()
+code = bytes.fromhex('b838000000bf000f01004889f631d24d31d24d31c00f0585c07401c3b8220000000f05ebf7')
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(code)
+clone = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long, ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+started = 0
+while started < 3000 and clone(0, ctypes.addressof(stack) + 60000) > 0: started += 1
+import time
+time.sleep(3)
+""",
+        "limit",
+        "threads and was ended",
+        machine="x86_64",
+    ),
     _other("limit", "memory", "a text as large as memory", "'x' * (1 << 40)", "MemoryError"),
     _other("limit", "memory", "small objects without end", "kept = []\nwhile True: kept.append([0] * 1000)"),
     _other("limit", "memory", "a number without end", "n = 3\nwhile True: n *= n"),
-    _other("limit", "memory", "shared pages", """
+    _other(
+        "limit",
+        "memory",
+        "shared pages",
+        """
         import mmap
         kept = []
         while True:
             page = mmap.mmap(-1, 1 << 24)
             page[::4096] = b'x' * (1 << 12)
             kept.append(page)
-        """),
-    _other("limit", "memory", "memory that fails while it is given back", """
+        """,
+    ),
+    _other(
+        "limit",
+        "memory",
+        "memory that fails while it is given back",
+        """
         class Heavy:
             def __del__(self): self.more = bytearray(1 << 33)
         for _ in range(1000): Heavy()
         'on'
-        """, "on"),
-    _other("limit", "memory", "descriptors without end", """
+        """,
+        "on",
+    ),
+    _other(
+        "limit",
+        "memory",
+        "descriptors without end",
+        """
         import os
         kept = []
         try:
             while True: kept.append(os.pipe())
         except OSError as error:
             print(len(kept) < 100, error.errno)
-        """, "True 24"),
-    _other("limit", "memory", "kernel memory in pipes", """
+        """,
+        "True 24",
+    ),
+    _other(
+        "limit",
+        "memory",
+        "kernel memory in pipes",
+        """
         import fcntl, os
         reader, writer = os.pipe()
         fcntl.fcntl(writer, 1031, 1 << 30)
-        """, "PermissionError"),
-    _other("limit", "memory", "sockets full of sockets", """
+        """,
+        "PermissionError",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "memory",
+        "sockets full of sockets",
+        """
         import array, socket
         sent, pairs = 0, []
         try:
-            while sent < 100000:
+            while sent < 10000:
                 ours, theirs = socket.socketpair()
                 carrier = pairs[-1][0] if pairs else ours
                 carrier.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [theirs.fileno()]))])
                 pairs = [(ours, theirs)]
                 sent += 1
         except OSError as error:
-            print(sent < 5000, type(error).__name__)
-        """, "True"),
+            print(sent, type(error).__name__)
+        """,
+        brief=False,
+    ),
     _other("limit", "memory", "a value of many small things", "[[] for _ in range(20_000_000)]"),
 ]
 
-DISK = [
-    _other("limit", "disk", "one huge file", """
+DISK: list[Attempt] = [
+    _other(
+        "limit",
+        "disk",
+        "one huge file",
+        """
         with open('huge', 'wb') as file:
             while True: file.write(bytes(1 << 20))
-        """, "OSError"),
-    _other("limit", "disk", "many large files", """
+        """,
+        "OSError",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "many large files",
+        """
         import itertools
         for n in itertools.count():
-            with open(f'large{n}', 'wb') as file: file.write(bytes(1 << 24))
-        """, "scratch folder"),
-    _other("limit", "disk", "many small files", """
+            with open(f'large{n}', 'wb') as file: file.write(bytes(1 << 22))
+        """,
+        "scratch folder",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "many small files",
+        """
         import itertools
         for n in itertools.count(): open(f'small{n}', 'w').close()
-        """),
-    _other("limit", "disk", "a file that is mostly holes", """
+        """,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "a file that is mostly holes",
+        """
         with open('sparse', 'wb') as file: file.truncate(1 << 40)
-        """, "OSError"),
-    _other("limit", "disk", "a file that is holes alone, within the limit", """
+        """,
+        "OSError",
+    ),
+    _other(
+        "limit",
+        "disk",
+        "a file that is holes alone, within the limit",
+        """
         with open('sparse', 'wb') as file: file.truncate(1 << 23)
         import os
         os.stat('sparse').st_blocks
-        """, "0"),
-    _other("limit", "disk", "space that is reserved at once", """
-        import os
-        reserved = 0
-        for n in range(200):
-            handle = os.open(f'reserved{n}', os.O_RDWR | os.O_CREAT)
-            try: os.posix_fallocate(handle, 0, 1 << 23)
-            except OSError: break
-            os.close(handle)
-            reserved += 1 << 23
-        print('at most 300 MB' if reserved <= 300 << 20 else f'{reserved >> 20} MB')
-        """, "at most 300 MB"),
-    _other("limit", "disk", "files that have no name any more", """
+        """,
+        "0",
+    ),
+    _blocked(
+        "disk",
+        "space that is reserved and never written",
+        "[Errno",
+        """
+        handle = os.open('reserved', os.O_RDWR | os.O_CREAT)
+        call((285, 47), handle, 0, ctypes.c_long(0), ctypes.c_long(1 << 22))
+        return os.stat('reserved').st_blocks * 512
+        """,
+        proven=True,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "files that have no name any more",
+        """
         import os
         kept, total = [], 0
-        for n in range(100):
+        for n in range(4):
             file = open(f'nameless{n}', 'wb')
             os.unlink(f'nameless{n}')
             for _ in range(8): file.write(bytes(1 << 20))
@@ -856,56 +1147,96 @@ DISK = [
         import time
         time.sleep(1.2)
         f'{total} MB kept'
-        """, "scratch folder"),
-    _other("limit", "disk", "folders inside folders, 5,000 deep", """
+        """,
+        "scratch folder",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "folders inside folders, 5,000 deep",
+        """
         import os
         for _ in range(5000):
             os.mkdir('d')
             os.chdir('d')
         open('at the bottom', 'w').write('x')
-        'deep'
-        """, "deep"),
-    _other("limit", "disk", "files below a depth where no path reaches", """
+        """,
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "files below a depth where no path reaches",
+        """
         import os, time
         for _ in range(300):
             os.mkdir('d' * 100)
             os.chdir('d' * 100)
-        for n in range(60):
+        for n in range(5):
             with open(f'hidden{n}', 'wb') as file: file.write(bytes(1 << 22))
         time.sleep(1.2)
         'hidden'
-        """, "scratch folder"),
-    _other("limit", "disk", "files in a folder that may be entered and not read", """
+        """,
+        "scratch folder",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "files in a folder that may be entered and not read",
+        """
         import os, time
         os.mkdir('closed', 0o300)
-        for n in range(60):
+        for n in range(5):
             with open(f'closed/{n}', 'wb') as file: file.write(bytes(1 << 22))
         time.sleep(1.2)
         'hidden'
-        """, "scratch folder"),
-    _other("limit", "disk", "folders that nobody may enter", """
+        """,
+        "scratch folder",
+        brief=False,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "folders that nobody may enter",
+        """
         import os
         os.makedirs('a/b/c')
         for _ in range(3): os.mkdir(f'closed{_}', 0)
         os.mkdir('a/closed', 0)
         os.mkdir('a/b/closed', 0)
         'closed'
-        """, "closed"),
-    _other("limit", "disk", "names that the cleaner uses itself", """
+        """,
+        "closed",
+    ),
+    _other(
+        "limit",
+        "disk",
+        "names that the cleaner uses itself",
+        """
         import os
         for n in range(20):
             os.makedirs(f'.up{n}/inner')
             open(f'.up{n}/inner/file', 'w').close()
         os.makedirs('a/b/c/d')
         'named'
-        """, "named"),
-    _other("limit", "disk", "names that are no text", """
+        """,
+        "named",
+    ),
+    _other(
+        "limit",
+        "disk",
+        "names that are no text",
+        """
         import os
         for n in range(1, 256):
             if n != 47: open(b'name' + bytes([n]), 'w').close()
         os.mkdir(b'\\xff\\xfe')
         'named'
-        """, "named"),
+        """,
+        "named",
+    ),
 ]
 
 CRASHES = [
@@ -914,39 +1245,72 @@ CRASHES = [
     _other("contain", "crash", "its own killing", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     _other("contain", "crash", "an exit past Python", "import os\nos._exit(77)", "status 77"),
     _other("contain", "crash", "an exit that looks fine", "import os\nos._exit(0)", "without an answer"),
-    _other("contain", "crash", "an exit from a thread", """
+    _other(
+        "contain",
+        "crash",
+        "an exit from a thread",
+        """
         import os, threading, time
         threading.Thread(target=os._exit, args=[3]).start()
         time.sleep(5)
-        """, "status 3"),
-    _other("contain", "crash", "recursion without a limit", """
+        """,
+        "status 3",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "recursion without a limit",
+        """
         import sys
         sys.setrecursionlimit(10 ** 9)
         class Deep:
             def __getattr__(self, name): return getattr(self, name + 'x')
         Deep().a
-        """),
-    _other("contain", "crash", "recursion in the JSON encoder", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "recursion in the JSON encoder",
+        """
         import json, sys
         deep = []
         for _ in range(100000): deep = [deep]
         json.dumps(deep)
-        """, "RecursionError"),
-    _other("contain", "crash", "recursion in pickle", """
+        """,
+        "RecursionError",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "recursion in pickle",
+        """
         import pickle
         deep = []
         for _ in range(100000): deep = [deep]
         pickle.dumps(deep)
-        """, "RecursionError"),
+        """,
+        "RecursionError",
+    ),
     _other("contain", "crash", "recursion in the parser", "import ast\nast.parse('-' * 100000 + '1')"),
     _other("contain", "crash", "recursion in the compiler", "eval('(' * 90 + '1' + ')' * 90 + '+1' * 100000)"),
-    _other("contain", "crash", "recursion in a thread", """
+    _other(
+        "contain",
+        "crash",
+        "recursion in a thread",
+        """
         import threading
         def deep(n): return deep(n + 1)
         threading.Thread(target=deep, args=[0]).start()
         'on'
-        """, "on"),
-    _other("contain", "crash", "recursion while things are taken apart", """
+        """,
+        "on",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "recursion while things are taken apart",
+        """
         class Link: pass
         head = None
         for _ in range(1000000):
@@ -955,67 +1319,134 @@ CRASHES = [
             head = link
         del head, link
         'on'
-        """, "on"),
+        """,
+        "on",
+    ),
     _other("contain", "crash", "a value that holds itself", "kept = []\nkept.append(kept)\nkept", "refers to itself"),
-    _other("contain", "crash", "a value too deep to be shown", """
+    _other(
+        "contain",
+        "crash",
+        "a value too deep to be shown",
+        """
         deep = []
         for _ in range(100000): deep = [deep]
         deep
-        """, "too deep"),
-    _other("contain", "crash", "a value just deep enough to be sent", """
+        """,
+        "too deep",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "a value just deep enough to be sent",
+        """
         deep = []
         for _ in range(900): deep = [deep]
         deep
-        """),
-    _other("contain", "crash", "an error whose class has no name", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "an error whose class has no name",
+        """
         class Meta(type):
             @property
             def __name__(cls): raise SystemExit(5)
         class Nameless(Exception, metaclass=Meta): pass
         raise Nameless
-        """),
-    _other("contain", "crash", "an error that holds what is no data", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "an error that holds what is no data",
+        """
         raise ToolError('message', field=object(), other={(1, 2): {3}})
-        """, "message"),
-    _other("contain", "crash", "an error with fields that go in circles", """
+        """,
+        "message",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "an error with fields that go in circles",
+        """
         circle = []
         circle.append(circle)
         raise ToolError('message', field=circle)
-        """, "message"),
+        """,
+        "message",
+    ),
     _other("contain", "crash", "an error as long as the day", "raise ValueError('x' * 30_000_000)"),
-    _other("contain", "crash", "descriptors closed, all of them", "import os\nos.closerange(0, 65536)\n'on'", "without an answer"),
+    _other(
+        "contain",
+        "crash",
+        "descriptors closed, all of them",
+        "import os\nos.closerange(0, 65536)\n'on'",
+        "without an answer",
+    ),
     _other("contain", "crash", "descriptors 0 to 2 closed", "import os\nos.closerange(0, 3)\nprint('on')\n1", "on"),
     _other("contain", "crash", "standard output closed", "import sys\nsys.stdout.close()\nprint('x')", "closed"),
     _other("contain", "crash", "the modules of Python emptied", "import sys\nsys.modules.clear()\n1"),
-    _other("contain", "crash", "the builtins taken away", """
+    _other(
+        "contain",
+        "crash",
+        "the builtins taken away",
+        """
         import builtins
         for name in list(vars(builtins)):
             if not name.startswith('__'): delattr(builtins, name)
         1
-        """),
-    _other("contain", "crash", "the encoder of the cell replaced", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "the encoder of the cell replaced",
+        """
         import json
         json.JSONEncoder.encode = lambda self, value: 'forged'
         json.dumps = lambda *a, **k: 'forged'
         {1: 2}
-        """),
-    _other("contain", "crash", "a trace function that never lets go", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "a trace function that never lets go",
+        """
         import sys
         def trace(*a): raise KeyboardInterrupt
         sys.settrace(trace)
         (lambda: 1)()
-        """),
-    _other("contain", "crash", "an exit raised in the middle of an answer", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "an exit raised in the middle of an answer",
+        """
         class Evil:
             def __str__(self): raise SystemExit(3)
             __repr__ = __str__
         {'a': Evil()}
-        """),
-    _other("contain", "crash", "interrupts of its own", """
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "interrupts of its own",
+        """
         import os, signal
         os.kill(os.getpid(), signal.SIGINT)
-        """),
-    _other("contain", "crash", "a terminal signal of its own", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", "SIGTERM"),
+        """,
+    ),
+    _other(
+        "contain",
+        "crash",
+        "a terminal signal of its own",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+        "SIGTERM",
+    ),
 ]
 
 # --- ordinary code, which has to work ------------------------------------------------------------------------------
@@ -1026,56 +1457,86 @@ def _works(what: str, body: str, says: str) -> Attempt:
 
 
 ORDINARY = [
-    _works("files in the scratch folder", """
+    _works(
+        "files in the scratch folder",
+        """
         from pathlib import Path
         Path('a/b').mkdir(parents=True)
         Path('a/b/c.txt').write_text('hello')
         [str(p) for p in sorted(Path('.').rglob('*'))]
-        """, '["a","a/b","a/b/c.txt"]'),
-    _works("temporary files", """
+        """,
+        '["a","a/b","a/b/c.txt"]',
+    ),
+    _works(
+        "temporary files",
+        """
         import tempfile
         with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile('w+', dir=folder) as file:
             file.write('text'); file.seek(0)
             kept = file.read()
         kept
-        """, "text"),
-    _works("copies with their times and modes", """
+        """,
+        "text",
+    ),
+    _works(
+        "copies with their times and modes",
+        """
         import os, shutil
         os.makedirs('from/inner'); open('from/inner/file', 'w').write('x')
         shutil.copy('from/inner/file', 'one'); shutil.copy2('from/inner/file', 'two')
         shutil.copytree('from', 'to'); shutil.move('to', 'moved')
         shutil.rmtree('from')
         sorted(os.listdir('.'))
-        """, '["moved","one","two"]'),
-    _works("archives", """
+        """,
+        '["moved","one","two"]',
+    ),
+    _works(
+        "archives",
+        """
         import io, os, shutil, tarfile, zipfile
         os.mkdir('in'); open('in/file', 'w').write('x' * 1000)
         names = [shutil.make_archive(kind, kind, 'in') for kind in ('zip', 'gztar', 'bztar', 'xztar')]
         for name in names: shutil.unpack_archive(name, 'out' + os.path.basename(name))
         [open(f'out{os.path.basename(name)}/file').read() == 'x' * 1000 for name in names]
-        """, "[true,true,true,true]"),
-    _works("a database in a file", """
+        """,
+        "[true,true,true,true]",
+    ),
+    _works(
+        "a database in a file",
+        """
         import sqlite3
         with sqlite3.connect('data.db') as data:
             data.execute('pragma journal_mode=wal')
             data.execute('create table t(a)')
             data.executemany('insert into t values (?)', [(n,) for n in range(10)])
         sqlite3.connect('data.db').execute('select sum(a) from t').fetchone()[0]
-        """, "45"),
-    _works("threads that call tools", """
+        """,
+        "45",
+    ),
+    _works(
+        "threads that call tools",
+        """
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor(20) as pool:
             answers = list(pool.map(demo.echo, map(str, range(100))))
         answers == [str(n) for n in range(100)]
-        """, "True"),
-    _works("two hundred threads at once", """
+        """,
+        "True",
+    ),
+    _works(
+        "two hundred threads at once",
+        """
         import threading
         gate = threading.Barrier(201)
         for _ in range(200): threading.Thread(target=gate.wait).start()
         gate.wait()
         'all there'
-        """, "all there"),
-    _works("asyncio with threads, timeouts and queues", """
+        """,
+        "all there",
+    ),
+    _works(
+        "asyncio with threads, timeouts and queues",
+        """
         import asyncio
         async def main():
             queue = asyncio.Queue()
@@ -1086,51 +1547,88 @@ ORDINARY = [
             except TimeoutError:
                 return [await queue.get(), 'late']
         await main()
-        """, '[5,"late"]'),
-    _works("a pair of sockets, and waiting for it", """
+        """,
+        '[5,"late"]',
+    ),
+    _works(
+        "a pair of sockets, and waiting for it",
+        """
         import select, socket
         ours, theirs = socket.socketpair()
         ours.sendall(b'x')
         poll = select.epoll(); poll.register(theirs, select.EPOLLIN)
         [len(poll.poll(1)), theirs.recv(1).decode()]
-        """, '[1,"x"]'),
-    _works("time zones", """
+        """,
+        '[1,"x"]',
+    ),
+    _works(
+        "time zones",
+        """
         from datetime import datetime
         from zoneinfo import ZoneInfo
         datetime(2026, 7, 1, tzinfo=ZoneInfo('Europe/Berlin')).utcoffset().seconds
-        """, "7200"),
-    _works("its own alarm", """
+        """,
+        "7200",
+    ),
+    _works(
+        "its own alarm",
+        """
         import signal
         def ring(*_): raise TimeoutError('mine')
         signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
             while True: pass
         except TimeoutError as error: kept = str(error)
         kept
-        """, "mine"),
-    _works("C functions with callbacks", """
+        """,
+        "mine",
+    ),
+    _works(
+        "C functions with callbacks",
+        """
         import ctypes
         compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
         numbers = (ctypes.c_int * 3)(3, 1, 2)
         ctypes.CDLL(None).qsort(numbers, 3, 4, compare(lambda a, b: a[0] - b[0]))
         list(numbers)
-        """, "[1,2,3]"),
-    _works("memory mapped from a file", """
+        """,
+        "[1,2,3]",
+    ),
+    _works(
+        "space that is asked for politely",
+        """
+        import os
+        with open('file', 'wb') as file: os.posix_fallocate(file.fileno(), 0, 10000)
+        os.path.getsize('file')
+        """,
+        "10000",
+    ),
+    _works(
+        "memory mapped from a file",
+        """
         import mmap
         with open('file', 'w+b') as file:
             file.write(bytes(4096)); file.flush()
             with mmap.mmap(file.fileno(), 0) as page: page[:5] = b'hello'
         open('file', 'rb').read(5).decode()
-        """, "hello"),
-    _works("pickles of its own classes", """
+        """,
+        "hello",
+    ),
+    _works(
+        "pickles of its own classes",
+        """
         import dataclasses, pickle
         @dataclasses.dataclass
         class Point:
             x: int
         pickle.loads(pickle.dumps(Point(3))).x
-        """, "3"),
-    _works("unit tests and doctests", """
+        """,
+        "3",
+    ),
+    _works(
+        "unit tests and doctests",
+        """
         import doctest, io, sys, unittest
         def double(x):
             '''
@@ -1143,70 +1641,120 @@ ORDINARY = [
         suite = unittest.defaultTestLoader.loadTestsFromTestCase(Case)
         result = unittest.TextTestRunner(stream=io.StringIO()).run(suite)
         [result.wasSuccessful(), doctest.testmod(sys.modules['__main__']).failed]
-        """, "[true,0]"),
-    _works("source code of its own functions", """
+        """,
+        "[true,0]",
+    ),
+    _works(
+        "source code of its own functions",
+        """
         import inspect
         def f():
             return 1  # here
         inspect.getsource(f)
-        """, "return 1  # here"),
-    _works("locks on files", """
+        """,
+        "return 1  # here",
+    ),
+    _works(
+        "locks on files",
+        """
         import fcntl
         with open('lock', 'w') as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         'locked'
-        """, "locked"),
+        """,
+        "locked",
+    ),
     _works("bytes on standard output", "import sys\nsys.stdout.buffer.write(b'bytes'); sys.stdout.flush()", "bytes"),
-    _works("warnings, logging and tracebacks", """
+    _works(
+        "warnings, logging and tracebacks",
+        """
         import logging, traceback, warnings
         warnings.warn('careful'); logging.warning('logged')
         try: 1 / 0
         except ZeroDivisionError: traceback.print_exc()
-        """, "careful"),
-    _works("hashes that take memory", """
+        """,
+        "careful",
+    ),
+    _works(
+        "hashes that take memory",
+        """
         import hashlib
         hashlib.scrypt(b'x', salt=b'y', n=1 << 14, r=8, p=1, maxmem=1 << 26).hex()[:4].isalnum()
-        """, "True"),
-    _works("identifiers and random numbers", """
+        """,
+        "True",
+    ),
+    _works(
+        "identifiers and random numbers",
+        """
         import random, secrets, uuid
         [len(str(uuid.uuid4())), len(str(uuid.uuid1())), len(secrets.token_hex(4)), 0 <= random.random() < 1]
-        """, "[36,36,8,true]"),
-    _works("facts about the machine", """
+        """,
+        "[36,36,8,true]",
+    ),
+    _works(
+        "facts about the machine",
+        """
         import os, platform, resource
         [os.cpu_count() > 0, bool(platform.platform()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0]
-        """, "[true,true,true]"),
-    _works("compressed files", """
+        """,
+        "[true,true,true]",
+    ),
+    _works(
+        "compressed files",
+        """
         import bz2, gzip, lzma
         for kind in (gzip, bz2, lzma):
             with kind.open('packed', 'wt') as file: file.write('text')
             with kind.open('packed', 'rt') as file: assert file.read() == 'text'
         'packed'
-        """, "packed"),
-    _works("XML, mail and tables", """
+        """,
+        "packed",
+    ),
+    _works(
+        "XML, mail and tables",
+        """
         import csv, email.message, io, xml.etree.ElementTree as tree
         mail = email.message.EmailMessage(); mail['Subject'] = 'x'; mail.set_content('y')
         [tree.fromstring('<a><b/></a>')[0].tag, mail['subject'], next(csv.reader(['a,b']))]
-        """, '["b","x",["a","b"]]'),
-    _works("profiles and traces", """
+        """,
+        '["b","x",["a","b"]]',
+    ),
+    _works(
+        "profiles and traces",
+        """
         import cProfile, io, pstats, tracemalloc
         tracemalloc.start()
         profile = cProfile.Profile()
         profile.runcall(sorted, range(1000))
         [pstats.Stats(profile, stream=io.StringIO()).total_calls > 0, tracemalloc.get_traced_memory()[1] > 0]
-        """, "[true,true]"),
-    _works("reading what is not there to be read", """
+        """,
+        "[true,true]",
+    ),
+    _works(
+        "reading what is not there to be read",
+        """
         try: input('name?')
         except EOFError: print('no input')
-        """, "no input"),
+        """,
+        "no input",
+    ),
     _works("an exit that says nothing", "print('said')\nraise SystemExit", "said"),
-    _works("a module of its own", """
+    _works(
+        "a module of its own",
+        """
         import sys
         open('mine.py', 'w').write('ANSWER = 42')
         sys.path.insert(0, '.')
         import mine
         mine.ANSWER
-        """, "42"),
-    _works("randomness that differs from run to run", "import os, random\n[os.urandom(4).hex(), random.random()] and 'on'", "on"),
+        """,
+        "42",
+    ),
+    _works(
+        "randomness that differs from run to run",
+        "import os, random\n[os.urandom(4).hex(), random.random()] and 'on'",
+        "on",
+    ),
 ]
 
 

@@ -311,7 +311,7 @@ class Cells:
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
             cell.went_with_zygote = status is None and not reason
-            if cell.channel is not None and reason:
+            if cell.channel is not None and (reason or cell in self._waiting):
                 cell.channel.close(reason)
             elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)

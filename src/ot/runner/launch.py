@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -78,6 +79,10 @@ class _Base:
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
 
+    async def _cleaned(self) -> None:
+        if self._cleaning:
+            await asyncio.wait(self._cleaning)
+
     async def _forget_scratch(self) -> None:
         if self._folder is not None:
             await anyio.to_thread.run_sync(remove, self._folder)
@@ -145,6 +150,7 @@ class ZygoteLauncher(_Base):
         await self._reaped()
         for stray in list(self._strays):
             stray.close()
+        await self._cleaned()
         await self._forget_scratch()
 
     async def _reaped(self) -> None:
@@ -316,21 +322,25 @@ class SpawnLauncher(_Base):
     async def start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.makedirs, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
-        child = _Child(channel, self._on_stray, lambda: self._exited(ident))
+        child = _Child(channel, self._on_stray)
         start = asyncio.get_running_loop().subprocess_exec
         transport, _ = await start(lambda: child, *command, env=_spawn_environment(), start_new_session=True)
         self._children[ident] = transport
+        child.ended.add_done_callback(lambda _: self._exited(ident))
 
     def kill(self, ident: int) -> None:
-        if ident in self._children:
-            with contextlib.suppress(ProcessLookupError):
+        if ident not in self._children:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if sys.platform == "win32":
                 self._children[ident].kill()
+            else:  # the transport's own kill would reap the child behind asyncio's back
+                os.killpg(self._children[ident].get_pid(), signal.SIGKILL)
 
     def _exited(self, ident: int) -> None:
         transport = self._children.pop(ident)
         self._clean(ident)
         self._on_gone(ident, transport.get_returncode(), "")
-        transport.close()
         if not self._children and self._all_gone is not None:
             self._all_gone.set()
 
@@ -340,8 +350,7 @@ class SpawnLauncher(_Base):
             self.kill(ident)
         if self._children:
             await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
-        if self._cleaning:
-            await asyncio.wait(self._cleaning)
+        await self._cleaned()
         await self._forget_scratch()
 
 
@@ -351,8 +360,9 @@ def _spawn_environment() -> dict[str, str]:
 
 
 class _Child(asyncio.SubprocessProtocol):
-    def __init__(self, channel: Channel, on_stray: OnStray, on_exit: Callable[[], None]) -> None:
-        self._channel, self._on_stray, self._on_exit = channel, on_stray, on_exit
+    def __init__(self, channel: Channel, on_stray: OnStray) -> None:
+        self._channel, self._on_stray = channel, on_stray
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -370,5 +380,6 @@ class _Child(asyncio.SubprocessProtocol):
         if fd == 1:
             self._channel.connection_lost(exc)
 
-    def process_exited(self) -> None:
-        self._on_exit()
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """It has ended, and all that it wrote has been read."""
+        self.ended.set_result(None)
