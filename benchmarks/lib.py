@@ -220,12 +220,15 @@ def memory(pid: int) -> Memory:
 
 
 def machine_load() -> str:
-    """How busy the machine is: processes that want a processor, and how much of the time some had to wait for one."""
     averages = " ".join(f"{average:.2f}" for average in os.getloadavg())
-    pressure = ""
+    return f"load {averages} on {os.cpu_count()} cores"
+
+
+def seconds_waited() -> float:
+    """For how long, since the machine started, some process had to wait for a processor."""
     with contextlib.suppress(OSError):
-        pressure = f", waiting {Path('/proc/pressure/cpu').read_text().split()[1].partition('=')[2]} %"
-    return f"load {averages}{pressure} ({os.cpu_count()} cores)"
+        return int(Path("/proc/pressure/cpu").read_text().splitlines()[0].rpartition("=")[2]) / 1e6
+    return 0.0
 
 
 # --- the table -----------------------------------------------------------------------------------------------------

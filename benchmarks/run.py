@@ -9,7 +9,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -28,16 +29,28 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a topic found, how long that took, and for how much of it some process, ours or not, lacked a processor."""
+
+    rows: list[lib.Row]
+    seconds: float
+    waited: float
+
+    @property
+    def about(self) -> str:
+        return f"{self.seconds:.0f} s ({self.waited / self.seconds:.0%})"
+
+
 def main() -> None:
     options = arguments()
-    started, before = time.monotonic(), lib.machine_load()
+    before = lib.machine_load()
     with lib.as_on_a_fresh_machine():
-        rows = {topic: measured(topic, options.rounds) for topic in options.only}
-    seconds = time.monotonic() - started
-    text = report([row for topic in rows.values() for row in topic], options.rounds, before, seconds)
+        found = {topic: measured(topic, options.rounds) for topic in options.only}
+    text = report(found, options.rounds, before)
     print(text)
     if options.json:
-        options.json.write_text(as_json(rows, options.rounds))
+        options.json.write_text(as_json(found, options.rounds))
     if options.markdown:
         options.markdown.write_text(with_report(options.markdown.read_text(), text))
 
@@ -61,27 +74,33 @@ def absolute(text: str) -> Path:
     return Path(text).absolute()
 
 
-def measured(topic: str, rounds: int) -> list[lib.Row]:
+def measured(topic: str, rounds: int) -> Measured:
     print(f"{topic} ...", file=sys.stderr, flush=True)
-    return TOPICS[topic](rounds)
+    started, waited = time.monotonic(), lib.seconds_waited()
+    rows = TOPICS[topic](rounds)
+    return Measured(rows, time.monotonic() - started, lib.seconds_waited() - waited)
 
 
-def report(rows: Iterable[lib.Row], rounds: int, before: str, seconds: float) -> str:
-    about = f"Python {platform.python_version()}, {platform.system()} {platform.release()}, {platform.machine()}"
+def report(found: dict[str, Measured], rounds: int, before: str) -> str:
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}, {platform.machine()}"
     return "\n".join(
         [
-            f"{about}; {rounds} rounds, {seconds:.0f} s",
+            f"{system}; {rounds} rounds, {sum(topic.seconds for topic in found.values()):.0f} s",
             f"before: {before}",
             f"after:  {lib.machine_load()}",
+            f"waited: {', '.join(f'{name} {topic.about}' for name, topic in found.items())}",
             "",
-            lib.table(list(rows)),
+            lib.table([row for topic in found.values() for row in topic.rows]),
         ]
     )
 
 
-def as_json(rows: dict[str, list[lib.Row]], rounds: int) -> str:
-    data = {topic: [row.as_data() for row in found] for topic, found in rows.items()}
-    return json.dumps({"rounds": rounds, "load": lib.machine_load(), "topics": data}, indent=1) + "\n"
+def as_json(found: dict[str, Measured], rounds: int) -> str:
+    topics = {
+        name: {"seconds": topic.seconds, "waited": topic.waited, "rows": [row.as_data() for row in topic.rows]}
+        for name, topic in found.items()
+    }
+    return json.dumps({"rounds": rounds, "topics": topics}, indent=1) + "\n"
 
 
 def with_report(page: str, text: str) -> str:

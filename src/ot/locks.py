@@ -1,0 +1,30 @@
+"""One process at a time: a lock of the kernel's on a file that holds nothing else.
+
+The kernel lets go of it when a process dies, so that there is nothing to clean up and nothing to guess. The file
+stays: whoever deletes it while another waits for it makes two locks of one.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait_for(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+
+else:
+    import fcntl
+
+    def _wait_for(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of this file, which is made where it is missing; its folder must be there."""
+    with path.open("a") as file:
+        _wait_for(file.fileno())
+        yield

@@ -1,0 +1,97 @@
+"""Messages that a model leaves for people: appended to the file of the first topic that matches.
+
+Every message is one YAML document, written whole or not at all, also when several processes write at once. Which
+topics there are is configuration; a message can choose among them and reach no other file.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ot import paths
+from ot.config.model import Topic
+from ot.errors import ArgumentError, ToolError
+from ot.locks import locked
+from ot.render import render
+
+MAX_TOPIC = 500
+MAX_MESSAGE = 1_000_000
+
+# Not to wait for the other end of a pipe, and not to change line breaks; each system knows one of the two.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def publish(topics: Sequence[Topic], folder: Path, topic: str, message: Any, now: Callable[[], float]) -> str:
+    """Append the message to the file of the topic; what was done, in a line."""
+    if len(topic) > MAX_TOPIC:
+        raise ArgumentError(f"a topic has at most {MAX_TOPIC} characters, this one has {len(topic)}")
+    found = next((each for each in topics if _matches(each.pattern, topic)), None)
+    if found is None:
+        return "SKIP: no matching topic"
+    path = paths.placed(found.file, folder, Path.home())
+    document = _document(topic, message, now())
+    try:
+        _append(path, document)
+    except OSError as error:
+        raise ToolError(f"the message was not written to {path}: {error.strerror or error}") from None
+    return f"OK: {topic} -> {found.file}"
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    """Step by step over all beginnings of the topic at once: a regular expression could be made to take for ever."""
+    reached = [True] + [False] * len(topic)
+    for step in re.findall(r"\*\*|.", pattern, re.DOTALL):
+        is_star = step in {"*", "**"}
+        row = [is_star and reached[0]]
+        for index, character in enumerate(topic):
+            goes_on = row[index] and (step == "**" or character != ":")
+            row.append(reached[index + 1] or goes_on if is_star else reached[index] and character == step)
+        reached = row
+    return reached[-1]
+
+
+def _document(topic: str, message: Any, seconds: float) -> bytes:
+    size = len(render(message, "json"))
+    if size > MAX_MESSAGE:
+        raise ToolError(f"a message has at most {MAX_MESSAGE} characters, this one has {size}")
+    time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    text = render({"topic": topic, "time": time, "message": message}, "yml_h").removesuffix("\n")
+    return f"---\n{text}\n".encode()
+
+
+def _append(path: Path, document: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f"{path.name}.lock")):
+        descriptor = os.open(path, _FLAGS, 0o600)
+        try:
+            _write_whole(descriptor, document)
+        finally:
+            os.close(descriptor)
+
+
+def _write_whole(descriptor: int, document: bytes) -> None:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no regular file")
+    try:
+        data = _line_break(descriptor, status.st_size) + document
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, status.st_size)
+        raise
+
+
+def _line_break(descriptor: int, size: int) -> bytes:
+    """What a person's last line needs, if they ended it without one."""
+    if size == 0:
+        return b""
+    os.lseek(descriptor, size - 1, os.SEEK_SET)
+    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"

@@ -1,0 +1,77 @@
+"""Text from outside, made safe to show to a model: wrapped in a boundary nobody can guess, and without traps in it.
+
+Redactions are visible, everything else in a result stays as it was. Descriptions also lose the characters that
+people cannot see. This marks and defuses; what a run may do after it read such text is limited elsewhere.
+"""
+
+import re
+import secrets
+from bisect import bisect_right
+from html import escape
+
+TRIGGER, TAG = "[REDACTED:trigger]", "[REDACTED:tag]"
+MAX_DESCRIPTION = 2_000
+MAX_SOURCE = 200
+
+# What is not seen: soft hyphen, joiners, marks of direction, fillers, variation selectors, tag characters.
+_UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_UNSEEN_CHARACTER = re.compile(f"[{_UNSEEN}]")
+_TERMINAL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]?"  # colours, cursor
+    r"|(?:\x1b[\]P^_X]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links
+    r"|\x1b[ -/]*+[0-~]?"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+# Characters that a model reads as the plain ones: full-width forms, tag characters, dashes.
+_LOOK_ALIKES = {
+    **{code + 0xFEE0: code for code in range(0x21, 0x7F)},
+    **{code + 0xE0000: code for code in range(0x20, 0x7F)},
+    **dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0xFE58, 0xFE63], ord("-")),
+}
+
+_TRAPS = re.compile(
+    r"""(?=[<_m!\[idfo]) (?:
+    (?P<tag> <\s*+/?+\s*+external\s*+[-_]?+\s*+content (?: [^<>]{0,300}+> | [\w-]*+ ) )
+    # A call to us, in the spellings that `run` strips or explains.
+    | (?<!\w) (?: __(?:ot|onetool)(?:__run)?+ | mcp__(?:ot|onetool)__run | !onetool ) (?!\w)
+    # The marks of a turn or of a tool call in the formats that models are trained on.
+    | <\s*+/?+\s*+(?: system(?:[-_]reminder)?+ | assistant | developer | invoke | (?:tool|function)_(?:call|result)s?+ )
+      (?![\w.:-]) (?: [^<>]{0,300}+> )?+
+    | <\|[\w\ ]{1,30}+\|> | \[/?+INST\] | <</?+SYS>>
+    # "Ignore all previous instructions" and its family.
+    | (?<!\w) (?:ignore|disregard|forget|override) \s++ (?:(?:all|any|every|of|the|my|your|these|those) \s++){0,3}+
+      (?:previous|prior|above|earlier|preceding|foregoing) \s++ (?:instruction|prompt|message|direction|rule|command)s?+
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def sanitise(text: str, source: str) -> str:
+    """The text between a pair of tags that carry a random number and where the text comes from."""
+    name = f"external-content-{secrets.token_hex(6)}"
+    origin = escape(" ".join(clean(source, MAX_SOURCE).split()))
+    return f'<{name} source="{origin}">\n{_redacted(text)}\n</{name}>'
+
+
+def clean(text: str, limit: int = MAX_DESCRIPTION) -> str:
+    """A description that somebody else wrote, for a model to read."""
+    seen = _CONTROL.sub("", _UNSEEN_CHARACTER.sub("", _TERMINAL.sub("", text)))
+    defused = _redacted(seen)
+    return defused if len(defused) <= limit else f"{defused[: limit - 1]}…"
+
+
+def _redacted(text: str) -> str:
+    """Traps are found in the text as a model reads it, and cut out of the text as it is."""
+    read = text if text.isascii() else text.translate(_LOOK_ALIKES)
+    # How many characters are in the text before the n-th one that is seen: n and the unseen ones up to there.
+    shifts = [unseen.start() - index for index, unseen in enumerate(_UNSEEN_CHARACTER.finditer(read))]
+    parts, position = [], 0
+    for trap in _TRAPS.finditer(_UNSEEN_CHARACTER.sub("", read) if shifts else read):
+        first, last = (seen + bisect_right(shifts, seen) for seen in (trap.start(), trap.end() - 1))
+        parts += [text[position:first], TAG if trap["tag"] else TRIGGER]
+        position = last + 1
+    return "".join([*parts, text[position:]])

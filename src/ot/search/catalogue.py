@@ -1,0 +1,108 @@
+"""How a question is answered: names first, names with a typing error last among them, then what the text is about.
+
+Full text and word vectors, where they are installed, are two rankings made one: each score is divided by the best of
+its kind, and the vectors count less.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from ot.search.documents import Document, Hit, Key, Kind, Match, Scored
+from ot.search.index import Content, digest
+from ot.search.names import Names
+from ot.search.store import Store
+from ot.search.vectors import Vectors, load_embedder
+from ot.search.words import apart, plain, telling, topics, words
+
+MOST_CHARACTERS: Final = 4_000  # of a question
+MOST_WORDS: Final = 64
+MOST_WORDS_OF_A_NAME: Final = 4
+CANDIDATES: Final = 200
+CLASSES: Final[tuple[Match, ...]] = ("text", "fuzzy", "word", "prefix", "exact")
+
+Documents = Mapping[Key, Document]
+Found = tuple[Match, Key, float]
+
+
+class Catalogue:
+    """All documents of now, and what is needed to find them."""
+
+    def __init__(self, folder: Path | None, documents: Documents, *, semantic: bool) -> None:
+        self._store = Store(folder)
+        self._names = Names(())
+        self._hold(Content({}, {}, load_embedder() if semantic else None), documents)
+
+    def hold(self, documents: Documents) -> None:
+        """Make these the documents. What is as it was is neither hashed nor written again."""
+        if documents is not self._content.documents:
+            self._hold(self._content, documents)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def search(self, query: str, limit: int, kinds: frozenset[Kind]) -> list[Hit]:
+        text = query[:MOST_CHARACTERS]
+        if limit < 1 or not kinds or not plain(text):
+            return []
+        try:
+            return list(islice(self._hits(text, limit, kinds), limit))
+        except sqlite3.Error:  # the file broke while it was open
+            self._store.forget(self._content)
+            self._load()
+            return list(islice(self._hits(text, limit, kinds), limit))
+
+    def _hold(self, before: Content, documents: Documents) -> None:
+        digests = {
+            key: before.digests[key] if before.documents.get(key) == document else digest(document)
+            for key, document in documents.items()
+        }
+        self._content = Content(documents, digests, before.embedder)
+        self._load()
+
+    def _load(self) -> None:
+        self._index = self._store.index(self._content)
+        if not self._names.are(self._content.documents.keys()):
+            self._names = Names(self._content.documents)
+        self._vectors: Vectors | None = None
+
+    def _hits(self, query: str, limit: int, kinds: frozenset[Kind]) -> Iterator[Hit]:
+        seen: set[Key] = set()
+        for match, key, part in self._found(query, limit, kinds):
+            if key not in seen and key[0] in kinds:
+                seen.add(key)
+                yield Hit(*key, round((CLASSES.index(match) + min(part, 0.999)) / len(CLASSES), 4), match)
+
+    def _found(self, query: str, limit: int, kinds: frozenset[Kind]) -> Iterator[Found]:
+        """Everything that fits, class by class and the best first in each; what fits twice comes twice."""
+        if len(query.split()) <= MOST_WORDS_OF_A_NAME:
+            yield from self._by_name(query, kinds)
+        terms = list(dict.fromkeys(telling(words(query))))[:MOST_WORDS]
+        most = max(limit, CANDIDATES)
+        scored = self._index.best([*terms, *topics(terms)], kinds, most)
+        yield from _shares("text", self._with_meaning(query, scored, kinds, most))
+
+    def _with_meaning(self, query: str, scored: Scored, kinds: frozenset[Kind], limit: int) -> Scored:
+        embedder = self._content.embedder
+        if embedder is None or not self._content.documents:
+            return scored
+        if self._vectors is None:
+            self._vectors = Vectors(embedder, self._index.vectors())
+        return self._vectors.blended(" ".join(telling(apart(query))), scored, kinds, limit)
+
+    def _by_name(self, query: str, kinds: frozenset[Kind]) -> Iterator[Found]:
+        yield from (("exact", key, 1.0) for key in self._names.exact(query))
+        yield from (("prefix", key, share) for key, share in self._names.beginning(query))
+        wanted = telling(plain(query))
+        yield from _shares("word", self._index.named(wanted, kinds, CANDIDATES))
+        if unknown := [word for word in wanted if not self._index.count(word)]:
+            alike = self._names.alike([query]) or self._names.alike(unknown)
+            yield from (("fuzzy", key, likeness) for key, likeness in alike)
+
+
+def _shares(match: Match, scored: Scored) -> Iterator[Found]:
+    """The scores as shares of the best one."""
+    best = max((score for _, score in scored), default=1.0)
+    yield from ((match, key, score / best) for key, score in scored)

@@ -1,0 +1,52 @@
+"""`Search`, as the rest of the product sees it: thread-safe, and idle until the first question.
+
+Only then are the documents hashed, SQLite loaded and the index made; `ot.search.catalogue` does all that.
+"""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ot.search.documents import KINDS, Document, Hit, Key, Kind
+
+if TYPE_CHECKING:
+    from ot.search.catalogue import Catalogue
+
+
+class Search:
+    """`cache` is a folder, made when it is needed and shared by any number of processes; None: all in memory."""
+
+    def __init__(self, cache: Path | None, *, semantic: bool = True) -> None:
+        self._cache = cache
+        self._semantic = semantic
+        self._documents: dict[Key, Document] = {}
+        self._catalogue: Catalogue | None = None
+        self._lock = Lock()
+
+    def update(self, documents: Iterable[Document]) -> None:
+        """From now on these are all documents there are. What changed is worked out at the next question."""
+        latest = {document.key: document for document in documents}
+        with self._lock:
+            self._documents = latest
+
+    def search(self, query: str, limit: int = 20, kinds: Collection[Kind] | None = None) -> list[Hit]:
+        """What fits, the best first. Any text may be asked, and none of it is syntax."""
+        allowed = KINDS if kinds is None else KINDS.intersection(kinds)
+        with self._lock:
+            return self._up_to_date().search(query, limit, allowed)
+
+    def close(self) -> None:
+        """Let go of the index. Another question opens it again."""
+        with self._lock:
+            if self._catalogue is not None:
+                self._catalogue.close()
+            self._catalogue = None
+
+    def _up_to_date(self) -> "Catalogue":
+        if self._catalogue is None:
+            from ot.search.catalogue import Catalogue
+
+            self._catalogue = Catalogue(self._cache, self._documents, semantic=self._semantic)
+        self._catalogue.hold(self._documents)
+        return self._catalogue

@@ -1,0 +1,83 @@
+"""Meaning by static word vectors, where the extra `semantic` is installed: no network, and no model to run.
+
+The package wordllama carries weights and a tokenizer. Its own loader asks the network, so its two files are read here
+and the package itself is never imported.
+"""
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from ot.search.documents import KINDS, Key, Kind, Scored
+
+PACKAGE: Final = "wordllama"
+WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
+TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
+WEIGHT: Final = 0.65  # beside full text, whose best counts 1
+LEAST_NEARNESS: Final = 0.3  # of the nearest document, where no word matches any: letters typed at random reach 0.2
+
+
+def load_embedder() -> "Embedder | None":
+    """None where the extra is not installed, or is not as we know it."""
+    spec = find_spec(PACKAGE)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    if not folders or not all((folders[0] / file).is_file() for file in (WEIGHTS, TOKENIZER)):
+        return None
+    try:
+        return Embedder(folders[0])
+    except (ImportError, LookupError):
+        return None
+
+
+class Embedder:
+    def __init__(self, folder: Path) -> None:
+        self.numpy: Any = import_module("numpy")
+        tensors = import_module("safetensors.numpy").load_file(str(folder / WEIGHTS))
+        self._table = tensors["embedding.weight"]
+        self._tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(folder / TOKENIZER))
+        self._tokenizer.no_padding()
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        """A row of length one for each text; of zeros where it has no words."""
+        encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        rows = [self._table[found.ids].astype("float32").sum(axis=0) for found in encoded]
+        stacked = self.numpy.stack(rows)
+        lengths = self.numpy.linalg.norm(stacked, axis=1, keepdims=True)
+        return stacked / self.numpy.maximum(lengths, 1e-9)
+
+    def packed(self, texts: Sequence[str]) -> list[bytes]:
+        """The same, to be kept."""
+        return [row.astype("float16").tobytes() for row in self.vectors(texts)] if texts else []
+
+
+class Vectors:
+    """The vectors of all documents, to be compared with the vector of a question."""
+
+    def __init__(self, embedder: Embedder, rows: Iterable[tuple[Key, bytes]]) -> None:
+        kept = list(rows)
+        numpy = embedder.numpy
+        self._embedder = embedder
+        self._keys = [key for key, _ in kept]
+        self._places = {key: place for place, key in enumerate(self._keys)}
+        self._kinds = numpy.array([kind for kind, _ in self._keys])
+        joined = numpy.frombuffer(b"".join(packed for _, packed in kept), dtype="float16")
+        self._matrix = joined.reshape(len(kept), -1).astype("float32")
+
+    def blended(self, text: str, scored: Scored, kinds: frozenset[Kind], limit: int) -> Scored:
+        """The scores with nearness in meaning added, the best first; also of documents that had no score."""
+        numpy = self._embedder.numpy
+        nearness = self._matrix @ self._embedder.vectors([text])[0]
+        nearest = max(float(nearness.max()), 1e-9)
+        if not scored and nearest < LEAST_NEARNESS:
+            return []
+        total = nearness * (WEIGHT / nearest)
+        best = max((score for _, score in scored), default=1.0)
+        for key, score in scored:
+            total[self._places[key]] += score / best
+        if kinds != KINDS:
+            total[~numpy.isin(self._kinds, list(kinds))] = 0
+        first = numpy.argpartition(-total, min(limit, len(total) - 1))[:limit]
+        order = first[numpy.argsort(-total[first], kind="stable")].tolist()
+        return [(self._keys[place], float(total[place])) for place in order if total[place] > 0]

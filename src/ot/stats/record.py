@@ -1,0 +1,227 @@
+"""Every call and every run, written down where nobody waits for it. What they add up to is `ot.stats.summary`.
+
+`call`, `run` and `session` put a record in a queue and return; a thread writes what has gathered to SQLite, about
+once a second and never while nothing happens. Each process adds rows of its own, so that counts are exact however
+many there are. A file that cannot be written says so in `problem` and never fails a call.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ot.errors import ToolError
+from ot.stats.background import BUSY_SECONDS, Background, alone, put_aside
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+VERSION = 1
+LONGEST_TEXT = 200  # names come from code that nobody trusts
+MOST_WAITING = 10_000  # records kept for a file that cannot be written
+SCHEMA = f"""
+PRAGMA journal_mode = WAL;
+BEGIN;
+CREATE TABLE calls (
+    name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
+);
+CREATE INDEX calls_at ON calls (at);
+CREATE INDEX calls_run ON calls (run_id);
+CREATE TABLE runs (
+    run_id TEXT, agent TEXT, session TEXT, seconds REAL, error_type TEXT, calls INTEGER, answer_tokens INTEGER,
+    result_tokens INTEGER, at REAL
+);
+CREATE INDEX runs_at ON runs (at);
+CREATE TABLE sessions (
+    session TEXT PRIMARY KEY, agent TEXT, catalogue TEXT, definition_tokens INTEGER, own_tokens INTEGER, at REAL
+);
+CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+INSERT_CALL = "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_RUN = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
+# A session that is reported again, because more tools have come, counts once, with the most it had.
+INSERT_SESSION = """
+INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
+SET catalogue = excluded.catalogue, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
+WHERE excluded.definition_tokens > definition_tokens
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One tool call. `run_id` is empty for a call that no run made; `at` is now where it is left out."""
+
+    name: str
+    agent: str
+    session: str
+    run_id: str
+    seconds: float
+    error_type: str | None
+    result_tokens: int
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run: the calls that its code made, the tokens of their results, and the tokens of its answer."""
+
+    run_id: str
+    agent: str
+    session: str
+    seconds: float
+    error_type: str | None
+    calls: int
+    answer_tokens: int
+    result_tokens: int
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One client session: the tokens of each tool's definition, had they been loaded, and of our own, which was."""
+
+    session: str
+    agent: str
+    definitions: Mapping[str, int]
+    own_tokens: int
+    at: float | None = None
+
+
+Record = CallRecord | RunRecord | SessionRecord
+
+
+class Damaged(Exception):
+    """The file is no database, or no longer a whole one."""
+
+
+class Recorder:
+    def __init__(self, file: Path, *, enabled: bool, clock: Callable[[], float] = time.time) -> None:
+        self._file, self._enabled, self._clock = file, enabled, clock
+        self._waiting: deque[Record] = deque()
+        self._background = Background("onetool-stats", self._write_waiting)
+        self._looked_over = False
+        self._notice: str | None = None
+        self.problem: str | None = None
+
+    def call(self, record: CallRecord) -> None:
+        self._add(record)
+
+    def run(self, record: RunRecord) -> None:
+        self._add(record)
+
+    def session(self, record: SessionRecord) -> None:
+        self._add(record)
+
+    def flush(self) -> None:
+        """Write down what has been recorded so far, here and now."""
+        self._background.flush()
+
+    def close(self) -> None:
+        self._background.close()
+
+    def _add(self, record: Record) -> None:
+        if self._enabled:
+            self._waiting.append(record if record.at is not None else replace(record, at=self._clock()))
+            self._background.wake()
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _write_waiting(self) -> None:
+        import sqlite3
+
+        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not records:
+            return
+        try:
+            self._write(records)
+            self.problem = self._notice
+        except (OSError, sqlite3.Error, ToolError, Damaged) as error:
+            self.problem = f"statistics cannot be written to {self._file}: {error}"
+            self._waiting.extendleft(reversed(records[: max(0, MOST_WAITING - len(self._waiting))]))
+
+    def _write(self, records: list[Record]) -> None:
+        with alone(self._file):
+            try:
+                self._insert(records)
+            except Damaged as error:
+                kept = put_aside(self._file, self._clock())
+                self._notice = f"the statistics in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
+                self._insert(records)
+
+    def _insert(self, records: list[Record]) -> None:
+        self._file.touch(mode=0o600)
+        with opened(self._file) as database:
+            self._look_over(database)
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany(INSERT_CALL, _rows(records, CallRecord))
+            database.executemany(INSERT_RUN, _rows(records, RunRecord))
+            for record in records:
+                if isinstance(record, SessionRecord):
+                    _insert_session(database, record)
+            database.execute("COMMIT")
+
+    def _look_over(self, database: "Connection") -> None:
+        """Make the tables of a new file; read through an old one, once, because inserting alone sees little of it."""
+        if version_of(database, self._file) == 0:
+            database.executescript(SCHEMA)
+        elif not self._looked_over:
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise Damaged(verdict)
+        self._looked_over = True
+
+
+@contextmanager
+def opened(file: Path) -> "Iterator[Connection]":
+    """The database in a file that exists. It is opened for each use: another process may have put it aside."""
+    import sqlite3
+
+    address = f"{file.absolute().as_uri()}?mode=rw"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+            yield database
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the others say where
+        if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            raise Damaged(str(error)) from error
+        raise
+
+
+def version_of(database: "Connection", file: Path) -> int:
+    """The version of the tables, 0 where there are none; those of a newer OneTool are left alone."""
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise ToolError(f"{file} was written by a newer OneTool (version {version}, this one knows {VERSION})")
+    return version
+
+
+def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:
+    values = attrgetter(*kind.__slots__)
+    return (tuple(map(stored, values(record))) for record in records if isinstance(record, kind))
+
+
+def _insert_session(database: "Connection", record: SessionRecord) -> None:
+    tokens = {stored(name): count for name, count in record.definitions.items()}
+    catalogue = _digest(tokens)
+    database.executemany(INSERT_DEFINITION, ((catalogue, name, count) for name, count in tokens.items()))
+    row = (record.session, record.agent, catalogue, sum(tokens.values()), record.own_tokens, record.at)
+    database.execute(INSERT_SESSION, tuple(map(stored, row)))
+
+
+def _digest(tokens: Mapping[Any, int]) -> str:
+    """The same for the same tools, so that a catalogue is stored once and not with every session."""
+    from hashlib import sha256
+
+    return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
+
+
+def stored(value: Any) -> Any:
+    """Text short enough to keep, and such as SQLite takes: a lone surrogate becomes its escape."""
+    return value[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

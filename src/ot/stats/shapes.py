@@ -1,0 +1,315 @@
+"""What tools that promise nothing really give: the types and keys of their results, never a value.
+
+`shape_of` looks at one result, `merge` makes one shape of two, `text_of` writes it for a reader, and `Shapes` remembers
+them per tool. Keys that are data themselves (numbers, identifiers, or simply too many) become `{str: …}`. Everything
+is bounded: a shape is a hint for who writes code, not a schema. That it was only observed, the caller says.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from ot.stats.background import Background, alone, put_aside
+
+VERSION = 1
+MAX_DEPTH = 6
+MAX_KEYS = 100
+MAX_ITEMS = 10  # of a list: so many at its beginning, and as many from all over it
+MAX_VALUES = 1000  # looked at in one result
+MAX_PARTS = 400  # of a shape that is remembered
+MAX_TEXT = 800
+LONGEST_KEY = 40
+SURE_AFTER = 32  # results of a tool; from then on only one in so many is looked at
+
+WORDS: Mapping[type, str] = {str: "str", bool: "bool", int: "int", float: "float", bytes: "str", type(None): "None"}
+ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
+NAME = re.compile(r"[^\W\d]\w*")
+# Numbers, dates, hashes, paths, addresses: they name a thing in the world, not a part of a result.
+DATA = re.compile(r"\d|.*(?:\d{5}|[/\\]|.@)|(?=.*\d)[0-9a-fA-F-]{8,}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The words for what it can be; and what its items, fields or values are, where it can be a list or a dict.
+
+    `optional` are the fields that some dicts did not have. A dict with keys that are data has `values` and no `fields`.
+    """
+
+    words: frozenset[str] = frozenset()
+    items: "Shape | None" = None
+    fields: "Mapping[str, Shape] | None" = None
+    optional: frozenset[str] = frozenset()
+    values: "Shape | None" = None
+
+
+NOTHING: Final = Shape()
+
+
+# --- one result ---------------------------------------------------------------------------------------------------
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape of data as JSON has it; tuples and sets are lists."""
+    return _Look().at(value, 0)
+
+
+class _Look:
+    """One look at a result. It ends when enough has been seen."""
+
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def at(self, value: Any, depth: int) -> Shape:
+        self._left -= 1
+        if self._left < 0:
+            return NOTHING
+        if isinstance(value, Mapping):
+            return self._dict(value, depth) if depth < MAX_DEPTH else _word("dict")
+        if isinstance(value, list | tuple | AbstractSet):
+            return self._list(value, depth) if depth < MAX_DEPTH else _word("list")
+        return _word(next((word for kind, word in WORDS.items() if isinstance(value, kind)), "Any"))
+
+    def _list(self, value: Iterable[Any], depth: int) -> Shape:
+        items = value if isinstance(value, list | tuple) else list(value)
+        return Shape(items=_merged(self.at(item, depth + 1) for item in _some(items)))
+
+    def _dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
+        if len(value) > MAX_KEYS or any(map(_is_data, value)):
+            return Shape(values=_merged(self.at(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
+        return Shape(fields={key: self.at(item, depth + 1) for key, item in value.items()})
+
+
+def _some(items: Sequence[Any]) -> Sequence[Any]:
+    """The first, and others from all over: what only every second item has is seen, and what comes late."""
+    step = max(1, -(-len(items) // MAX_ITEMS))
+    return [*items[:MAX_ITEMS], *items[MAX_ITEMS::step]]
+
+
+def _word(word: str) -> Shape:
+    return Shape(frozenset((word,)))
+
+
+def _is_data(key: object) -> bool:
+    return not (isinstance(key, str) and len(key) <= LONGEST_KEY and key.isprintable()) or bool(DATA.match(key))
+
+
+# --- two shapes ---------------------------------------------------------------------------------------------------
+
+
+def merge(one: Shape, other: Shape) -> Shape:
+    """What is one or the other. The order in which shapes are merged makes no difference, nor does how often."""
+    if one == other:
+        return one
+    words, items = one.words | other.words, _either(one.items, other.items)
+    names = {**(one.fields or {}), **(other.fields or {})}
+    if one.values is None and other.values is None and len(names) <= MAX_KEYS:
+        return Shape(words, items, _merged_fields(one, other, names), _merged_optional(one, other))
+    return Shape(words, items, values=_merged([*_inside_dicts(one), *_inside_dicts(other)]))
+
+
+def _merged(shapes: Iterable[Shape]) -> Shape:
+    return reduce(merge, shapes, NOTHING)
+
+
+def _either(one: Shape | None, other: Shape | None) -> Shape | None:
+    return merge(one, other) if one is not None and other is not None else one or other
+
+
+def _merged_fields(one: Shape, other: Shape, names: Iterable[str]) -> Mapping[str, Shape] | None:
+    if one.fields is None or other.fields is None:
+        return other.fields if one.fields is None else one.fields
+    return {name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
+
+
+def _merged_optional(one: Shape, other: Shape) -> frozenset[str]:
+    optional = one.optional | other.optional
+    if one.fields is None or other.fields is None:
+        return optional
+    return optional | (one.fields.keys() ^ other.fields.keys())
+
+
+def _inside_dicts(shape: Shape) -> list[Shape]:
+    return [*(shape.fields or {}).values(), *([] if shape.values is None else [shape.values])]
+
+
+def _parts(shape: Shape) -> int:
+    inside = [*_inside_dicts(shape), *([] if shape.items is None else [shape.items])]
+    return 1 + sum(map(_parts, inside))
+
+
+# --- for a reader -------------------------------------------------------------------------------------------------
+
+
+def text_of(shape: Shape) -> str:
+    """The shape in one line, as deep as there is room for: `list[{title: str, url: str, score?: float | None}]`."""
+    for depth in range(MAX_DEPTH, 0, -1):
+        text = _text(shape, depth)
+        if len(text) <= MAX_TEXT:
+            return text
+    return text[: MAX_TEXT - 1] + "…"
+
+
+def _text(shape: Shape, depth: int) -> str:
+    words = [word for word in ORDER if word in shape.words]
+    if shape.items is not None:
+        words.append("list" if depth == 0 or shape.items == NOTHING else f"list[{_text(shape.items, depth - 1)}]")
+    if shape.fields is not None or shape.values is not None:
+        words.append(_dict_text(shape, depth))
+    if "None" in shape.words:
+        words.append("None")
+    return " | ".join(dict.fromkeys(words)) or "Any"
+
+
+def _dict_text(shape: Shape, depth: int) -> str:
+    if depth == 0 or not (shape.fields or shape.values):
+        return "dict"
+    if shape.values is not None:
+        return f"{{str: {_text(shape.values, depth - 1)}}}"
+    fields = (shape.fields or {}).items()
+    return "{" + ", ".join(f"{_key_text(key, shape)}: {_text(inside, depth - 1)}" for key, inside in fields) + "}"
+
+
+def _key_text(key: str, shape: Shape) -> str:
+    name = key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+    return f"{name}?" if key in shape.optional else name
+
+
+# --- in a file ----------------------------------------------------------------------------------------------------
+
+
+def to_json(shape: Shape) -> dict[str, Any]:
+    parts = {
+        "words": sorted(shape.words),
+        "items": None if shape.items is None else to_json(shape.items),
+        "fields": None if shape.fields is None else {key: to_json(inside) for key, inside in shape.fields.items()},
+        "optional": sorted(shape.optional),
+        "values": None if shape.values is None else to_json(shape.values),
+    }
+    return {name: part for name, part in parts.items() if part or part == {}}
+
+
+def from_json(data: Mapping[str, Any]) -> Shape:
+    items, fields, values = data.get("items"), data.get("fields"), data.get("values")
+    return Shape(
+        frozenset(map(str, data.get("words", ()))),
+        None if items is None else from_json(items),
+        None if fields is None else {str(key): from_json(inside) for key, inside in fields.items()},
+        frozenset(map(str, data.get("optional", ()))),
+        None if values is None else from_json(values),
+    )
+
+
+class Shapes:
+    """The shapes of all tools, in a file that several processes may add to. Only what is new is written."""
+
+    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._file, self._clock = file, clock
+        self._known: dict[str, Shape] | None = None
+        self._changed: set[str] = set()
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._background = Background("onetool-shapes", self._write_changed)
+        self._notice: str | None = None
+        self.problem: str | None = None
+
+    def learn(self, name: str, value: Any) -> None:
+        """Look at a result that the tool gave; it is not kept, and nobody waits for the file."""
+        seen = self._seen[name] = self._seen.get(name, 0) + 1
+        if seen > SURE_AFTER and seen % SURE_AFTER:
+            return
+        shape = shape_of(value)
+        with self._lock:
+            known = self._all()
+            merged = merge(known.get(name, NOTHING), shape)
+            if merged == known.get(name) or _parts(merged) > MAX_PARTS:
+                return
+            known[name] = merged
+            self._changed.add(name)
+        self._background.wake()
+
+    def text(self, name: str) -> str | None:
+        """What the tool's results have looked like so far; None where there were none."""
+        with self._lock:
+            shape = self._all().get(name)
+        return None if shape is None else text_of(shape)
+
+    def flush(self) -> None:
+        self._background.flush()
+
+    def close(self) -> None:
+        self._background.close()
+
+    def _all(self) -> dict[str, Shape]:
+        if self._known is None:
+            try:
+                self._known = self._read()
+            except (OSError, _Unreadable):  # it is reported, and dealt with, when there is something to write
+                self._known = {}
+        return self._known
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _write_changed(self) -> None:
+        import sqlite3
+
+        with self._lock:
+            changed = {name: self._all()[name] for name in self._changed}
+            self._changed.clear()
+        if not changed:
+            return
+        try:
+            with alone(self._file):
+                self._write(changed)
+            self.problem = self._notice
+        except (OSError, sqlite3.Error, _Unreadable) as error:
+            self.problem = f"the shapes of results cannot be written to {self._file}: {error}"
+            with self._lock:
+                self._changed |= changed.keys()
+
+    def _write(self, changed: Mapping[str, Shape]) -> None:
+        """Add to what other processes have written since; the file is replaced whole."""
+        written = self._read_or_begin_anew()
+        for name, shape in changed.items():
+            written[name] = merge(written.get(name, NOTHING), shape)
+        data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
+        temporary = self._file.with_name(f"{self._file.name}.tmp")
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(data), encoding="ascii")
+        temporary.replace(self._file)
+
+    def _read_or_begin_anew(self) -> dict[str, Shape]:
+        try:
+            return self._read()
+        except _Damaged as error:
+            kept = put_aside(self._file, self._clock())
+            self._notice = (
+                f"the shapes of results in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
+            )
+            return {}
+
+    def _read(self) -> dict[str, Shape]:
+        try:
+            data = json.loads(self._file.read_bytes())
+            version, shapes = int(data["version"]), data["shapes"]
+            if version > VERSION:
+                raise _Unreadable(f"it was written by a newer OneTool (version {version}, this one knows {VERSION})")
+            return {str(name): from_json(shape) for name, shape in shapes.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise _Damaged(f"{type(error).__name__}: {error}") from None
+
+
+class _Unreadable(Exception):
+    """The file has something in it that is not for us."""
+
+
+class _Damaged(_Unreadable):
+    """The file is not whole, or no file of ours."""

@@ -1,0 +1,135 @@
+"""The report of the statistics, as a real browser draws it: in light and dark, of nothing and of much."""
+
+import subprocess
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ot.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
+from ot.stats.report import html
+from ot.stats.summary import summarise
+
+NOW = 1_800_000_000.0
+HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'
+SAFE_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+DARK = "--blink-settings=preferredColorScheme=0"
+
+Browser = Callable[..., str]
+
+
+@pytest.fixture
+def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
+    """Show a page in a browser of its own, with these flags; gives what the browser prints."""
+    program = needs("chromium")
+
+    def show(page: str, *flags: str) -> str:
+        file = tmp_path / "report.html"
+        file.write_text(page, encoding="utf-8")
+        command = [program, *SAFE_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, file.as_uri()]
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100, check=True).stdout
+
+    return show
+
+
+def page_of(folder: Path, tools: list[str]) -> str:
+    file = folder / "stats.db"
+    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    recorder.session(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
+    for number, name in enumerate(tools):
+        for call in range(len(tools) - number):
+            failure = HOSTILE if call % 7 == 3 else None
+            at = NOW - 3600.0 * ((number + 5 * call) % 700)
+            recorder.call(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
+    recorder.run(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
+    recorder.close()
+    return html(summarise(file, now=NOW))
+
+
+def picture_of(browse: Browser, page: str, file: Path, *flags: str) -> tuple[bytes, int]:
+    """The colour of the picture's corner, and how many different lines it has."""
+    browse(page, f"--screenshot={file}", "--window-size=1200,1600", "--hide-scrollbars", *flags)
+    width, height, pixels = decoded(file.read_bytes())
+    assert (width, height) == (1200, 1600)
+    line = len(pixels) // height
+    lines = {pixels[start : start + line] for start in range(0, len(pixels), line)}
+    return pixels[1:4], len(lines)
+
+
+def decoded(png: bytes) -> tuple[int, int, bytes]:
+    """The width, the height and the filtered lines. The very first pixel is never filtered."""
+    place, data = 8, b""
+    while place < len(png):
+        size = int.from_bytes(png[place : place + 4], "big")
+        if png[place + 4 : place + 8] == b"IDAT":
+            data += png[place + 8 : place + 8 + size]
+        place += 12 + size
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big"), zlib.decompress(data)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the names in its table of tools."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+        self.tools: list[str] = []
+        self.title = ""
+        self._path: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] += 1
+        assert not any(name.startswith("on") or name in {"src", "href"} for name, _ in attrs)
+        self._path.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._path and self._path.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._path[-2:] == ["th", "code"]:
+            self.tools.append(data)
+        if self._path[-1:] == ["title"] and "svg" not in self._path:
+            self.title += data
+
+
+def test_the_report_is_drawn_in_light_and_in_dark(browse: Browser, tmp_path: Path) -> None:
+    page = page_of(tmp_path, ["brave.search", "db.query", "github.list_issues"])
+    light, lines = picture_of(browse, page, tmp_path / "light.png")
+    assert min(light) > 200
+    assert lines > 100
+    dark, lines = picture_of(browse, page, tmp_path / "dark.png", DARK)
+    assert max(dark) < 60
+    assert lines > 100
+
+
+def test_a_report_of_nothing_is_drawn_too(browse: Browser, tmp_path: Path) -> None:
+    page = html(summarise(tmp_path / "none.db", now=NOW))
+    _, lines = picture_of(browse, page, tmp_path / "empty.png")
+    assert lines > 100
+    assert "No calls here" in browse(page, "--dump-dom")
+
+
+def test_two_hundred_tools_with_hostile_names_are_rows_of_text(browse: Browser, tmp_path: Path) -> None:
+    names = [HOSTILE, *(f"pack{number}.tool{'_long' * (number % 30)}" for number in range(199))]
+    page = page_of(tmp_path, names)
+    seen = Elements(browse(page, "--dump-dom"))
+    assert seen.tools == [HOSTILE.replace("\u202e", "\ufffd"), *names[1:]]
+    assert seen.title == "OneTool statistics"
+    assert seen.count["svg"] == 1 + 200
+    assert not any(seen.count[tag] for tag in ("script", "img", "link", "iframe", "form"))
+    _, lines = picture_of(browse, page, tmp_path / "many.png")
+    assert lines > 100

@@ -1,0 +1,211 @@
+"""Messages land whole in the file that the configuration names, or nowhere."""
+
+import multiprocessing
+import os
+import resource
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings, strategies as st
+
+from ot.config.model import Topic
+from ot.errors import ArgumentError, ToolError
+from ot.locks import locked
+from ot.notify import publish
+
+
+def at_noon() -> float:
+    return 1_763_208_000.0
+
+
+def topics(*pairs: tuple[str, str]) -> tuple[Topic, ...]:
+    return tuple(Topic(pattern=pattern, file=file) for pattern, file in pairs)
+
+
+def send(folder: Path, message: Any, file: str = "notes.yaml") -> str:
+    return publish(topics(("**", file)), folder, "notes", message, at_noon)
+
+
+def documents(file: Path) -> list[Any]:
+    return list(yaml.safe_load_all(file.read_bytes()))
+
+
+def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
+    answer = publish(topics(("notes", "notes.yaml")), tmp_path, "notes", "Remember to review PR #123", at_noon)
+
+    assert answer == "OK: notes -> notes.yaml"
+    assert (tmp_path / "notes.yaml").read_text() == (
+        '---\ntopic: notes\ntime: "2025-11-15T12:00:00Z"\nmessage: "Remember to review PR #123"\n'
+    )
+    send(tmp_path, {"done": [1, 2]})
+    assert [each["message"] for each in documents(tmp_path / "notes.yaml")] == [
+        "Remember to review PR #123",
+        {"done": [1, 2]},
+    ]
+
+
+def test_a_topic_without_a_pattern_is_skipped(tmp_path: Path) -> None:
+    assert publish(topics(("notes", "n.yaml")), tmp_path, "unknown:topic", "test", at_noon) == "SKIP: no matching topic"
+    assert publish((), tmp_path, "notes", "test", at_noon) == "SKIP: no matching topic"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [
+        ("notes", "notes", True),
+        ("notes", "Notes", False),
+        ("notes", "notes2", False),
+        ("*", "notes", True),
+        ("*", "a:b", False),
+        ("*", "", True),
+        ("**", "a:b:c", True),
+        ("todo:*", "todo:home", True),
+        ("todo:*", "todo:", True),
+        ("todo:*", "todo:home:urgent", False),
+        ("todo:**", "todo:home:urgent", True),
+        ("todo:**", "todo", False),
+        ("*:done", "a:done", True),
+        ("*:done", "a:b:done", False),
+        ("**:done", "a:b:done", True),
+        ("**x*y", "x:xy", True),
+        ("a*c*e", "abcde", True),
+        ("a***b", "a:b", True),
+        ("n.tes", "notes", False),
+        ("[a-z]", "b", False),
+        ("a\nb", "a\nb", True),
+        ("é*", "été", True),
+    ],
+)
+def test_a_star_stays_between_colons_and_two_stars_do_not(
+    tmp_path: Path, pattern: str, topic: str, matches: bool
+) -> None:
+    answer = publish(topics((pattern, "n.yaml")), tmp_path, topic, "x", at_noon)
+
+    assert answer.startswith("OK: " if matches else "SKIP: ")
+
+
+def test_the_first_pattern_that_matches_wins(tmp_path: Path) -> None:
+    known = topics(("todo:*", "todo.yaml"), ("**", "rest.yaml"), ("todo:home", "never.yaml"))
+
+    assert publish(known, tmp_path, "todo:home", "x", at_noon) == "OK: todo:home -> todo.yaml"
+    assert publish(known, tmp_path, "other", "x", at_noon) == "OK: other -> rest.yaml"
+
+
+def test_a_hostile_pattern_takes_no_time(tmp_path: Path) -> None:
+    start = time.perf_counter()
+    publish(topics(("*a" * 100 + "b", "n.yaml")), tmp_path, "a" * 500, "x", at_noon)
+    assert time.perf_counter() - start < 2
+
+
+def test_a_topic_has_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="at most 500 characters"):
+        publish((), tmp_path, "x" * 501, "x", at_noon)
+
+
+def test_relative_files_are_in_the_folder_and_others_where_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    send(tmp_path / "folder", "a", "deep/er/notes.yaml")
+    send(tmp_path / "folder", "b", str(tmp_path / "absolute.yaml"))
+    send(tmp_path / "folder", "c", "~/mine.yaml")
+
+    for path, message in (("folder/deep/er/notes.yaml", "a"), ("absolute.yaml", "b"), ("home/mine.yaml", "c")):
+        assert documents(tmp_path / path)[0]["message"] == message
+
+
+def test_a_new_file_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+    send(tmp_path, "x")
+
+    assert stat.S_IMODE((tmp_path / "notes.yaml").stat().st_mode) == 0o600
+
+
+def test_a_file_that_a_person_left_without_a_last_line_break_stays_readable(tmp_path: Path) -> None:
+    (tmp_path / "notes.yaml").write_text("mine: 1")
+    send(tmp_path, "x")
+
+    assert [*documents(tmp_path / "notes.yaml")[0]] == ["mine"]
+    assert len(documents(tmp_path / "notes.yaml")) == 2
+
+
+plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner))))
+def test_every_message_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("notify")
+    for message in ["---\n...\n", *messages]:
+        send(folder, message)
+
+    assert [each["message"] for each in documents(folder / "notes.yaml")] == ["---\n...\n", *messages]
+
+
+def test_a_message_has_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="at most 1000000 characters"):
+        send(tmp_path, "x" * 1_000_001)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["folder", "file/notes.yaml", "pipe", "x" * 300])
+def test_a_file_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(ToolError, match=r"the message was not written to .*: \w+"):
+        send(tmp_path, "x", file)
+
+
+def test_a_message_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    send(tmp_path, "first")
+    before = (tmp_path / "notes.yaml").read_bytes()
+    code = """
+import resource, sys
+from pathlib import Path
+from ot.config.model import Topic
+from ot.notify import publish
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+publish([Topic(pattern="*", file="notes.yaml")], Path(sys.argv[1]), "notes", "x" * 5000, lambda: 0.0)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert "ToolError: the message was not written to" in done.stderr
+    assert "File too large" in done.stderr
+    assert (tmp_path / "notes.yaml").read_bytes() == before
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+
+
+def write_many(folder: Path, writer: int) -> None:
+    for number in range(20):
+        send(folder, {"writer": writer, "number": number, "text": "x" * 5000})
+
+
+def test_messages_of_several_processes_stay_apart(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    writers = [context.Process(target=write_many, args=(tmp_path, writer)) for writer in range(4)]
+    for process in writers:
+        process.start()
+    for process in writers:
+        process.join(60)
+
+    found = [(each["message"]["writer"], each["message"]["number"]) for each in documents(tmp_path / "notes.yaml")]
+    assert sorted(found) == [(writer, number) for writer in range(4) for number in range(20)]
+
+
+def test_a_lock_waits_for_the_process_that_holds_it_and_goes_when_that_dies(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path; from ot.locks import locked\n"
+    code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
+        with locked(tmp_path / "lock"):
+            assert holder.wait() != 0

@@ -1,0 +1,799 @@
+"""Large results: kept for their owner only, seen whole or not at all, in windows that cost what they show."""
+
+import json
+import math
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from ot.errors import ArgumentError, ToolError, ToolTimeout
+from ot.results import ResultStore
+
+HOUR = 3600.0
+NEVER_STORED = "0" * 32
+PAGE = 65_536  # the length in characters at whose multiples things might go wrong
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / ".onetool" / "tmp"
+
+
+@pytest.fixture
+def results(folder: Path, clock: Clock) -> ResultStore:
+    return ResultStore(folder, HOUR, 10, clock)
+
+
+def keep(results: ResultStore, text: str, **more: Any) -> str:
+    handle = results.store(text, tool="demo.tool", **more)["handle"]
+    assert isinstance(handle, str)
+    return handle
+
+
+def numbered(count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(1, count + 1))
+
+
+def names(folder: Path, handle: str = "") -> set[str]:
+    return {path.name for path in folder.iterdir() if handle in path.name}
+
+
+def least_time(action: Callable[[], object], times: int = 5) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        action()
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(times))
+
+
+def run_program(code: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+# --- storing -----------------------------------------------------------------------------------------------
+
+
+def test_what_stands_for_a_result(results: ResultStore) -> None:
+    text = numbered(1200)
+    answer = results.store(text, tool="demo.tool")
+    handle = answer.pop("handle")
+    assert re.fullmatch("[0-9a-f]{32}", handle)
+    assert answer == {
+        "total_lines": 1200,
+        "size_bytes": len(text),
+        "summary": f"text, 1,200 lines, {len(text):,} bytes",
+        "preview": [f"line {number}" for number in range(1, 11)],
+        "query": f"ot.result(handle='{handle}', offset=1, limit=50)",
+    }
+
+
+def test_files_and_meta(results: ResultStore, folder: Path) -> None:
+    handle = keep(results, "ünï\ntwo", agent="careful")
+    assert names(folder) == {f"result-{handle}.{part}" for part in ("txt", "idx", "meta.json")}
+    assert (folder / f"result-{handle}.txt").read_text(encoding="utf-8") == "ünï\ntwo"
+    meta = json.loads((folder / f"result-{handle}.meta.json").read_text(encoding="utf-8"))
+    assert meta["handle"] == handle
+    assert (meta["total_lines"], meta["size_bytes"], meta["tool"]) == (2, 9, "demo.tool")
+    assert (meta["agent"], meta["kind"]) == ("careful", "text")
+    assert meta["created_at"] == "2027-01-15T08:00:00+00:00"
+
+
+def test_only_the_owner_may_read(results: ResultStore, folder: Path) -> None:
+    folder.mkdir(parents=True, mode=0o755)
+    before = os.umask(0)
+    try:
+        keep(results, "secret", value={"a": 1})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_handles_do_not_repeat(results: ResultStore) -> None:
+    assert len({keep(results, "same text") for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("\n", [""]),
+        ("a", ["a"]),
+        ("a\n", ["a"]),
+        ("a\n\n", ["a", ""]),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\rb\x0bc\u2028d\x85e", ["a\rb\x0bc\u2028d\x85e"]),
+        ("half \ud800 a character", [r"half \ud800 a character"]),
+    ],
+)
+def test_lines_end_at_line_feeds_only(results: ResultStore, text: str, lines: list[str]) -> None:
+    answer = results.store(text, tool="demo.tool")
+    assert answer["total_lines"] == len(lines)
+    assert answer["preview"] == lines
+    assert results.window(answer["handle"], unit="lines")["lines"] == lines
+
+
+def test_the_preview_is_short_whatever_the_lines_are(folder: Path) -> None:
+    long = "x" * 10_000
+    assert ResultStore(folder, HOUR, 0).store(numbered(5), tool="t")["preview"] == []
+    (first, second) = ResultStore(folder, HOUR, 2).store(f"{long}\n{long}\nend", tool="t")["preview"]
+    assert first == second == "x" * 500 + "… [9,500 more characters]"
+
+
+@pytest.mark.parametrize(
+    ("value", "summary"),
+    [
+        ([{"file": f"f{i % 42}.py", "line": i} for i in range(847)], "847 matches in 42 files"),
+        ({"results": [{"path": "a", "line_number": 1, "content": "x"}], "total": 1}, "1 match in 1 file"),
+        ({"matches": [{"file": "a", "line": 1}] * 2, "truncated": True}, "2 matches in 1 file, cut short"),
+        ([{"path": "a", "size": 1}, {"path": "b", "size": 2}], "2 items in 2 files"),
+        ([{"a": i, "b": 2} for i in range(1200)] + [{"c": 3}], "list of 1,201 items with keys a, b, c, 4 bytes"),
+        ([{"file": "a", "line": 1}, {"file": None}], "list of 2 items with keys file, line, 4 bytes"),
+        (["a", "b"], "list of 2 strings, 4 bytes"),
+        ([1, "b", None], "list of 3 items, 4 bytes"),
+        ([{}], "list of 1 item with no keys, 4 bytes"),
+        ({"only": 1}, "JSON object with key only, 4 bytes"),
+        ({f"k{i}": i for i in range(10)}, "JSON object with keys k0, k1, k2, k3, k4, k5, k6, k7 and 2 more, 4 bytes"),
+        ({"a\nb": 1, "": 2, "x" * 50: 3}, f"JSON object with keys 'a\\nb', '', {'x' * 40}…, 4 bytes"),
+        ("text", "text, 1 line, 4 bytes"),
+        (None, "text, 1 line, 4 bytes"),
+    ],
+)
+def test_summaries_are_honest(results: ResultStore, value: Any, summary: str) -> None:
+    assert results.store("text", tool="demo.tool", value=value)["summary"] == summary
+
+
+def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(ToolError, match=r"demo\.tool .* could not be stored in .*: File exists\. Return a smaller"):
+        keep(ResultStore(tmp_path / "file", HOUR, 10), "text")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ToolError, match="the folder is a link"):
+        keep(ResultStore(tmp_path / "link", HOUR, 10), "text")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_full_disk_leaves_nothing_behind(folder: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from ot.errors import ToolError
+from ot.results import ResultStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+try:
+    ResultStore(Path(sys.argv[1]), 60, 3).store("x" * 1_000_000, tool="t")
+except ToolError as error:
+    print(error)
+"""
+    with run_program(code, folder) as program:
+        assert "could not be stored" in program.communicate()[0]
+    assert names(folder) == set()
+
+
+# --- handles -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "nonexistent",
+        NEVER_STORED,
+        "",
+        ".",
+        "../secret",
+        "/etc/passwd",
+        "..\\secret",
+        f"{NEVER_STORED}/../../secret",
+        f"{NEVER_STORED}\n",
+        f"{NEVER_STORED}\0",
+        "A" * 32,
+        "\N{FULLWIDTH DIGIT ONE}" * 32,
+        "\ud800",
+        "*",
+        "x" * 100_000,
+        None,
+        7,
+        ["a"],
+    ],
+)
+def test_a_handle_that_is_none_is_not_found(results: ResultStore, folder: Path, handle: Any) -> None:
+    keep(results, "text")
+    (folder.parent / "secret").write_text("secret", encoding="utf-8")
+    for ask in (results.window, results.load):
+        with pytest.raises(ToolError, match=r"Result not found: .* run the call again") as caught:
+            ask(handle)
+        assert caught.value.reason == "not_found"
+        assert len(str(caught.value)) < 700
+
+
+def test_the_handle_of_another_agent_is_not_found(results: ResultStore, clock: Clock) -> None:
+    handle = keep(results, "text", agent="one")
+    assert results.window(handle, agent="one")["lines"] == ["text"]
+    assert results.load(handle, "one") == "text"
+    clock.now += 2 * HOUR
+    for agent in ("two", "default"):
+        with pytest.raises(ToolError, match="not found"):
+            results.window(handle, agent=agent)
+
+
+@pytest.mark.parametrize("part", ["txt", "idx", "meta.json", "json"])
+def test_links_are_not_followed(results: ResultStore, folder: Path, tmp_path: Path, part: str) -> None:
+    handle = keep(results, "text", value=["text"])
+    file = folder / f"result-{handle}.{part}"
+    file.rename(tmp_path / "moved")
+    file.symlink_to(tmp_path / "moved")
+    with pytest.raises(ToolError, match=r"not found|expired"):
+        results.load(handle)
+
+
+@pytest.mark.parametrize("part", ["txt", "idx", "meta.json"])
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(results: ResultStore, folder: Path, part: str) -> None:
+    handle = keep(results, "text")
+    file = folder / f"result-{handle}.{part}"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ToolError, match=r"not found|expired"):
+        results.window(handle)
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [("meta.json", b'{"handle": '), ("meta.json", b"[]"), ("meta.json", b'{"other": 1}'), ("txt", b"te"), ("idx", b"")],
+)
+def test_half_a_file_is_no_result(results: ResultStore, folder: Path, part: str, content: bytes) -> None:
+    handle = keep(results, "text")
+    (folder / f"result-{handle}.{part}").write_bytes(content)
+    with pytest.raises(ToolError, match="not found"):
+        results.window(handle)
+
+
+# --- expiry ------------------------------------------------------------------------------------------------
+
+
+def test_a_result_expires(results: ResultStore, clock: Clock) -> None:
+    handle = keep(results, "text")
+    clock.now += HOUR
+    assert results.window(handle)["lines"] == ["text"]
+    clock.now += 1
+    for ask in (results.window, results.load):
+        with pytest.raises(ToolError, match=f"{handle} has expired. Run the call again") as caught:
+            ask(handle)
+        assert caught.value.reason == "expired"
+
+
+def test_every_store_cleans_up(results: ResultStore, folder: Path, clock: Clock) -> None:
+    old = keep(results, "old", value=["old"])
+    clock.now += HOUR / 2
+    young = keep(results, "young")
+    clock.now += HOUR / 2 + 1
+    new = keep(results, "new")
+    assert names(folder, old) == {f"result-{old}.meta.json"}
+    assert len(names(folder, young)) == len(names(folder, new)) == 3
+    with pytest.raises(ToolError, match="expired"):
+        results.window(old)
+    clock.now += 86_400
+    keep(results, "newest")
+    assert names(folder, old) == set()
+    with pytest.raises(ToolError, match="not found"):
+        results.window(old)
+
+
+def test_what_is_not_ours_is_left_alone(results: ResultStore, folder: Path, clock: Clock) -> None:
+    keep(results, "text")
+    foreign = [folder / name for name in ("notes.txt", "result-1.txt", f"result-{NEVER_STORED}.txt.bak")]
+    for file in foreign:
+        file.write_text("mine", encoding="utf-8")
+        os.utime(file, (0, 0))
+    clock.now += 10 * 86_400
+    keep(results, "text")
+    assert all(file.exists() for file in foreign)
+
+
+# --- processes ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_process_left_is_no_result_and_goes_with_time(
+    results: ResultStore, folder: Path, clock: Clock
+) -> None:
+    keep(results, "text")
+    left = [folder / f"result-{NEVER_STORED}.{part}" for part in ("txt", "idx", "meta.json.tmp")]
+    for file in left:
+        file.write_text("half", encoding="utf-8")
+        os.utime(file, (clock.now, clock.now))
+    with pytest.raises(ToolError, match="not found"):
+        results.window(NEVER_STORED)
+    clock.now += 60
+    keep(results, "text")
+    assert all(file.exists() for file in left)  # it may be a process that is still at work
+    clock.now += 600
+    keep(results, "text")
+    assert [file.exists() for file in left] == [True, True, False]
+    clock.now += HOUR
+    keep(results, "text")
+    assert not any(file.exists() for file in left)
+
+
+STORE_FOR_EVER = """
+import sys
+from pathlib import Path
+from ot.results import ResultStore
+results = ResultStore(Path(sys.argv[1]), 3600, 3)
+while True:
+    print(results.store("0123456789" * 300_000, tool="t")["handle"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("milliseconds", [0, 2, 5])
+def test_a_kill_at_any_moment_leaves_whole_results_only(folder: Path, milliseconds: int) -> None:
+    with run_program(STORE_FOR_EVER, folder) as program:
+        assert program.stdout is not None
+        told = {program.stdout.readline().strip()}
+        time.sleep(milliseconds / 1000)
+        program.send_signal(signal.SIGKILL)
+        told |= set(program.stdout.read().split())
+    results = ResultStore(folder, HOUR, 3)
+    found = {path.name[len("result-") : -len(".meta.json")] for path in folder.glob("*.meta.json")}
+    assert told <= found
+    assert all(results.window(handle, 2_999_991)["lines"] == ["0123456789"] for handle in found)
+
+
+STORE_MANY = """
+import sys
+from pathlib import Path
+from ot.results import ResultStore
+results = ResultStore(Path(sys.argv[1]), 3600, 3)
+for number in range(100):
+    print(results.store(f"{sys.argv[2]} {number}\\n" * 2000, tool="t")["handle"], sys.argv[2], number)
+"""
+
+
+def test_processes_share_a_folder(folder: Path) -> None:
+    programs = [run_program(STORE_MANY, folder, name) for name in ("one", "two", "three")]
+    told = [line.split() for program in programs for line in program.communicate()[0].splitlines()]
+    results = ResultStore(folder, HOUR, 3)
+    assert len(told) == 300
+    for handle, name, number in told:
+        window = results.window(handle, 2000)
+        assert (window["lines"], window["total_lines"]) == ([f"{name} {number}"], 2000)
+
+
+# --- windows by lines --------------------------------------------------------------------------------------
+
+
+def test_a_window_is_the_first_hundred_lines_unless_told(results: ResultStore) -> None:
+    handle = keep(results, numbered(500))
+    assert results.window(handle) == {
+        "lines": [f"line {number}" for number in range(1, 101)],
+        "total_lines": 500,
+        "returned": 100,
+        "offset": 1,
+        "has_more": True,
+    }
+    assert results.window(handle, offset=1) == results.window(handle)
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "numbers", "has_more"),
+    [
+        (101, 50, range(101, 151), True),
+        (451, 50, range(451, 501), False),
+        (450, 10**30, range(450, 501), False),
+        (500, 1, [500], False),
+    ],
+)
+def test_offset_and_limit(results: ResultStore, offset: int, limit: int, numbers: list[int], has_more: bool) -> None:
+    window = results.window(keep(results, numbered(500)), offset=offset, limit=limit)
+    assert window["lines"] == [f"line {number}" for number in numbers]
+    assert (window["returned"], window["offset"], window["has_more"]) == (len(numbers), offset, has_more)
+
+
+@pytest.mark.parametrize("offset", [501, 10**30])
+@pytest.mark.parametrize("unit", ["lines", "chars"])
+def test_behind_the_end_there_is_nothing(results: ResultStore, offset: int, unit: Any) -> None:
+    window = results.window(keep(results, "x\n" * 250), offset=offset, unit=unit)
+    assert (window["lines"], window["returned"], window["has_more"]) == ([], 0, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"offset": 0}, "offset must be >= 1 (1-indexed), got 0"),
+        ({"offset": -5}, "offset must be >= 1 (1-indexed), got -5"),
+        ({"limit": 0}, "limit must be >= 1, got 0"),
+        ({"unit": "words"}, "unit must be auto, lines or chars, got 'words'"),
+    ],
+)
+def test_a_window_that_cannot_be(results: ResultStore, arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        results.window(keep(results, "text"), **arguments)
+
+
+# --- windows by characters ---------------------------------------------------------------------------------
+
+
+def test_one_line_of_json_is_shown_by_characters(results: ResultStore) -> None:
+    value = [{"name": f"nämé {number}", "id": number} for number in range(150_000)]
+    text = json.dumps(value, ensure_ascii=False)
+    answer = results.store(text, tool="demo.tool", value=value, is_json=True)
+    handle = answer["handle"]
+    assert answer["total_lines"] == 1
+    assert answer["query"] == f"ot.result(handle='{handle}', offset=1, limit=5000, unit='chars')"
+    assert len(answer["preview"][0]) < 600
+    assert results.window(handle, offset=4_000_001, limit=1000) == {
+        "lines": [text[4_000_000:4_001_000]],
+        "total_lines": 1,
+        "returned": 1000,
+        "offset": 4_000_001,
+        "has_more": True,
+        "unit": "chars",
+        "total_chars": len(text),
+    }
+    assert results.window(handle, len(text) - 9)["lines"] == [text[-10:]]
+    assert results.window(handle, unit="lines")["lines"] == [text]
+    assert results.load(handle) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "by_chars"),
+    [("x" * 1000, False), ("x" * 1001, True), ("x" * 5000 + "\n" * 100, False), ("x" * 5000 + "\ny\n", True)],
+)
+def test_characters_are_counted_where_lines_are_no_help(results: ResultStore, text: str, by_chars: bool) -> None:
+    handle = keep(results, text)
+    assert ("unit" in results.window(handle)) == by_chars
+    assert "unit" not in results.window(handle, unit="lines")
+    assert results.window(handle, unit="chars")["unit"] == "chars"
+
+
+def test_the_characters_of_a_window_are_its_lines_joined(results: ResultStore) -> None:
+    window = results.window(keep(results, "a\r\nb\nc\n"), offset=2, limit=4, unit="chars")
+    assert window["lines"] == ["\r", "b", ""]
+    assert window["returned"] == len("\n".join(window["lines"])) == 4
+
+
+# --- windows and searches as a model says they are ---------------------------------------------------------
+
+some_text = st.text(alphabet="ab\n\n\r \té€😀\ud800", max_size=60)
+
+
+class Text(NamedTuple):
+    """Some text at the start, at the end and, with a length near that of a page, where two pages meet."""
+
+    before: str
+    filler: str
+    length: int
+    between: str
+    more: int
+    after: str
+
+    def __str__(self) -> str:
+        filling = self.filler * (max(0, self.length) // len(self.filler))
+        return f"{self.before}{filling}{self.between}{self.filler * self.more}{self.after}"
+
+
+texts = st.builds(
+    Text,
+    before=some_text,
+    filler=st.sampled_from(["x", "xyz\n", "é", "😀\r\n", "a b\n\n"]),
+    length=st.just(0) | st.integers(PAGE - 60, PAGE + 60),
+    between=some_text,
+    more=st.sampled_from([0, 1, 5000, 20_000]),
+    after=some_text,
+)
+
+
+def stored_form(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def lines_of(text: str) -> list[str]:
+    lines = stored_form(text).split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ResultStore]:
+    with TemporaryDirectory() as folder:
+        yield ResultStore(Path(folder), HOUR, 10)
+
+
+@settings(deadline=None, max_examples=40)
+@given(texts, st.integers(1, 9), st.sampled_from(["lines", "chars"]))
+def test_windows_tile_the_content(shared: ResultStore, recipe: Text, parts: int, unit: Any) -> None:
+    text = str(recipe)
+    handle = keep(shared, text)
+    expected: Any = lines_of(text) if unit == "lines" else stored_form(text)
+    limit = len(expected) // parts + 1
+    offsets = range(1, len(expected) + 1, limit)
+    windows = [shared.window(handle, offset, limit, unit=unit) for offset in offsets]
+    seen = [line if unit == "lines" else "\n".join(line) for window in windows for line in _shown(window, unit)]
+    assert (seen if unit == "lines" else "".join(seen)) == expected
+    assert [window["has_more"] for window in windows] == [offset != offsets[-1] for offset in offsets]
+    assert sum(window["returned"] for window in windows) == len(expected)
+    assert shared.load(handle) == stored_form(text)
+
+
+def _shown(window: dict[str, Any], unit: str) -> list[Any]:
+    return window["lines"] if unit == "lines" else [window["lines"]]
+
+
+PATTERNS = [
+    "a",
+    "ab|b a",
+    "^a",
+    "b$",
+    "^$",
+    "$",
+    "a*",
+    "[^a]",
+    r"\s",
+    r"\bb",
+    r"\Aa",
+    r"a\Z",
+    "(?s)a.b",
+    "(a|b)+é",
+    "y",
+]
+
+
+@settings(deadline=None, max_examples=40)
+@given(texts, st.sampled_from(PATTERNS), st.integers(1, 5), st.integers(1, 100))
+def test_a_search_finds_the_lines_that_re_would(
+    shared: ResultStore, recipe: Text, pattern: str, offset: int, limit: int
+) -> None:
+    text = str(recipe)
+    lines = lines_of(text)
+    numbers = [number for number, line in enumerate(lines, 1) if re.search(pattern, line, re.ASCII)]
+    chosen = numbers[offset - 1 : offset - 1 + limit]
+    assert shared.window(keep(shared, text), offset, limit, pattern, unit="lines") == {
+        "lines": [lines[number - 1] for number in chosen],
+        "total_lines": len(lines),
+        "returned": len(chosen),
+        "offset": offset,
+        "has_more": offset - 1 + len(chosen) < len(numbers),
+        "matched_lines": len(numbers),
+        "positions": chosen,
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(texts, st.sampled_from(["a", r"\bb", "^a", "a b", "é", "y"]))
+@example(Text("", "x", PAGE - 1, "ab", 100, ""), "ab")
+def test_a_search_by_characters_shows_every_match_once(shared: ResultStore, recipe: Text, pattern: str) -> None:
+    whole = stored_form(str(recipe))
+    window = shared.window(keep(shared, str(recipe)), limit=10**9, search=pattern, unit="chars")
+    assert window["matched_lines"] == window["returned"] == len(window["lines"])
+    begins = deque(match.start() for match in re.finditer(pattern, whole, re.ASCII | re.MULTILINE))
+    end = 0
+    for position, part in zip(window["positions"], window["lines"], strict=True):
+        start = position - 1
+        assert start >= end
+        end = start + len(part)
+        assert whole[start:end] == part
+        assert begins
+        assert start <= begins[0] < end
+        while begins and begins[0] < end:
+            begins.popleft()
+    assert not begins
+
+
+@pytest.mark.parametrize("place", [0, 2000, 4090, PAGE - 2000, PAGE - 1, PAGE + 3000])
+def test_a_long_match_is_found_wherever_it_begins(results: ResultStore, place: int) -> None:
+    text = "é" * place + "<" + "é" * 2000 + ">" + "é" * 100_000
+    window = results.window(keep(results, text), search="<[^<>]*>")
+    assert window["matched_lines"] == 1
+    assert "<é" in window["lines"][0]
+    assert results.window(keep(results, text), search="<[^<>]*$")["matched_lines"] == 0
+
+
+# --- searching ---------------------------------------------------------------------------------------------
+
+
+def test_a_search_filters_lines_and_is_windowed_itself(results: ResultStore) -> None:
+    text = "".join(f"{'error' if number % 3 == 0 else 'fine'} {number}\n" for number in range(1, 901))
+    handle = keep(results, text)
+    window = results.window(handle, offset=2, limit=2, search=r"^err.r \d+$")
+    assert window == {
+        "lines": ["error 6", "error 9"],
+        "total_lines": 900,
+        "returned": 2,
+        "offset": 2,
+        "has_more": True,
+        "matched_lines": 300,
+        "positions": [6, 9],
+    }
+    assert results.window(handle, offset=300, search="error")["has_more"] is False
+    assert results.window(handle, search="nothing like it")["matched_lines"] == 0
+
+
+def test_case_counts_unless_asked_otherwise(results: ResultStore) -> None:
+    handle = keep(results, "Error\nerror\nÉRROR\nérror\n")
+    assert results.window(handle, search="error")["positions"] == [2]
+    assert results.window(handle, search="error", ignore_case=True)["positions"] == [1, 2]
+    assert results.window(handle, search="érror", ignore_case=True)["positions"] == [3, 4]
+    assert results.window(handle, search="ERROR", fuzzy=True, ignore_case=True)["positions"][:2] == [1, 2]
+
+
+@pytest.mark.parametrize("pattern", ["(", "a**", "[z-a]", "a{2000}", r"\p{Nonsense}", "a\ud800"])
+def test_an_invalid_pattern_is_shown(results: ResultStore, pattern: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"{pattern!r} is not a valid regular expression: ")):
+        results.window(keep(results, "text"), search=pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a(?=b)", "a(?!b)", "(?<=a)b", "(?<!a)b", "(?>a)b", r"(a)\1", "(?P<n>a)(?P=n)"])
+def test_what_linear_time_forbids_is_said(results: ResultStore, pattern: str) -> None:
+    with pytest.raises(ArgumentError, match=r"linear time .* lookaround, atomic groups and backreferences") as caught:
+        results.window(keep(results, "text"), search=pattern)
+    assert repr(pattern) in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a*)*b", "(.*a){20}$", "a.*c|a"])
+@pytest.mark.parametrize("text", ["a" * 1_000_000 + "!", ("a" * 900 + "!\n") * 1000], ids=["one line", "lines"])
+def test_no_pattern_takes_much_longer_than_a_plain_one(results: ResultStore, text: str, pattern: str) -> None:
+    handle = keep(results, text)
+    plain = least_time(lambda: results.window(handle, search="[a-z]b"))
+    assert least_time(lambda: results.window(handle, search=pattern), 2) < 200 * plain
+
+
+def test_a_search_ends_when_its_time_is_up(folder: Path) -> None:
+    results = ResultStore(folder, HOUR, 10, search_seconds=-1)
+    handle = keep(results, numbered(10))
+    assert results.window(handle)["returned"] == 10
+    for fuzzy in (False, True):
+        with pytest.raises(ToolTimeout, match="took too long"):
+            results.window(handle, search="line", fuzzy=fuzzy)
+
+
+def test_a_search_that_is_linear_but_slow_is_stopped(folder: Path) -> None:
+    results = ResultStore(folder, HOUR, 10, search_seconds=0.05)
+    bits = "".join(Random(1).choices("01", k=900_000))
+    handle = keep(results, re.sub("(.{900})", r"\1\n", bits))
+    for unit in ("lines", "chars"):
+        with pytest.raises(ToolTimeout):
+            results.window(handle, search="1[01]{300}2", unit=unit)
+
+
+# --- fuzzy searching ---------------------------------------------------------------------------------------
+
+
+def test_fuzzy_finds_what_is_similar_and_puts_the_best_first(results: ResultStore) -> None:
+    handle = keep(results, "nothing here\nthe cnfig file\n}\nc\n\nthe configuration\nconfig\nfig\n")
+    window = results.window(handle, search="config", fuzzy=True)
+    assert window["lines"] == ["the configuration", "config", "the cnfig file"]
+    assert window["positions"] == [6, 7, 2]
+    assert (window["matched_lines"], window["total_lines"], window["has_more"]) == (3, 8, False)
+    second = results.window(handle, offset=2, limit=1, search="config", fuzzy=True)
+    assert (second["lines"], second["has_more"]) == (["config"], True)
+
+
+def test_fuzzy_finds_a_word_inside_a_long_line(results: ResultStore) -> None:
+    long = "lorem ipsum " * 2000
+    handle = keep(results, f"short\n{long}configuraton{long}\n" + "dolor\n" * 100)
+    assert results.window(handle, search="configuration", fuzzy=True)["positions"] == [2]
+
+
+@pytest.mark.parametrize("place", [0, 195, 200, PAGE - 5, PAGE + 395, 99_988])
+def test_fuzzy_finds_a_word_anywhere_in_one_long_line(results: ResultStore, place: int) -> None:
+    text = "é" * place + "configuraton" + "é" * (100_000 - place - 12)
+    window = results.window(keep(results, text), search="configuration", fuzzy=True)
+    assert "configuraton" in window["lines"][0]
+    assert text[window["positions"][0] - 1 :].startswith(window["lines"][0])
+    assert len(window["lines"][0]) < 500
+    assert window["matched_lines"] <= 2
+
+
+def test_a_fuzzy_search_is_for_words(results: ResultStore) -> None:
+    with pytest.raises(ArgumentError, match="up to 200 characters, got 201"):
+        results.window(keep(results, "text"), search="x" * 201, fuzzy=True)
+
+
+# --- loading -----------------------------------------------------------------------------------------------
+
+
+def test_data_comes_back_as_data_and_text_as_text(results: ResultStore, folder: Path) -> None:
+    value = {"n": 2**100, "list": [1.5, None, True], "é": "\ud800"}
+    as_json = json.dumps(value)
+    handle = keep(results, as_json, value=value, is_json=True)
+    assert results.load(handle) == value
+    assert not (folder / f"result-{handle}.json").exists()
+    assert results.load(keep(results, as_json, value=as_json)) == as_json
+    assert results.load(keep(results, as_json)) == as_json
+
+
+def test_data_that_was_shown_in_another_form_comes_back_too(results: ResultStore) -> None:
+    handle = keep(results, "n: .nan\nt: [1, 2]\n", value={"n": math.nan, "t": (1, 2)})
+    loaded = results.load(handle)
+    assert math.isnan(loaded["n"])
+    assert loaded["t"] == [1, 2]
+    assert results.window(handle)["lines"] == ["n: .nan", "t: [1, 2]"]
+
+
+def test_what_cannot_be_read_back_is_an_error(results: ResultStore) -> None:
+    for text in ("[not json", "[" * 100_000):
+        with pytest.raises(ToolError, match="cannot be read back as data"):
+            results.load(keep(results, text, value=[], is_json=True))
+
+
+# --- size --------------------------------------------------------------------------------------------------
+
+A_HUNDRED_MEGABYTES = """
+import json, resource, sys, time
+from pathlib import Path
+from ot.results import ResultStore
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)
+
+def least_time(*window, **more):
+    def once():
+        start = time.perf_counter()
+        results.window(*window, **more)
+        return time.perf_counter() - start
+    return min(once() for _ in range(20))
+
+line = "a line of sixty-three bytes, as long as many lines are, %07d\\n"
+results = ResultStore(Path(sys.argv[1]), 3600, 10)
+small = results.store("".join(line % number for number in range(1_600)), tool="t")["handle"]
+results.window(small, search="import all that is needed"), results.window(small, search="fuzzy", fuzzy=True)
+text = "".join(line % number for number in range(1_600_000))
+assert len(text) > 100_000_000
+before = peak()
+large = results.store(text, tool="t")["handle"]
+last = results.window(large, 1_599_901)
+found = results.window(large, search="1599999$")
+similar = results.window(large, search="line 1599999", fuzzy=True, limit=1)
+del text
+size = len(results.load(large))
+print(json.dumps({
+    "grown": peak() - before,
+    "size": size,
+    "last": last["lines"][-1],
+    "found": found["lines"],
+    "positions": found["positions"] + similar["positions"],
+    "small": least_time(small),
+    "large": least_time(large, 1_599_901),
+    "chars": least_time(large, 90_000_000, 5_000, unit="chars"),
+}))
+"""
+
+
+def test_a_hundred_megabytes_are_held_once_and_a_window_costs_what_it_shows(folder: Path) -> None:
+    with run_program(A_HUNDRED_MEGABYTES, folder) as program:
+        told = json.loads(program.communicate()[0])
+    assert told["grown"] < 40
+    assert told["size"] > 100_000_000
+    assert told["found"] == [told["last"]]
+    assert told["positions"] == [1_600_000, 1_600_000]
+    assert told["large"] < 20 * told["small"]
+    assert told["chars"] < 20 * told["small"]

@@ -1,0 +1,250 @@
+"""Shapes of results: types and keys, never values, whatever tools give and in whatever order."""
+
+import json
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ot.stats.shapes import (
+    MAX_KEYS,
+    MAX_TEXT,
+    NOTHING,
+    SURE_AFTER,
+    Shape,
+    Shapes,
+    from_json,
+    merge,
+    shape_of,
+    text_of,
+    to_json,
+)
+
+no_deadline = settings(deadline=None)
+VALUE = "s3cret"
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.just(VALUE))
+keys = st.one_of(st.sampled_from(["title", "url", "score", "first name", "@type", "42"]), st.text(max_size=3))
+results = st.recursive(
+    scalars,
+    lambda inside: st.lists(inside, max_size=5) | st.dictionaries(keys, inside, max_size=5),
+    max_leaves=30,
+)
+MANY_NAMES = [f"k{first}{second}" for first in "abcdefghijklm" for second in "abcdefghijklm"]
+wide = st.sets(st.sampled_from(MANY_NAMES), max_size=MAX_KEYS).map(lambda names: dict.fromkeys(names, 1))
+shapes = st.builds(shape_of, results | wide)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        (True, "bool"),
+        (3, "int"),
+        (2.5, "float"),
+        ("x", "str"),
+        (b"x", "str"),
+        (object(), "Any"),
+        ([], "list"),
+        ((1, 2), "list[int]"),
+        ({1}, "list[int]"),
+        ({}, "dict"),
+        ([1, "a", None], "list[str | int | None]"),
+        ({"a": {"b": [True]}}, "{a: {b: list[bool]}}"),
+        ([{"title": "x", "score": 1.0}, {"title": "y", "score": None}], "list[{title: str, score: float | None}]"),
+        ([{"a": 1}, {"a": 1, "b": 2}], "list[{a: int, b?: int}]"),
+        ([[], {}, 1, None], "list[int | list | dict | None]"),
+        ({"first name": 1, "日本": 2, "@type": "x"}, '{"first name": int, 日本: int, "@type": str}'),
+    ],
+)
+def test_a_shape_reads_like_a_type(value: object, text: str) -> None:
+    assert text_of(shape_of(value)) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "550e8400-e29b-41d4-a716-446655440000",
+        "d41d8cd98f00b204",
+        "2026-11-15",
+        "42",
+        "user_90210",
+        "ada@example.org",
+        "/etc/passwd",
+        "https://example.org",
+        "line\nbreak",
+        "\ud800",
+        "x" * 41,
+        7,
+        None,
+        ("a", "b"),
+    ],
+)
+def test_keys_that_are_data_are_not_kept(key: object) -> None:
+    assert text_of(shape_of({key: {"n": 1}, "total": {"n": 2}})) == "{str: {n: int}}"
+
+
+@pytest.mark.parametrize("key", ["sha256", "utf8", "iso8601", "decade", "Content-Type", "dc:title", "a.b", "$ref", ""])
+def test_keys_that_are_names_are_kept(key: str) -> None:
+    assert list(shape_of({key: 1}).fields or ()) == [key]
+
+
+def test_very_many_keys_are_data() -> None:
+    few, many = ({f"name{chr(97 + i % 26)}{'x' * (i // 26)}": 1 for i in range(n)} for n in (MAX_KEYS, MAX_KEYS + 1))
+    assert len(shape_of(few).fields or ()) == MAX_KEYS
+    assert text_of(shape_of(many)) == "{str: int}"
+
+
+def test_many_keys_over_many_results_are_data() -> None:
+    observed = (shape_of({f"key_{letter}{other}": 1}) for letter in "abcdefghijkl" for other in "abcdefghijkl")
+    assert text_of(reduce(merge, observed)) == "{str: int}"
+
+
+def test_what_comes_late_or_seldom_in_a_list_is_seen() -> None:
+    rows: list[dict[str, Any]] = [{"a": None if row % 2 else 1} for row in range(1000)]
+    assert text_of(shape_of(rows)) == "list[{a: int | None}]"
+    assert text_of(shape_of([1] * 500 + ["x"] * 500)) == "list[str | int]"
+
+
+def test_a_look_at_a_huge_result_is_short() -> None:
+    wide = {f"k{i}": [{f"j{j}": list(range(100)) for j in range(100)}] * 100 for i in range(100)}
+    assert len(text_of(shape_of([wide] * 10_000))) <= MAX_TEXT
+    assert len(text_of(shape_of([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT
+
+
+@given(results)
+@no_deadline
+def test_a_shape_never_contains_a_value(value: object) -> None:
+    shape = shape_of(value)
+    assert VALUE not in json.dumps(to_json(shape))
+    assert VALUE not in text_of(shape)
+
+
+@given(shapes, shapes, shapes)
+@no_deadline
+def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shape, three: Shape) -> None:
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+    assert merge(one, two) == merge(two, one)
+    assert merge(one, one) == one
+    assert merge(one, NOTHING) == one
+    both = merge(one, two)
+    assert merge(both, one) == both
+
+
+@given(results, results)
+@no_deadline
+def test_a_list_of_two_has_the_shape_of_either(one: object, two: object) -> None:
+    assert shape_of([one, two]).items == merge(shape_of([one]).items or NOTHING, shape_of([two]).items or NOTHING)
+
+
+@given(shapes)
+@no_deadline
+def test_a_shape_survives_the_file(shape: Shape) -> None:
+    assert from_json(json.loads(json.dumps(to_json(shape)))) == shape
+
+
+# --- remembering --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "stats" / "shapes.json"
+
+
+def test_what_was_learned_is_there_at_the_next_start(file: Path) -> None:
+    first = Shapes(file)
+    first.learn("web.search", [{"title": "x", "score": 1.0}])
+    assert first.text("web.search") == "list[{title: str, score: float}]"
+    first.close()
+    second = Shapes(file)
+    second.learn("web.search", [{"title": "x", "score": None}])
+    assert second.text("web.search") == "list[{title: str, score: float | None}]"
+    second.close()
+    assert Shapes(file).text("web.search") == "list[{title: str, score: float | None}]"
+    assert Shapes(file).text("web.fetch") is None
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_only_a_new_shape_is_written(file: Path) -> None:
+    known = Shapes(file)
+    known.learn("a.b", {"n": 1})
+    known.flush()
+    written = file.stat()
+    known.learn("a.b", {"n": 2})
+    known.close()
+    assert file.stat() == written
+
+
+def test_a_tool_that_is_known_well_is_seldom_looked_at(file: Path) -> None:
+    known = Shapes(file)
+    for _ in range(SURE_AFTER):
+        known.learn("a.b", 1)
+    known.learn("a.b", "x")
+    assert known.text("a.b") == "int"
+    for _ in range(SURE_AFTER):
+        known.learn("a.b", "x")
+    assert known.text("a.b") == "str | int"
+    known.close()
+
+
+def test_a_shape_does_not_grow_without_end(file: Path) -> None:
+    known = Shapes(file)
+    for outer in range(SURE_AFTER):
+        known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
+    known.close()
+    assert len(file.read_bytes()) < 20_000
+
+
+def test_two_processes_remember_what_either_saw(file: Path) -> None:
+    program = """if True:
+        import sys; from pathlib import Path; from ot.stats.shapes import Shapes
+        known = Shapes(Path(sys.argv[1]))
+        for number in range(40):
+            known.learn(f"{sys.argv[2]}.t{number}", {sys.argv[2]: 1})
+            known.learn("both.t", {sys.argv[2]: 1})
+            known.flush()
+        known.close()"""
+    both = [subprocess.Popen([sys.executable, "-c", program, str(file), name]) for name in ("one", "two")]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    known = Shapes(file)
+    assert all(known.text(f"{name}.t{number}") == f"{{{name}: int}}" for name in ("one", "two") for number in range(40))
+    assert known.text("both.t") in {"{one?: int, two?: int}", "{two?: int, one?: int}"}
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"{", b"\x00\xff", b"[]", b'{"version": 1, "shapes": {"a": 3}}', b"[" * 100_000]
+)
+def test_a_damaged_file_is_kept_aside(file: Path, damaged: bytes) -> None:
+    file.parent.mkdir()
+    file.write_bytes(damaged)
+    known = Shapes(file, clock=lambda: 0.0)
+    assert known.text("a.b") is None
+    known.learn("a.b", 1)
+    known.close()
+    kept = file.with_name("shapes.json.damaged-19700101T000000Z")
+    assert kept.read_bytes() == damaged
+    assert str(kept) in str(known.problem)
+    assert Shapes(file).text("a.b") == "int"
+
+
+def test_a_file_of_a_newer_version_is_left_alone(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text('{"version": 99, "shapes": {}}', encoding="utf-8")
+    known = Shapes(file)
+    known.learn("a.b", 1)
+    known.close()
+    assert "newer OneTool" in str(known.problem)
+    assert known.text("a.b") == "int"
+    assert "99" in file.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    known = Shapes(tmp_path / "file" / "shapes.json")
+    known.learn("a.b", 1)
+    known.close()
+    assert "cannot be written" in str(known.problem)

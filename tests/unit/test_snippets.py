@@ -1,0 +1,675 @@
+"""A snippet becomes code; whatever its values hold, they stay values."""
+
+import ast
+import json
+import random
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from ot import yaml12
+from ot.config.model import Param, Snippet
+from ot.errors import ArgumentError, ToolError, ToolNotFound
+from ot.runner import snippets as module
+from ot.runner.snippet_values import exactly, insert, placeholder
+from ot.runner.snippets import describe, expand, expand_call, is_snippet, signature
+
+no_deadline = settings(deadline=None)  # a busy machine is no failure
+
+RESEARCH = """\
+results = brave.search(query="{{ topic }}", count={{ count }})
+llm.transform(input=results, prompt="Extract key findings")
+"""
+
+
+def snippet(body: str, **params: Any) -> Snippet:
+    return Snippet(body=body, params={key: Param.model_validate(param) for key, param in params.items()})
+
+
+def research() -> Snippet:
+    topic, count = {"description": "Topic to research"}, {"default": 5, "description": "Number of sources"}
+    about = {"description": "Search web and extract structured findings"}
+    return snippet(RESEARCH, topic=topic, count=count).model_copy(update=about)
+
+
+def expanded(body: str, **values: Any) -> str:
+    """The expansion of a body whose parameters are those that are given."""
+    return expand_call("s", values, {"s": Snippet(body=body, params={key: Param() for key in values})})
+
+
+def given_to(call: str, body: str, **params: Any) -> Any:
+    """The value that the code of an expansion has."""
+    return ast.literal_eval(expand(call, {"s": snippet(body, **params)}))
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("$s", True), ("  \n$s a=1", True), ("$", True), ("x = '$s'", False), ("", False), ("# $s", False)],
+)
+def test_a_command_that_starts_with_a_dollar_is_a_snippet(command: str, expected: bool) -> None:
+    assert is_snippet(command) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "topic"),
+    [
+        ("$s topic=AI", "AI"),
+        ('$s topic="two words"', "two words"),
+        ("$s topic='it''s'", "its"),
+        ("""$s topic='it'"'"'s'""", "it's"),
+        ("$s topic=two\\ words", "two words"),
+        ('$s topic="a=b=c"', "a=b=c"),
+        ("$s topic=a\\=b", "a=b"),
+        ("$s topic=", ""),
+        ('$s topic=""', ""),
+        ('$s topic="say \\"hi\\" \\\\ \\n"', 'say "hi" \\ \\n'),
+        ("$s\n  topic=AI", "AI"),
+        ("$s topic='line\nbreak'", "line\nbreak"),
+        ("$s topic=`b`", "`b`"),
+        ("$s topic=#1", "#1"),
+        ("$s topic=été", "été"),
+    ],
+)
+def test_values_are_quoted_as_in_a_shell(command: str, topic: str) -> None:
+    assert given_to(command, '"{{ topic }}"', topic={}) == topic
+
+
+@no_deadline
+@given(st.text("ab= \t\r\n'\"\\é\u00a0", max_size=12))
+def test_words_are_split_by_the_rules_of_shlex(text: str) -> None:
+    try:
+        expected = shlex.split(text)
+    except ValueError:
+        with pytest.raises(ArgumentError, match="never closed"):
+            list(module._words("s", text))
+    else:
+        assert list(module._words("s", text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "topic"),
+    [
+        ("topic: AI", "AI"),
+        ("topic: what is this: a test?", "what is this: a test?"),
+        ("  topic: indented\n", "indented"),
+        ("topic: 'quoted: text'", "quoted: text"),
+        ("""topic: "it's" """, "it's"),
+        ("""topic: "a" and "b\"""", '"a" and "b"'),
+        ("topic: It's", "It's"),
+        ("topic:", ""),
+        ("topic: one\n  two\n\n  three", "one\ntwo\n\nthree"),
+        ("topic: |\n  a\n    b\n", "a\n  b"),
+        ("\n\ntopic : AI\r\n", "AI"),
+    ],
+)
+def test_values_may_stand_on_lines_of_their_own(lines: str, topic: str) -> None:
+    assert given_to(f"$s\n{lines}", '"{{ topic }}"', topic={}) == topic
+
+
+def test_lines_hold_one_parameter_each() -> None:
+    body = '("{{ a }}", "{{ b }}", {{ count }})'
+
+    assert given_to("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == ("x y", "z", 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("$", r"\$name key=value"),
+        ("$ s", r"\$name key=value"),
+        ("$s AI", "takes values by name; write key=value for 'AI'"),
+        ("$" + "x" * 900_000, r"\$name key=value"),
+        ("$s " + "x" * 900_000, "takes values by name"),
+        ("$s " + "x" * 900_000 + "=1", "has no parameter 'x{40}…'"),
+        ("$s topic=1 " + "'" * 900_001, "never closed"),
+        ('$s topic="AI', 'the " in .* is never closed'),
+        ("$s topic=AI topic=ML", "'topic' twice"),
+        ("$s\ntopic: a\ntopic: b", "'topic' twice"),
+        ("$s\ntopic: a\nmore", "'more' is no line like `key: value`"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_command_that_cannot_be_read_says_so_in_few_words(command: str, message: str) -> None:
+    with pytest.raises(ToolError, match=message) as error:
+        expand(command, {"s": snippet("{{ topic }}", topic={})})
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("command", ["$s topic={}", "$s topic='{}'", '$s topic="{}"', "$s\ntopic: {}"])
+def test_a_megabyte_is_read_in_linear_time(command: str) -> None:
+    start = time.perf_counter()
+    assert len(expand(command.format("x" * 900_000), {"s": snippet('"{{ topic }}"', topic={})})) == 900_002
+    assert time.perf_counter() - start < 5
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_snippet_lists_the_nearest() -> None:
+    with pytest.raises(ToolNotFound, match=r"there is no snippet \$reserch. Did you mean \$research\?") as error:
+        expand("$reserch topic=x", {"research": research(), "other": research()})
+    assert error.value.nearest == ["$research"]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("$research", r"\$research needs topic\."),
+        ("$research topic=x cuont=2", r"\$research has no parameter 'cuont'. Did you mean count\?"),
+    ],
+)
+def test_wrong_parameters_show_the_signature(command: str, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem) as error:
+        expand(command, {"research": research()})
+    assert str(error.value).endswith("$research topic=… [count=5]")
+
+
+def test_a_signature_shows_defaults_as_they_are_typed() -> None:
+    params: dict[str, Any] = {"a": {}, "b": {"default": "two words"}, "c": {"default": None}, "d": {"default": [1]}}
+
+    assert signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
+    assert len(signature("s", snippet("", a={"default": "x" * 1000}))) < 60
+
+
+def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
+    body = "({% if flag %}1{% else %}2{% endif %}, {{ count > 3 }}, '{{ text }}', {{ items|length }})"
+    params: dict[str, Any] = {
+        "flag": {"default": True},
+        "count": {"default": 5},
+        "text": {"default": "x"},
+        "items": {"default": []},
+    }
+
+    assert given_to("$s flag=false count=4 text=007 items='[1, 2]'", body, **params) == (2, True, "007", 2)
+
+
+# --- templates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "values", "code"),
+    [
+        (RESEARCH, {"topic": "AI", "count": "3"}, RESEARCH.replace("{{ topic }}", "AI").replace("{{ count }}", "3")),
+        ("f({{ count * 2 }})", {"count": "5"}, "f(10)"),
+        ("f({{ count + 1 }}, {{ count - 1 }}, {{ 7 // count }})", {"count": "2"}, "f(3, 1, 3)"),
+        ("f({{ a + b }})", {"a": "1", "b": "2"}, "f(12)"),
+        ("f({{ '-' * 3 ~ a }})", {"a": "x"}, "f('---x')"),
+        ("f('{{ topic|upper }}', '{{ topic.title() }}')", {"topic": "it's"}, "f('IT\\'S', 'It\\'S')"),
+        ("f({{ queries.split(',') }})", {"queries": "a,b"}, "f(['a', 'b'])"),
+        (
+            "[{% for q in qs.split(',') %}f('{{ q|trim }}'){{ ', ' if not loop.last }}{% endfor %}]",
+            {"qs": "a, b"},
+            "[f('a'), f('b')]",
+        ),
+        ("{% for q in qs.split(',') %}f('{{ q }}', {{ loop.index }})\n{% endfor %}0", {"qs": "a"}, "f('a', 1)\n0"),
+        ("{% if a %}f('{{ a }}'){% else %}g(){% endif %}", {"a": ""}, "g()"),
+        ("{{ 'f' if a == 'x' else 'g' }}('{{ a }}')", {"a": "x"}, "f('x')"),
+        ("{% set b = a|replace(' ', '_') %}f('{{ b }}')", {"a": "x y"}, "f('x_y')"),
+        ("f('{{ a.replace(' ', '_') }}', '{{ '-'.join(a.split()) }}')", {"a": "x y"}, "f('x_y', 'x-y')"),
+        ("f('{{ xs|map('trim')|join('+') }}')", {"xs": ["a ", " b"]}, "f('a+b')"),
+        ("f({{ a|tojson }})", {"a": "x"}, "f('x')"),
+        ("f('{{ a|default('none') }}')", {"a": "x"}, "f('x')"),
+        ("{% raw %}f('{{ a }}'){% endraw %}", {}, "f('{{ a }}')"),
+        ("f({{ xs[0] }}, {{ d.key }}, {{ d['key'] }})", {"xs": [1], "d": {"key": "v"}}, "f(1, 'v', 'v')"),
+    ],
+)
+def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> None:
+    assert expanded(body, **values) == code.removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("{{ a ", "line 1: unexpected end of template"),
+        ("x\n{% for %}", "line 2: "),
+        ("{{ b }}", "'b' is undefined; declare what the body uses under params:"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{% macro m() %}{% endmacro %}", "Macro has no place here"),
+        ("{% set b %}{{ a }}{% endset %}", "AssignBlock has no place here"),
+        ("{% filter upper %}{{ a }}{% endfilter %}", "FilterBlock has no place here"),
+        ("{% include 'x' %}", "Include has no place here"),
+        ("{% for x in [a] recursive %}{{ loop(a) }}{% endfor %}", "For has no place here"),
+        ("{{ ''.__class__ }}", "is unsafe"),
+        ("{{ range.__globals__ }}", "is unsafe"),
+        ("{{ a|attr('x') }}", "No filter named 'attr'"),
+        ("{{ [].append(1) }}", "is unsafe"),
+        ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
+        ("x" * 100_001, "the limit is 100000"),
+    ],
+)
+def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
+    with pytest.raises(ToolError, match=problem) as error:
+        expanded(body, a="x")
+    assert str(error.value).startswith("the body of $s cannot be rendered: ")
+
+
+BOMBS = [
+    "{{ 'a' * 10**9 }}",
+    "{{ 10**9 * 'a' }}",
+    "{{ [1] * 10**9 }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{{ '%999999999d' % 1 }}",
+    "{{ '{:999999999}'.format(1) }}",
+    "{{ 'a'['ljust'](10**9) }}",
+    "{{ 'a'|center(10**9) }}",
+    "{{ (5).to_bytes(10**9) }}",
+    "{{ range(10**9)|list }}",
+    "{{ lipsum(10**6) }}",
+    "{{ big.replace('', big) }}",
+    "{{ big.join(big) }}",
+    "{{ big ~ big ~ big }}",
+    "{{ range(99999)|map('replace', '1', big)|list|length }}",
+    "{% for i in range(99999) %}{{ big }}{% endfor %}",
+    "{% for i in range(99999) %}" + "a" * 100 + "{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% set x = big|upper %}{% endfor %}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}",
+    "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("body", BOMBS)
+def test_a_body_that_would_take_for_ever_or_all_memory_is_refused_quickly(body: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ToolError, match="cannot be rendered"):
+        expanded(body, **({"big": "x" * 500_000} if "big" in body else {}))
+    assert time.perf_counter() - start < 5
+
+
+def test_refusing_bombs_takes_no_memory() -> None:
+    code = """
+import json, sys
+from ot.config.model import Snippet
+from ot.errors import ToolError
+from ot.runner.snippets import expand_call
+for body in json.load(sys.stdin):
+    values = {"big": "x" * 500_000} if "big" in body else {}
+    try:
+        expand_call("s", values, {"s": Snippet(body=body, params=dict.fromkeys(values, {}))})
+    except ToolError:
+        pass
+status = open("/proc/self/status").read()  # not ru_maxrss, which begins with that of the parent
+print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(BOMBS[:15]), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 300
+
+
+def test_jinja_is_loaded_at_the_first_expansion() -> None:
+    code = "import sys, ot.runner.snippets; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- values in code -------------------------------------------------------------------------------------------------
+
+FRAGMENTS = [
+    "'", '"', "'''", '"""', "\\", "\\\\", "\\'", '\\"', "\n", "\r", "\r\n", "\t", "\0", "\x0c", "\x1b", "\x7f", "\x85",
+    "\u2028", "\ufeff", "\ud800", "\U0001f600", "é", "\uff02", "{", "}", "{{", "}}", "{0}", "{evil()}", "{{ evil() }}",
+    "{% if x %}", "#", "# x", "evil()", "' + evil() + '", '" + evil() + "', "'); evil(); ('", "''' + evil() + '''",
+    '""" + evil() + """', ")", "]", ",", ";", ":", "=", "$s", "${x}", "%s", "!r", "\\N{EM DASH}", "\\x41", "\\u0022",
+    "\\\n", "\nevil()\n", "\revil()", "0", "-5", "1e5", "1e999", "NaN", "true", "None", "null", "[1, 2]", '{"a": [1]}',
+    "007", "3.10", " ", "f", "rb", "if", "lambda: evil()", "a", "", "\ue000", "\ue001", "\ue000ab-0\ue001",
+]  # fmt: skip
+
+# Every kind of literal, with the value alone, at its ends, beside quotes and behind a backslash.
+EVERYWHERE = r"""
+seen(1, "{{ v }}", '{{ v }}', u"{{ v }}")
+seen(2, "<{{ v }}>", '"{{ v }}"', "\\{{ v }}", "\{{ v }}", '{{ v }}''{{ v }}')
+seen(3, '''{{ v }}''', '''"{{ v }}"''', '''
+{{ v }}''', '''''{{ v }}x''', '''{{ v }}\'''')
+seen(4, f"{{ v }}", f'{1}{{ v }}{2}', f'''{1!r:>{2}}{{ v }}''', F"\N{EM DASH}{{ v }}", f"\{1}{{ v }}")
+seen(5, r"{{ v }}", r'\d\'{{ v }}', r"\{{ v }}", rf"\d{1}{{ v }}\{1}", R'''\
+{{ v }}''')
+seen(6, b"{{ v }}", b'{{ v }}', rb"\x{{ v }}", Rb'''{{ v }}''', b"<{{ v }}>")
+seen(7, {{ v }}, [{{ v }}], x={{ v }})  # a comment: {{ v }}
+seen(8, "" {{ v }}, {{ v }}
+     '', {{ v }} {{ v }})
+"""
+
+
+class Seen:
+    """What the expanded code really passes on."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, list[Any]] = {}
+
+    def __call__(self, key: int, *values: Any, **named: Any) -> None:
+        self.calls[key] = [*values, *named.values()]
+
+
+def check_everywhere(values: list[str]) -> None:
+    code = expanded("{% for v in vs %}" + EVERYWHERE + "{% endfor %}", vs=["harmless", *values])
+    trees = ast.parse(code).body
+    length = len(trees) // (len(values) + 1)
+    shape = [ast.dump(without_literals(statement)) for statement in trees[:length]]
+    for index, value in enumerate(values, 1):
+        part = trees[index * length : (index + 1) * length]
+        seen = Seen()
+        exec(compile(ast.Module(part, []), "expansion", "exec"), {"seen": seen})
+        assert seen.calls == expected(value)
+        assert [ast.dump(without_literals(statement)) for statement in part] == shape
+
+
+def expected(v: str) -> dict[int, list[Any]]:
+    data = v.encode("utf-8", "surrogatepass")
+    bare = exactly(v)
+    return {
+        1: [v, v, v],
+        2: [f"<{v}>", f'"{v}"', f"\\{v}", f"\\{v}", v + v],
+        3: [v, f'"{v}"', f"\n{v}", f"''{v}x", f"{v}'"],
+        4: [v, f"1{v}2", f" 1{v}", f"\N{EM DASH}{v}", f"\\1{v}"],
+        5: [v, rf"\d\'{v}", f"\\{v}", rf"\d1{v}\1", f"\\\n{v}"],
+        6: [data, data, b"\\x" + data, data, b"<" + data + b">"],
+        7: [bare, [bare], bare],
+        8: [v, v, v + v],
+    }
+
+
+class _WithoutLiterals(ast.NodeTransformer):
+    def visit(self, node: ast.AST) -> Any:
+        return ast.Constant(0) if isinstance(node, ast.expr) and is_literal(node) else super().visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        node.values = [part for part in node.values if not isinstance(part, ast.Constant)]
+        return self.generic_visit(node)
+
+
+def without_literals(tree: ast.AST) -> ast.AST:
+    result: ast.AST = _WithoutLiterals().visit(tree)
+    return result
+
+
+def is_literal(node: ast.expr) -> bool:
+    if isinstance(node, ast.List | ast.Dict | ast.UnaryOp):
+        return all(is_literal(inner) for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.expr))
+    return isinstance(node, ast.Constant)
+
+
+def test_five_thousand_hostile_strings_stay_values_in_every_literal() -> None:
+    chance = random.Random(5)
+    hostile = FRAGMENTS + ["".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(5_000)]
+    for start in range(0, len(hostile), 100):
+        check_everywhere(hostile[start : start + 100])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text(st.characters(exclude_categories=())), max_size=10))
+@example(["\ue000", "\ue001"])
+def test_any_text_stays_a_value_in_every_literal(values: list[str]) -> None:
+    check_everywhere(values)
+
+
+MARK = placeholder("ab", 0)
+PIECES = [
+    "'", '"', "'''", '"""', "\\", "{", "}", "{{", "}}", ":", "!", "r", "f", "rf", "b", "t", "#", "\n", " ", "x", "(",
+    ")", "[", "]", ",", "=", ".", "1", "-", "**", "\\N{EM DASH}", "\\\n", "\t", "é", "if", "f'", 'f"', "f'''", "{x",
+    "x}",
+]  # fmt: skip
+
+
+@st.composite
+def codes(draw: st.DrawFn) -> str:
+    """Pieces of Python in any order, with placeholders among them, often inside a string."""
+    code = "".join(draw(st.lists(st.sampled_from([*PIECES, *[MARK] * 8]), min_size=1, max_size=12)))
+    quote = draw(st.sampled_from(["'", '"', "'''", '"""']))
+    return draw(
+        st.sampled_from([code, f"f{quote}{code}{quote}", f"rf{quote}{code}{quote}", f"[r{quote}{code}{quote}]"])
+    )
+
+
+@settings(deadline=None, max_examples=400)
+@given(codes(), st.sampled_from(FRAGMENTS))
+@example(f"''{MARK}", "x'")
+@example(f"'{MARK}''x'", "")
+@example(f"''' '{MARK}'''", "")
+@example(f"{MARK} {MARK}", "[1]")
+@example(f"{MARK} ** 2", "-5")
+@example(f'f"{{x["{MARK}"]}}"', 'a"]+evil()+x["b')
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
+def test_code_of_any_shape_keeps_it_whatever_the_value(code: str, value: str) -> None:
+    harmless = {shape_of(result) for result in with_value(code, "harmless", 1)} - {None}
+    if harmless:
+        assert {shape_of(result) for result in with_value(code, value)} <= {*harmless, None}
+
+
+def with_value(code: str, *values: Any) -> Iterator[str]:
+    for value in values:
+        try:
+            yield insert(code, {MARK: value})
+        except ArgumentError:
+            continue
+
+
+def shape_of(code: str) -> str | None:
+    """The tree without constants and names; None where Python refuses the code, and nothing of it would run."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return None
+    for node in ast.walk(tree):
+        for field in {"id", "attr", "arg", "name"} & set(node._fields):
+            setattr(node, field, "name" if getattr(node, field) is not None else None)
+    return ast.dump(without_literals(tree))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("5", "5"),
+        ("-5", "-5"),
+        ("3.5", "3.5"),
+        ("true", "True"),
+        ("False", "False"),
+        ("null", "None"),
+        ("None", "None"),
+        ('[1, true, "a\'b"]', '[1, True, "a\'b"]'),
+        ('{"a": null}', "{'a': None}"),
+        ('"text"', "'text'"),
+        ("text", "'text'"),
+        ("007", "'007'"),
+        (" 5", "' 5'"),
+        ("1_000", "'1_000'"),
+        ("inf", "'inf'"),
+        ("NaN", "'NaN'"),
+        ("1e999", "'1e999'"),
+        ("[" * 60 + "]" * 60, repr("[" * 60 + "]" * 60)),
+        ("[" * 100_000, repr("[" * 100_000)),
+        ("9" * 5_000, repr("9" * 5_000)),
+        ("", "''"),
+        ("open('x')", "\"open('x')\""),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_value_alone_is_the_literal_it_is_exactly_or_else_a_text(text: str, code: str) -> None:
+    assert expanded("f({{ a }})", a=text) == f"f({code})"
+
+
+def test_a_number_stays_one_number() -> None:
+    assert eval(expanded("{{ a }} ** 2", a="-5")) == 25
+    assert eval(expanded("{{ a }}.real", a="5")) == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "value", "code"),
+    [
+        ("brave.{{ a }}(1)", "search", "brave.search(1)"),
+        ("get_{{ a }}_now()", "time", "get_time_now()"),
+        ("{{ a|name }}(1)", "brave.search", "brave.search(1)"),
+        ("import {{ a|name }}\n'text'", "json", "import json\n'text'"),
+    ],
+)
+def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None:
+    assert expanded(body, a=value) == code
+
+
+@pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
+@pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "1{{ a }}"])
+def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
+    with pytest.raises(ArgumentError, match="where only a name can stand"):
+        expanded(body, a=value)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("i{{ a }} x: pass", "f"),
+        ("{{ a|name }}", "None"),
+        ("x.{{ a }}", "b.c"),
+        ("r{{ a }}'text'", "b"),
+        ("x.{{ a }}", ""),
+    ],
+)
+def test_a_value_cannot_make_a_keyword_a_longer_path_or_another_kind_of_string(body: str, value: str) -> None:
+    with pytest.raises(ArgumentError, match="where only a name can stand"):
+        expanded(body, a=value)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("f\"{d['{{ a }}']}\"", "key 1"),
+        ("f'{x:{{ a }}}'", ">10"),
+        ("f'{ {{ a }} + 1 }'", "5"),
+        ("f'{x.{{ a }}}'", "name"),
+    ],
+)
+def test_plain_values_may_stand_between_the_braces_of_an_f_string(body: str, value: str) -> None:
+    assert expanded(body, a=value) == body.replace("{{ a }}", value)
+
+
+@pytest.mark.parametrize("value", ["it's", '"', "\\", "{x}", "'] + evil() + d['"])
+@pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'", "f'''{ # {{ a }}\n 1}'''"])
+def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: str, value: str) -> None:
+    with pytest.raises(ArgumentError, match="between the braces of an f-string"):
+        expanded(body, a=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (5, "f(5, '5')"),
+        (None, "f(None, 'None')"),
+        (True, "f(True, 'True')"),
+        (["a", 1], "f(['a', 1], '[\\'a\\', 1]')"),
+        (float("inf"), "f(float('inf'), 'inf')"),
+        ({"a": (1,)}, "f({'a': [1]}, '{\\'a\\': (1,)}')"),
+    ],
+)
+def test_values_from_code_keep_their_kind(value: Any, code: str) -> None:
+    assert expanded("f({{ a }}, '{{ a }}')", a=value) == code
+
+
+def test_a_value_nested_too_deeply_for_python_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(60):
+        deep = [deep]
+    with pytest.raises(ArgumentError, match="nested more than 50 deep"):
+        expanded("f({{ a }})", a=deep)
+
+
+# --- snippets in snippets -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["AI", "two words", 'it\'s "x"', "a=b", "a\nb: c", "\\", "$x", ""])
+@pytest.mark.parametrize(
+    "body",
+    ["$inner topic={{ t }} n={{ n }}", "$inner topic='{{ t }}' n={{ n }}", "$inner\ntopic: {{ t }}\nn: {{ n }}"],
+)
+def test_a_body_may_call_another_snippet_with_values_of_its_own(body: str, topic: str) -> None:
+    inner = snippet("('{{ topic }}', {{ n }})", topic={}, n={})
+    known = {"outer": snippet(body, t={}, n={"default": 3}), "inner": inner}
+
+    assert ast.literal_eval(expand_call("outer", {"t": topic}, known)) == (topic, 3)
+
+
+def test_snippets_that_run_in_a_circle_are_an_error() -> None:
+    with pytest.raises(ToolError, match=r"go round in a circle: \$a → \$b → \$a"):
+        expand("$a", {"a": snippet("$b"), "b": snippet("  $a")})
+
+
+def test_a_long_chain_of_snippets_is_an_error() -> None:
+    with pytest.raises(ToolError, match="nested more than 10 deep"):
+        expand("$s0", {f"s{index}": snippet(f"$s{index + 1}") for index in range(50)})
+
+
+def test_a_value_cannot_choose_the_snippet() -> None:
+    with pytest.raises(ToolError, match="a snippet is called like this"):
+        expand("$a x=b", {"a": snippet("${{ x }}", x={}), "b": snippet("1")})
+
+
+def test_a_value_that_looks_like_a_snippet_is_a_text() -> None:
+    assert expanded("{{ a }}", a="$s") == "'$s'"
+
+
+# --- descriptions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_description_is_the_definition_an_example_and_its_expansion() -> None:
+    assert (
+        describe("brv_research", research())
+        == """\
+name: brv_research
+description: Search web and extract structured findings
+params:
+  topic: {description: "Topic to research"}
+  count: {default: 5, description: "Number of sources"}
+body: |
+  results = brave.search(query="{{ topic }}", count={{ count }})
+  llm.transform(input=results, prompt="Extract key findings")
+
+# Example with defaults:
+# $brv_research topic=Python
+# Expands to:
+results = brave.search(query="Python", count=5)
+llm.transform(input=results, prompt="Extract key findings")"""
+    )
+
+
+def test_an_example_that_cannot_be_expanded_says_why() -> None:
+    last = describe("s", snippet("{{ a // 2 }}", a={})).splitlines()[-1]
+
+    assert last.startswith("# not with this value: the body of $s cannot be rendered: TypeError")
+
+
+def test_an_example_follows_the_snippets_that_the_body_calls() -> None:
+    known = {"outer": snippet("$inner x={{ a }}", a={}), "inner": snippet("f('{{ x }}')", x={})}
+
+    assert describe("outer", known["outer"], known).endswith("\nf('Python')")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+definitions = st.fixed_dictionaries(
+    {
+        "description": texts,
+        "body": texts | st.just("f('{{ a }}')\n"),
+        "params": st.dictionaries(
+            st.from_regex(r"[a-z_]+", fullmatch=True),
+            st.fixed_dictionaries(
+                {"description": texts.filter(bool)},
+                optional={"default": st.none() | st.booleans() | st.integers() | texts | st.lists(texts)},
+            ),
+            max_size=3,
+        ),
+    }
+)
+
+
+@no_deadline
+@given(definitions)
+def test_the_head_of_a_description_is_valid_yaml(definition: dict[str, Any]) -> None:
+    head = describe("a_name", Snippet.model_validate(definition)).split("\n\n# Example with defaults:\n")[0]
+
+    assert yaml12.read(f"{head}\n", "head").data == {"name": "a_name", **definition}

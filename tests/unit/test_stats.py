@@ -1,0 +1,542 @@
+"""Statistics: what is recorded is there, exactly, whatever happens to processes and files; and what it adds up to."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ot.errors import ToolError
+from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
+from ot.stats.report import html
+from ot.stats.summary import DAY, HOUR, MOST_BARS, Summary, summarise
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "stats" / "stats.db"
+
+
+@pytest.fixture
+def recorder(file: Path) -> Iterator[Recorder]:
+    made = Recorder(file, enabled=True, clock=lambda: NOW)
+    yield made
+    made.close()
+
+
+def a_call(name: str = "web.search", **facts: Any) -> CallRecord:
+    known = {
+        "agent": "default",
+        "session": "s1",
+        "run_id": "r1",
+        "seconds": 0.1,
+        "error_type": None,
+        "result_tokens": 0,
+    }
+    return CallRecord(name, **{**known, **facts})
+
+
+def a_run(run_id: str = "r1", **facts: Any) -> RunRecord:
+    known = {"agent": "default", "session": "s1", "seconds": 1.0, "error_type": None}
+    return RunRecord(run_id, **{**known, "calls": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
+
+
+def rows(file: Path, table: str = "calls") -> int:
+    database = sqlite3.connect(file)
+    try:
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    finally:
+        database.close()
+
+
+def verdict(file: Path) -> str:
+    database = sqlite3.connect(file)
+    try:
+        return str(database.execute("PRAGMA integrity_check").fetchone()[0])
+    finally:
+        database.close()
+
+
+# --- recording ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_recorded_is_in_the_file_after_a_flush(recorder: Recorder, file: Path) -> None:
+    recorder.call(a_call())
+    recorder.run(a_run())
+    recorder.session(SessionRecord("s1", "default", {"web.search": 100}, 40))
+    assert not file.exists()
+    recorder.flush()
+    assert [rows(file, table) for table in ("calls", "runs", "sessions")] == [1, 1, 1]
+    assert recorder.problem is None
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_recorded_is_written_within_a_second(file: Path) -> None:
+    recorder = Recorder(file, enabled=True)
+    recorder.call(a_call())
+    until = time.monotonic() + 10
+    while not (file.exists() and summarise(file)["total_calls"]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert rows(file) == 1
+    recorder.close()
+
+
+def test_nothing_is_kept_when_switched_off(file: Path) -> None:
+    recorder = Recorder(file, enabled=False)
+    recorder.call(a_call())
+    recorder.flush()
+    recorder.close()
+    assert not file.parent.exists()
+
+
+def test_an_idle_recorder_has_no_thread_and_a_busy_one_sleeps(file: Path) -> None:
+    before = threading.active_count()
+    recorder = Recorder(file, enabled=True)
+    assert threading.active_count() == before
+    recorder.call(a_call())
+    assert threading.active_count() == before + 1
+    recorder.close()
+    assert threading.active_count() == before
+
+
+def test_hostile_names_are_kept_within_bounds(recorder: Recorder, file: Path) -> None:
+    for name in ("\ud800", "x" * 1_000_000, "'; DROP TABLE calls; --", "nul\0nul", ""):
+        recorder.call(a_call(name))
+    recorder.flush()
+    assert recorder.problem is None
+    names = {entry["name"] for entry in summarise(file)["tools"]}
+    assert names == {"\\ud800", "x" * 200, "'; DROP TABLE calls; --", "nul\0nul", ""}
+    assert summarise(file, tool="\ud800")["total_calls"] == 1
+
+
+def test_threads_record_at_the_same_time(recorder: Recorder, file: Path) -> None:
+    def record() -> None:
+        for _ in range(500):
+            recorder.call(a_call())
+
+    threads = [threading.Thread(target=record) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    recorder.flush()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+    assert rows(file) == 4000
+
+
+WRITER = """if True:
+    import sys, time
+    from pathlib import Path
+    from ot.stats.record import CallRecord, Recorder
+    recorder = Recorder(Path(sys.argv[1]), enabled=True)
+    for number in range(int(sys.argv[2])):
+        recorder.call(CallRecord("a.b", "default", sys.argv[3], "", 0.1, None, number))
+        if number % 100 == 0:
+            recorder.flush()
+    recorder.close()
+    assert recorder.problem is None, recorder.problem
+"""
+
+
+def test_processes_that_write_at_once_are_all_counted(file: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(file), "2000"]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
+    while any(process.poll() is None for process in processes):
+        summarise(file)  # a reader is never in the way
+        time.sleep(0.02)
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert rows(file) == 6000
+    assert verdict(file) == "ok"
+
+
+ENDLESS_WRITER = """if True:
+    import sys, time
+    from pathlib import Path
+    from ot.stats.record import CallRecord, Recorder
+    recorder = Recorder(Path(sys.argv[1]), enabled=True)
+    number = 0
+    while True:
+        recorder.call(CallRecord("a.b", "default", "s", "", 0.1, None, number))
+        number += 1
+        time.sleep(0.001)
+"""
+
+
+def test_a_killed_writer_loses_the_last_second_at_most(file: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, str(file)])
+    until = time.monotonic() + 30
+    while summarise(file)["total_calls"] < 1500 and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(writer.pid, signal.SIGKILL)
+    killed = time.time()
+    writer.wait()
+    assert verdict(file) == "ok"
+    database = sqlite3.connect(file)
+    count, last, latest = database.execute("SELECT count(*), max(result_tokens), max(at) FROM calls").fetchone()
+    database.close()
+    assert count == last + 1  # none is missing in between
+    assert killed - latest < 1.5  # a second, and what a busy machine adds
+
+
+# --- files that are not as they should be -------------------------------------------------------------------------
+
+
+def filled(file: Path, calls: int = 2000) -> bytes:
+    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    for number in range(calls):
+        recorder.call(a_call(f"pack.tool{number % 50}"))
+    recorder.close()
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_file_cut_short_is_kept_and_a_new_one_begun(file: Path, part: float) -> None:
+    whole = filled(file)
+    cut = whole[: int(len(whole) * part)]
+    file.write_bytes(cut)
+    with pytest.raises(ToolError, match="damaged"):
+        summarise(file)
+    recorder = Recorder(file, enabled=True, clock=lambda: 0.0)
+    recorder.call(a_call())
+    recorder.close()
+    kept = file.with_name("stats.db.damaged-19700101T000000Z")
+    assert kept.read_bytes() == cut
+    assert str(kept) in str(recorder.problem)
+    assert summarise(file)["total_calls"] == 1
+
+
+def test_a_file_cut_short_while_in_use_loses_nothing_new(file: Path, recorder: Recorder) -> None:
+    for number in range(3):
+        for _ in range(500):
+            recorder.call(a_call())
+        recorder.flush()
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        recorder.call(a_call())
+        recorder.flush()
+        assert rows(file) == 1
+        assert len(list(file.parent.glob("stats.db.damaged-*"))) == number + 1
+        file.unlink()
+
+
+def test_damage_in_the_middle_is_found_at_the_next_start(file: Path) -> None:
+    whole = filled(file)
+    middle = len(whole) // 2 // 4096 * 4096
+    file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
+    recorder = Recorder(file, enabled=True)
+    recorder.call(a_call())
+    recorder.close()
+    assert "damaged" in str(recorder.problem)
+    assert rows(file) == 1
+
+
+def test_a_file_that_is_no_database_is_kept(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_bytes(b"dear diary\n" * 1000)
+    recorder = Recorder(file, enabled=True)
+    recorder.call(a_call())
+    recorder.close()
+    (kept,) = file.parent.glob("stats.db.damaged-*")
+    assert kept.read_bytes().startswith(b"dear diary")
+    assert rows(file) == 1
+
+
+def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> None:
+    whole = filled(file)
+    file.write_bytes(whole[: len(whole) // 2])
+    command = [sys.executable, "-c", WRITER.partition("    assert")[0], str(file), "500"]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    assert len(list(file.parent.glob("stats.db.damaged-*"))) == 1
+    assert rows(file) == 1500
+
+
+def test_a_file_of_a_newer_version_is_left_alone(file: Path) -> None:
+    filled(file, calls=3)
+    database = sqlite3.connect(file)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    recorder = Recorder(file, enabled=True)
+    recorder.call(a_call())
+    recorder.close()
+    assert "newer OneTool" in str(recorder.problem)
+    assert rows(file) == 3
+    with pytest.raises(ToolError, match="newer OneTool"):
+        summarise(file)
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
+    recorder.call(a_call())
+    recorder.flush()
+    assert "cannot be written" in str(recorder.problem)
+    (tmp_path / "file").unlink()
+    recorder.call(a_call())
+    recorder.close()
+    assert recorder.problem is None
+    assert rows(tmp_path / "file" / "stats.db") == 2  # what could not be written then is written now
+
+
+def test_what_waits_for_a_file_that_cannot_be_written_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
+    for _ in range(MOST_WAITING + 500):
+        recorder.call(a_call())
+    recorder.flush()
+    assert len(recorder._waiting) <= MOST_WAITING
+    recorder.close()
+
+
+FULL_DISK = """if True:
+    import resource, sys
+    from pathlib import Path
+    from ot.stats.record import CallRecord, Recorder
+    file = Path(sys.argv[1])
+    recorder = Recorder(file, enabled=True)
+    recorder.call(CallRecord("a.b", "default", "s", "", 0.1, None, 0))
+    recorder.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 8192, resource.RLIM_INFINITY))
+    for number in range(2000):
+        recorder.call(CallRecord("a.b", "default", "s", "", 0.1, None, 0))
+    recorder.flush()
+    print(recorder.problem)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    recorder.close()
+    print(recorder.problem)
+"""
+
+
+def test_a_full_disk_is_a_problem_until_there_is_room(file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(file)], capture_output=True, text=True, timeout=60, check=True
+    )
+    full, later = done.stdout.splitlines()
+    assert "cannot be written" in full
+    assert later == "None"
+    assert rows(file) == 2001
+    assert verdict(file) == "ok"
+
+
+# --- adding up ----------------------------------------------------------------------------------------------------
+
+
+def summary_of(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> Summary:
+    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    for record in records:
+        recorder._add(record)
+    recorder.close()
+    return summarise(file, **{"now": NOW, **filters})
+
+
+def test_nothing_recorded_is_a_summary_of_zeros(file: Path) -> None:
+    empty = summarise(file, now=NOW)
+    assert (empty["total_calls"], empty["success_rate"], empty["tools"]) == (0, None, [])
+    assert (empty["context_saved"], empty["time_saved_ms"], empty["runs"]["total"]) == (0, 0, 0)
+    assert not file.parent.exists()
+    file.parent.mkdir()
+    file.touch()
+    assert summarise(file, now=NOW) == empty
+
+
+def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:
+    calls = [a_call(seconds=number / 1000, result_tokens=2) for number in range(1, 101)]
+    failed = [a_call("db.query", error_type=kind) for kind in ("timeout", "timeout", "network")]
+    summary = summary_of(file, *calls, *failed, a_call("db.query"))
+    assert summary["tools"] == [
+        {
+            "name": "web.search",
+            "calls": 100,
+            "success_rate": 100.0,
+            "p50_ms": 50.0,
+            "p95_ms": 95.0,
+            "result_tokens": 200,
+            "errors": {},
+        },
+        {
+            "name": "db.query",
+            "calls": 4,
+            "success_rate": 25.0,
+            "p50_ms": 100.0,
+            "p95_ms": 100.0,
+            "result_tokens": 0,
+            "errors": {"timeout": 2, "network": 1},
+        },
+    ]
+    assert (summary["total_calls"], summary["success_rate"]) == (104, 97.12)
+    assert summary["errors"] == {"timeout": 2, "network": 1}
+
+
+def test_runs_are_counted_beside_calls(file: Path) -> None:
+    runs = [a_run(str(number), seconds=number) for number in range(1, 4)]
+    summary = summary_of(file, *runs, a_run("4", seconds=9, error_type="execution_error"))
+    assert summary["runs"] == {"total": 4, "failed": 1, "success_rate": 75.0, "p50_ms": 2000.0, "p95_ms": 9000.0}
+
+
+@pytest.mark.parametrize(
+    ("period", "calls"),
+    [("day", 2), ("week", 3), ("month", 4), ("all", 5)],
+)
+def test_every_figure_follows_the_period(file: Path, period: str, calls: int) -> None:
+    ages = (0.0, 0.9 * DAY, 6.9 * DAY, 29.9 * DAY, 400.0 * DAY)
+    records: list[CallRecord | RunRecord | SessionRecord] = []
+    for age in ages:
+        records += [
+            a_call(run_id=str(age), result_tokens=30, error_type="timeout", at=NOW - age),
+            a_run(str(age), calls=3, result_tokens=30, answer_tokens=10, at=NOW - age),
+            SessionRecord(str(age), "default", {"web.search": 100, "db.query": 50}, 40, at=NOW - age),
+        ]
+    summary = summary_of(file, *records, period=period, round_trip_ms=1000)
+    assert (summary["total_calls"], summary["runs"]["total"], summary["errors"]) == (calls, calls, {"timeout": calls})
+    assert summary["tools"][0]["calls"] == sum(summary["series"]["calls"]) == sum(summary["series"]["errors"]) == calls
+    assert summary["savings"]["sessions"] == calls
+    assert summary["context_saved"] == calls * (150 - 40 + 20)
+    assert summary["time_saved_ms"] == calls * 2 * 1000
+
+
+def test_an_agent_sees_its_own_figures(file: Path) -> None:
+    summary = summary_of(
+        file,
+        *(a_call(agent=agent) for agent in ("ada", "ada", "bob")),
+        *(a_run(agent, agent=agent, calls=3, result_tokens=9) for agent in ("ada", "bob")),
+        *(SessionRecord(agent, agent, {"web.search": 10}, 4) for agent in ("ada", "bob")),
+        agent="ada",
+        round_trip_ms=1,
+    )
+    assert (summary["total_calls"], summary["runs"]["total"]) == (2, 1)
+    assert (summary["context_saved"], summary["time_saved_ms"]) == (10 - 4 + 9, 2)
+
+
+def test_an_unknown_period_says_which_there_are(file: Path) -> None:
+    with pytest.raises(ToolError) as caught:
+        summarise(file, period="invalid")
+    assert str(caught.value) == (
+        "Error: Invalid period 'invalid'. Valid: day, week, month, all. Example: ot.stats(period='day')"
+    )
+
+
+# --- savings ------------------------------------------------------------------------------------------------------
+
+
+def test_definitions_count_once_a_session_less_our_own(file: Path) -> None:
+    tools = {"web.search": 300, "db.query": 100}
+    sessions = [SessionRecord(name, "default", tools, 50) for name in ("s1", "s1", "s2")]
+    assert summary_of(file, *sessions)["context_saved"] == 2 * (400 - 50)
+    assert rows(file, "definitions") == 2  # the same catalogue is stored once
+
+
+def test_a_session_that_got_more_tools_counts_with_the_most_it_had(file: Path) -> None:
+    few, more = {"web.search": 300}, {"web.search": 300, "db.query": 100}
+    sessions = [SessionRecord("s1", "default", tools, 50) for tools in (few, more, few)]
+    assert summary_of(file, *sessions)["context_saved"] == 400 - 50
+
+
+def test_a_session_with_few_tools_may_cost_more_than_it_saves(file: Path) -> None:
+    assert summary_of(file, SessionRecord("s1", "default", {"a.b": 30}, 400))["context_saved"] == -370
+
+
+def test_results_that_stayed_in_a_run_count_and_never_below_zero(file: Path) -> None:
+    kept_out = a_run("r1", calls=2, result_tokens=1000, answer_tokens=100)
+    talkative = a_run("r2", calls=1, result_tokens=10, answer_tokens=500)
+    assert summary_of(file, kept_out, talkative)["context_saved"] == 900
+
+
+def test_round_trips_count_from_the_second_call_on(file: Path) -> None:
+    runs = [a_run(str(calls), calls=calls) for calls in (0, 1, 5)]
+    assert summary_of(file, *runs, round_trip_ms=4000)["time_saved_ms"] == 4 * 4000
+
+
+def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
+    records: list[CallRecord | RunRecord | SessionRecord] = [
+        SessionRecord("s1", "default", {"web.search": 300, "db.query": 100}, 40),
+        *(a_call("web.search", run_id="r1", result_tokens=600) for _ in range(3)),
+        a_call("db.query", run_id="r1", result_tokens=200),
+        a_run("r1", calls=4, result_tokens=2000, answer_tokens=400),
+        a_call("db.query", run_id="r2"),
+        a_run("r2", calls=2),
+        a_call("db.query", run_id=""),  # nobody's run: it saves nothing
+    ]
+    whole = summary_of(file, *records, round_trip_ms=1000)
+    web, db, other = (
+        summarise(file, tool=tool, now=NOW, round_trip_ms=1000) for tool in ("web.search", "db.query", "no.such")
+    )
+    assert (web["total_calls"], web["runs"]["total"], web["savings"]["sessions"]) == (3, 1, 1)
+    assert (db["total_calls"], db["runs"]["total"]) == (3, 2)
+    assert web["context_saved"] == 300 - 30 + 1600 * 1800 / 2000
+    assert db["context_saved"] == 100 - 10 + 1600 * 200 / 2000
+    assert web["context_saved"] + db["context_saved"] == whole["context_saved"] == 400 - 40 + 1600
+    assert web["time_saved_ms"] == 3 * 1000 * 3 / 4
+    assert web["time_saved_ms"] + db["time_saved_ms"] == whole["time_saved_ms"] == 4000
+    assert (other["total_calls"], other["context_saved"], other["time_saved_ms"]) == (0, 0, 0)
+    assert [list(part["series"]["tools"]) for part in (web, db, other)] == [["web.search"], ["db.query"], []]
+
+
+# --- over time ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("age", [0, 59, HOUR, 3 * DAY, 60 * DAY, 900 * DAY, 20_000 * DAY, -5 * DAY])
+def test_all_time_has_a_readable_number_of_bars(file: Path, age: float) -> None:
+    series = summary_of(file, a_call(at=NOW - age), a_call(error_type="timeout"))["series"]
+    assert 20 < len(series["calls"]) <= MOST_BARS + 2
+    assert (sum(series["calls"]), sum(series["errors"])) == (2, 1)
+    assert series["tools"]["web.search"] == series["calls"]
+    assert series["calls"][-1] >= 1
+
+
+def test_a_call_stands_in_the_bar_of_its_hour(file: Path) -> None:
+    series = summary_of(file, a_call(at=NOW - 5 * HOUR), period="day")["series"]
+    assert (len(series["calls"]), series["width_seconds"]) == (25, HOUR)
+    assert series["calls"][-6] == 1
+
+
+def test_a_summary_is_plain_data(file: Path) -> None:
+    summary = summary_of(file, a_call(), a_run())
+    assert json.loads(json.dumps(summary)) == summary
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+HOSTILE = '</td><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u202e\0'
+
+
+def test_no_name_can_break_out_of_the_report(file: Path) -> None:
+    text = html(summary_of(file, a_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE))
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert "&lt;script&gt;alert(&quot;x&quot;)" in text
+
+
+def test_the_report_needs_nothing_from_elsewhere(file: Path) -> None:
+    text = html(summary_of(file, a_call(), a_run()))
+    assert "default-src 'none'" in text
+    assert not any(word in text for word in ("http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"))
+
+
+def test_large_and_small_numbers_are_written_out(file: Path) -> None:
+    calls = [a_call(seconds=seconds) for seconds in (0.9996, 0.00012, 59.999, 3_000_000.0)]
+    run = a_run(calls=2_000_001, result_tokens=10**12)
+    text = html(summary_of(file, *calls, run, round_trip_ms=4000))
+    assert "2,000,000 &times; 4 s" in text
+    assert "92 d 14 h" in text
+    assert "e+" not in text
+
+
+@pytest.mark.parametrize("records", [(), (a_call(),), (a_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)])
+def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ...]) -> None:
+    text = html(summary_of(file, *records))
+    assert text.startswith("<!doctype html>")
+    assert text.endswith("</html>\n")
+    assert "None" not in text
+    assert "nan" not in text
