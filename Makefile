@@ -4,7 +4,7 @@
 RUN = uv run --quiet
 
 all: format lint
-	$(RUN) pytest tests/unit tests/spec tests/contract
+	$(RUN) pytest -m "not slow" tests/unit tests/spec tests/contract
 
 format:
 	$(RUN) ruff format --quiet .

@@ -148,7 +148,7 @@ def print_speed(*, semantic: bool) -> None:
         print(f"  first question, which makes the index:     {milliseconds(lambda: search.search('x')):8.1f} ms")
         again = Search(Path(folder), semantic=semantic)
         again.update(documents)
-        print(f"  first question of another process:         {milliseconds(lambda: again.search('x')):8.1f} ms")
+        print(f"  first question with the index on disk:      {milliseconds(lambda: again.search('x')):8.1f} ms")
         print_questions(search, questions, bare_fts(documents))
         print(f"  update of 1 changed tool, then a question: {changed(search, documents):8.1f} ms")
 

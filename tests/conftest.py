@@ -10,6 +10,7 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spec(*ids): the promises of tests/spec/catalogue that a test keeps")
+    config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
     sys.path.insert(0, str(config.rootpath))
 

@@ -23,6 +23,7 @@ from ot_child.rpc import ConnectionLost, Peer
 
 OUTPUT_BUFFER = 8192
 RETRY_SECONDS = 0.01
+REHEARSAL = "rehearsal.call()"
 PIECE = 1 << 20
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
 MESSAGE_KEPT = 10_000
@@ -44,6 +45,8 @@ class Cell:
         self._peer.use(reader, writer)
         try:
             self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
+            sys.stdout = sys.stderr = self._output.stream
+            sys.stdin = io.StringIO()
             if not _readable(reader):
                 self.rehearse()
             request = self._peer.receive()
@@ -56,14 +59,13 @@ class Cell:
 
     def rehearse(self) -> None:
         """Go through the motions once, so that the pages are there when the real run comes."""
-        nothing: dict[str, Any] = {"packs": {}, "tools": {}}
-        self._params = {"code": "1+1", "names": nothing, "format": None, "max_output": OUTPUT_BUFFER}
-        self._success(execute("1+1", self._namespace()))
+        names: dict[str, Any] = {"packs": {"rehearsal": ["call"]}, "tools": {}}
+        self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER}
+        with self._peer.alone('"2000-01-01T00:00:00"'):
+            self._success(execute(REHEARSAL, self._namespace()))
 
     def _run(self) -> None:
         _seed()
-        sys.stdout = sys.stderr = self._output.stream
-        sys.stdin = io.StringIO()
         try:
             if HAS_TIMER:
                 signals.setitimer(signals.ITIMER_REAL, self._params["timeout"])

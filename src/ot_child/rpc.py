@@ -5,10 +5,11 @@ thread: whoever waits for an answer reads, and hands what belongs to others over
 thread costs a write and a read, nothing else.
 """
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ot_child.errors import ArgumentError, restore
@@ -34,6 +35,17 @@ class Peer:
     def use(self, reader: int, writer: int) -> None:
         """Talk over these descriptors; for a peer that was made before they were known."""
         self._reader, self._writer = reader, writer
+
+    @contextlib.contextmanager
+    def alone(self, result: str) -> Iterator[None]:
+        """For a rehearsal: the next request goes nowhere and is answered with this."""
+        writer, self._writer = self._writer, os.open(os.devnull, os.O_WRONLY)
+        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
+        try:
+            yield
+        finally:
+            os.close(self._writer)
+            self._writer = writer
 
     def request(self, method: str, params: dict[str, Any]) -> Any:
         """Ask the other end and wait; its error is raised here."""

@@ -464,11 +464,16 @@ FATES = [
     ("forked", "waiting", ENDED, False),
     ("forked", "looping", KILLED, False),
     ("forked", "littering", KILLED, False),
-    ("forked", "littering", KILLED, True),
     ("spawned", "waiting", KILLED, False),
     ("spawned", "looping", KILLED, False),
 ]
-ALL_FATES = list(itertools.product(("forked", "spawned"), STAYING, (KILLED, ENDED), (False, True)))
+# Not as an ordinary user who litters: a server that cannot look into a folder ends the run before anybody kills it.
+# That such a user's litter can be removed is shown in tests/unit/test_scratch.py.
+ALL_FATES = [
+    fate
+    for fate in itertools.product(("forked", "spawned"), STAYING, (KILLED, ENDED), (False, True))
+    if fate[1] != "littering" or not fate[3]
+]
 
 
 @pytest.mark.parametrize(("launcher", "staying", "how", "as_user"), ALL_FATES if NIGHTLY else FATES)

@@ -556,6 +556,7 @@ def _tested(program: str, name: str, ending: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "\nreturn 42\n"], ids=["as it is", "with return"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_pythons_own_tests_pass_as_code_that_was_sent(name: str, ending: str) -> None:

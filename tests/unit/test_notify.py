@@ -138,6 +138,7 @@ def test_a_file_that_a_person_left_without_a_last_line_break_stays_readable(tmp_
 plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner))))
 def test_every_message_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:

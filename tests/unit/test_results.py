@@ -379,6 +379,7 @@ for number in range(100):
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder(folder: Path) -> None:
     programs = [run_program(STORE_MANY, folder, name) for name in ("one", "two", "three")]
     told = [line.split() for program in programs for line in program.communicate()[0].splitlines()]
@@ -788,6 +789,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_are_held_once_and_a_window_costs_what_it_shows(folder: Path) -> None:
     with run_program(A_HUNDRED_MEGABYTES, folder) as program:
         told = json.loads(program.communicate()[0])

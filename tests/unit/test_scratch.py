@@ -106,6 +106,7 @@ LITTER: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LITTER)
 def test_a_folder_goes_with_all_that_is_in_it(top: Path, kind: str) -> None:
     LITTER[kind](top)
@@ -113,6 +114,7 @@ def test_a_folder_goes_with_all_that_is_in_it(top: Path, kind: str) -> None:
     assert not os.path.lexists(top)
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_can_remove_all_of_it_too() -> None:
     require_an_ordinary_user()
     program = """
@@ -196,6 +198,7 @@ def test_a_folder_that_still_grows_goes_when_it_stops(top: Path) -> None:
     assert not top.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "folders 5,000 deep", "1,000 files", "folders that nobody may enter"])
 def test_two_who_remove_the_same_folder_do_not_stop_each_other(top: Path, kind: str) -> None:
     """The server and the zygote both clean up when all ends."""

@@ -287,6 +287,7 @@ def test_a_body_that_would_take_for_ever_or_all_memory_is_refused_quickly(body: 
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.slow
 def test_refusing_bombs_takes_no_memory() -> None:
     code = """
 import json, sys
@@ -398,6 +399,7 @@ def is_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
+@pytest.mark.slow
 def test_five_thousand_hostile_strings_stay_values_in_every_literal() -> None:
     chance = random.Random(5)
     hostile = FRAGMENTS + ["".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(5_000)]

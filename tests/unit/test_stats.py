@@ -172,6 +172,7 @@ ENDLESS_WRITER = """if True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_the_last_second_at_most(file: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, str(file)])
     until = time.monotonic() + 30

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 MAX_LINE = 256 << 20
+READ_SIZE = 1 << 16  # asyncio's own, four times as much, is allocated anew for every read
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
@@ -85,6 +86,7 @@ async def protocol_streams() -> AsyncIterator[tuple[Any, ...]]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_LINE)
     source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    source.max_size = READ_SIZE  # type: ignore[attr-defined]
     sink, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0))
     writer = _Writer(asyncio.StreamWriter(sink, protocol, None, loop))
     try:

@@ -21,7 +21,13 @@ MOST_CHARACTERS: Final = 4_000  # of a question
 MOST_WORDS: Final = 64
 MOST_WORDS_OF_A_NAME: Final = 4
 CANDIDATES: Final = 200
-CLASSES: Final[tuple[Match, ...]] = ("text", "fuzzy", "word", "prefix", "exact")
+SCORES: Final[Mapping[Match, tuple[float, float]]] = {
+    "exact": (1.0, 1.0),
+    "prefix": (0.9, 1.0),
+    "word": (0.8, 0.9),
+    "fuzzy": (0.6, 0.8),
+    "text": (0.0, 0.6),
+}
 
 Documents = Mapping[Key, Document]
 Found = tuple[Match, Key, float]
@@ -70,10 +76,11 @@ class Catalogue:
 
     def _hits(self, query: str, limit: int, kinds: frozenset[Kind]) -> Iterator[Hit]:
         seen: set[Key] = set()
-        for match, key, part in self._found(query, limit, kinds):
+        for match, key, share in self._found(query, limit, kinds):
             if key not in seen and key[0] in kinds:
                 seen.add(key)
-                yield Hit(*key, round((CLASSES.index(match) + min(part, 0.999)) / len(CLASSES), 4), match)
+                low, high = SCORES[match]
+                yield Hit(*key, round(low + share * (high - low), 4), match)
 
     def _found(self, query: str, limit: int, kinds: frozenset[Kind]) -> Iterator[Found]:
         """Everything that fits, class by class and the best first in each; what fits twice comes twice."""

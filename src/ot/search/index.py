@@ -25,7 +25,7 @@ WEIGHTS: Final = "0, 0, 0, 2.0, 1.0, 0.5, 0.5, 0.4, 0"
 # itself, so short rows are filled up to this many words, and neither lose nor gain.
 FULL_LENGTH: Final = 100
 MOST_CHARACTERS: Final = 20_000  # of a field
-MOST_ROWS: Final = 2_000  # to be looked at for one question
+MOST_ROWS: Final = 1_500  # to be looked at for one question
 MOST_COUNTS: Final = 20_000  # to be remembered
 
 

@@ -44,6 +44,9 @@ class Store:
             self._index.close()
         self._index = self._memory = None
 
+    def __del__(self) -> None:
+        self.close()  # Python warns of databases that are left open
+
     def _kept(self, content: Content) -> Index | None:
         if self._folder is None:
             return None

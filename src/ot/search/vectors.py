@@ -17,6 +17,7 @@ WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 WEIGHT: Final = 0.65  # beside full text, whose best counts 1
 LEAST_NEARNESS: Final = 0.3  # of the nearest document, where no word matches any: letters typed at random reach 0.2
+NO_NEARNESS: Final = 0.1  # the nearest document is not near at all: then vectors have little to say
 
 
 def load_embedder() -> "Embedder | None":
@@ -69,10 +70,10 @@ class Vectors:
         """The scores with nearness in meaning added, the best first; also of documents that had no score."""
         numpy = self._embedder.numpy
         nearness = self._matrix @ self._embedder.vectors([text])[0]
-        nearest = max(float(nearness.max()), 1e-9)
+        nearest = float(nearness.max())
         if not scored and nearest < LEAST_NEARNESS:
             return []
-        total = nearness * (WEIGHT / nearest)
+        total = nearness * (WEIGHT / max(nearest, NO_NEARNESS))
         best = max((score for _, score in scored), default=1.0)
         for key, score in scored:
             total[self._places[key]] += score / best
