@@ -7,10 +7,9 @@ Whether the configuration is right is not asked here.
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from ot import paths, yaml12
 from ot.errors import ConfigError
+from ot.locks import locked
 
 STORE = "trust.json"
 PRESENTATIONAL = frozenset({"aliases", "snippets", "prompts", "output", "stats", "docs_url", "log_level"})
@@ -133,23 +133,7 @@ def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:
         raise
 
 
-@contextmanager
-def _locked(user_folder: Path) -> Iterator[None]:
-    """Only one process at a time changes the store; the kernel lets go of the lock when a process dies."""
+def _locked(user_folder: Path) -> AbstractContextManager[None]:
+    """Only one process at a time changes the store."""
     user_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (user_folder / f"{STORE}.lock").open("a") as file:
-        _wait_for(file.fileno())
-        yield
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _wait_for(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
-
-else:
-    import fcntl
-
-    def _wait_for(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return locked(user_folder / f"{STORE}.lock")
