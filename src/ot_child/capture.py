@@ -94,7 +94,7 @@ def _final_value(tree: ast.Module) -> ast.expr | None:
     match last.value:
         case ast.Call(func=ast.Name(id="pprint")):
             return None
-        case ast.Call(func=ast.Name(id="print")) if "print" not in _names_bound(tree):
+        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _names_bound(tree):
             return None
     return last.value
 

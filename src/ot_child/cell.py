@@ -6,6 +6,8 @@ made before the fork is made there, because every page that a cell writes to is 
 """
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
+import _sitebuiltins
+import builtins
 import codecs
 import contextlib
 import io
@@ -37,6 +39,7 @@ class Cell:
         self._id = 0
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
+        _add_interactive_builtins()
         if HAS_TIMER:
             signals.signal(signals.SIGALRM, self._out_of_time)
 
@@ -195,6 +198,12 @@ class _Output(io.RawIOBase):
     def flush(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
             self.stream.flush()
+
+
+def _add_interactive_builtins() -> None:
+    """What `site` adds, which is not loaded here, and what people and models expect to be there all the same."""
+    helper = _sitebuiltins._Helper()  # noqa: SLF001 - there is no other name for it
+    vars(builtins).update(exit=sys.exit, quit=sys.exit, help=helper)
 
 
 def _readable(descriptor: int) -> bool:

@@ -255,6 +255,20 @@ def test_writes_to_descriptor_one_go_to_the_log(tmp_path: Path) -> None:
         assert eventually(lambda: file.exists() and "a stray line" in file.read_text("utf-8"), seconds=2)
 
 
+@pytest.mark.parametrize("code", ["print(1)\nexit()\nprint(2)", "print(1)\nquit(0)\nprint(2)"])
+def test_code_may_end_itself_early_and_well(app: App, code: str) -> None:
+    assert app.run(code).blocks == ("1\n",)
+
+
+def test_an_exit_with_a_reason_is_a_failure(app: App) -> None:
+    assert app.failure("exit('no more')").startswith("SystemExit: no more")
+
+
+def test_help_of_python_is_there(app: App) -> None:
+    (shown,) = app.run("help(len)").blocks
+    assert "Return the number of items" in shown
+
+
 def test_a_hundred_runs_are_never_mixed(app: App) -> None:
     started = [app.start(f"print({n})\nsample.give({n})") for n in range(100)]
     assert [future.result().blocks for future in started] == [(f"{n}\n", str(n)) for n in range(100)]

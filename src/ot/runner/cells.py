@@ -197,7 +197,12 @@ class Cells:
         async def check() -> None:
             limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
             if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid]):
-                self.kill(cell, ToolError(f"the run wrote more than {limit} bytes to its scratch folder and was ended"))
+                self.kill(
+                    cell,
+                    ToolError(
+                        f"the run wrote more than {limit} bytes to its scratch folder, or hid them, and was ended"
+                    ),
+                )
 
         self._in_background(check())
 
