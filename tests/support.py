@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -26,7 +27,7 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from ot.app import OneTool
 from ot.config.model import Settings
 from ot.logging import Log
-from ot.runner.runner import Answer, Journal
+from ot.runner.answer import Answer, Journal
 from ot.tool import Result
 
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
@@ -71,12 +72,13 @@ class App:
 def opened(
     settings: Mapping[str, Any] | None = None, tools: Iterable[object] = (), log: Log | None = None
 ) -> Iterator[App]:
-    """A OneTool with these settings and tools. It writes no log unless one is given."""
-    onetool = OneTool(Settings.model_validate(settings or {}), log=log or Log())
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as app:
-        for tool in tools:
-            app.bus.register_tool(tool)
-        yield App(portal, app)
+    """A OneTool with these settings and tools. It writes no log unless one is given, and forgets all it kept."""
+    with TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
+        onetool = OneTool(Settings.model_validate(settings or {}), folder=Path(folder), log=log or Log())
+        with portal.wrap_async_context_manager(onetool) as app:
+            for tool in tools:
+                app.bus.register_tool(tool)
+            yield App(portal, app)
 
 
 # --- OneTool in a process of its own -----------------------------------------------------------------------

@@ -8,7 +8,8 @@ import asyncio
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,14 +20,22 @@ from ot.bus.bus import Call, ToolBus
 from ot.config.load import Loaded, load
 from ot.config.model import Settings
 from ot.context import ToolContext
+from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
-from ot.logging import Log, redactor
-from ot.paths import Folders, find_folders
+from ot.logging import Log
+from ot.paths import FOLDER, Folders, find_folders, placed
+from ot.redact import Redactor
 from ot.registry import Registry
+from ot.results import ResultStore
+from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells, Limits
 from ot.runner.fence_processor import strip
-from ot.runner.runner import Answer, Journal, Runner
+from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
+from ot.search import Hit
+from ot.stats.record import CallRecord, RunRecord, SessionRecord
+from ot.stats.tokens import tokens_of, tokens_of_text
+from ot.stores import Stores
 from ot.version import __version__
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
@@ -48,24 +57,32 @@ class _State:
     error: ConfigError | None
     cells: Cells
     runner: Runner
-    redact: Callable[[str], str]
+    redact: Redactor
+    stores: Stores
+    results: ResultStore
 
 
 class OneTool:
+    """Settings that are passed in are all there is: no file is read. `folder` is where things are kept then."""
+
     def __init__(
         self,
         settings: Settings | None = None,
         *,
+        folder: Path | None = None,
         read: Callable[[], Loaded] | None = None,
         log: Log | None = None,
         make_cells: Callable[..., Cells] = Cells,
     ) -> None:
-        self._read = read or (lambda: _given(settings or Settings()))
+        self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log = make_cells, log
         self.bus = ToolBus(Registry(), record=self._record)
+        self.session = os.urandom(8).hex()
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
+        self._result_tokens: dict[str, int] = {}  # of the runs that are under way
+        self._searched: object = None  # what the search has been told about
 
     async def __aenter__(self) -> Self:
         for tool in shipped_tools(self.bus.threads):
@@ -74,7 +91,7 @@ class OneTool:
         try:
             loaded = self._read()
         except ConfigError as wrong:
-            error, loaded = wrong, _given(Settings())
+            error, loaded = wrong, _given(Settings(), Path.home() / FOLDER)
         self._become(loaded, error)
         self._unsaid = loaded.problems
         return self
@@ -83,6 +100,7 @@ class OneTool:
         for task in self._retiring:
             task.cancel()
         await self._now.cells.__aexit__(None, None, None)
+        await anyio.to_thread.run_sync(self._now.stores.close)
         if self._log is not None:
             await anyio.to_thread.run_sync(self._log.close)
 
@@ -109,9 +127,32 @@ class OneTool:
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self.log.span("run", correlation_id=context.correlation_id, agent=agent) as fields:
-            answer = await state.runner.run(command, context, journal, preset_format)
+            answer = await self._recorded(state, command, context, journal or Journal(), preset_format)
             fields["error"] = answer.error
-        return replace(answer, blocks=tuple(map(state.redact, (*self._notices(), *answer.blocks))))
+        return replace(answer, blocks=(*map(state.redact, self._notices()), *answer.blocks))
+
+    async def _recorded(
+        self, state: _State, command: object, context: ToolContext, journal: Journal, preset_format: str | None
+    ) -> Answer:
+        run_id, started = context.correlation_id, time.perf_counter()
+        self._result_tokens[run_id] = 0
+        error: str | None = "cancelled"
+        answered = 0
+        try:
+            answer = await state.runner.run(command, context, journal, preset_format)
+            error, answered = answer.error, sum(map(tokens_of_text, answer.blocks))
+        finally:
+            tokens = self._result_tokens.pop(run_id)
+            seconds, calls = time.perf_counter() - started, len(journal.calls)
+            state.stores.recorder.run(
+                RunRecord(run_id, context.agent_id, self.session, seconds, error, calls, answered, tokens)
+            )
+        return answer
+
+    async def begin_session(self, own_tokens: int) -> None:
+        """A client has come that would otherwise have loaded the definition of every tool."""
+        definitions = await anyio.to_thread.run_sync(_definitions, self.registry)
+        self._now.stores.recorder.session(SessionRecord(self.session, "default", definitions, own_tokens))
 
     def context(self, agent: str = "default") -> ToolContext:
         """The facts of a call that this agent makes."""
@@ -158,6 +199,29 @@ class OneTool:
         return self._now.loaded.settings
 
     @property
+    def folders(self) -> Folders:
+        return self._now.loaded.folders
+
+    @property
+    def stores(self) -> Stores:
+        return self._now.stores
+
+    @property
+    def results(self) -> ResultStore:
+        return self._now.results
+
+    async def search(self, query: str, limit: int = 20) -> list[Hit]:
+        """What fits, over everything there is at this moment."""
+        return await anyio.to_thread.run_sync(self._search, self._now, query, limit)
+
+    def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
+        now = (self.registry.version, state)
+        if self._searched != now:
+            state.stores.search.update(documents(self.registry, state.loaded.settings))
+            self._searched = now
+        return state.stores.search.search(query, limit)
+
+    @property
     def log(self) -> Log:
         assert self._log is not None
         return self._log
@@ -174,7 +238,8 @@ class OneTool:
             name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()
         }
         degraded = "disconnected" in servers.values()
-        problems = [*state.loaded.problems, *_lines(state.error), *_lines(self.log.problem)]
+        unwritten = [*_lines(self.log.problem), *state.stores.problems]
+        problems = [*state.loaded.problems, *_lines(state.error), *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -199,23 +264,22 @@ class OneTool:
 
     def _become(self, loaded: Loaded, error: ConfigError | None) -> None:
         """Put a configuration in force, whole. Runs that are under way end in the cells they have."""
-        old, execution = self._state, loaded.settings.execution
-        redact = redactor(loaded.secrets.values())
+        old, settings = self._state, loaded.settings
+        redact = Redactor(loaded.secrets.values())
         if self._log is None:
-            self._log = Log(loaded.folders.data / "logs" / "onetool.log", loaded.settings.log_level, redact)
-        keep = old is not None and old.loaded.settings.execution == execution
-        cells = old.cells if old is not None and keep else self._new_cells(loaded.settings)
-        runner = Runner(
-            self.bus,
-            cells,
-            max_command_bytes=execution.max_command_bytes,
-            max_tool_calls=execution.max_tool_calls,
-            max_output_bytes=execution.max_output_bytes,
-        )
-        self.registry.aliases = loaded.settings.aliases
-        self._state = _State(loaded, error, cells, runner, redact)
+            self._log = Log(loaded.folders.data / "logs" / "onetool.log", settings.log_level, redact)
+        keep = old is not None and old.loaded.settings.execution == settings.execution
+        cells = old.cells if old is not None and keep else self._new_cells(settings)
+        stores = _stores(old, loaded)
+        results = stores.results(settings.output)
+        presenter = Presenter(settings.output, results, redact)
+        runner = Runner(self.bus, cells, settings, presenter, _projects(loaded))
+        self.registry.aliases = settings.aliases
+        self._state = _State(loaded, error, cells, runner, redact, stores, results)
         if old is not None and not keep:
-            self._retire(old.cells)
+            self._retire(old.cells.retire())
+        if old is not None and stores is not old.stores:
+            self._retire(anyio.to_thread.run_sync(old.stores.close))
 
     def _new_cells(self, settings: Settings) -> Cells:
         execution = settings.execution
@@ -228,28 +292,67 @@ class OneTool:
         )
         return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", text=text))
 
-    def _retire(self, cells: Cells) -> None:
-        task = asyncio.ensure_future(cells.retire())
+    def _retire(self, ending: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(ending)
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: Call, value: Any) -> None:
+        context, stores = call.context, self._now.stores
         name = call.name if call.name.startswith("ot.") else "tool.call"
         outcome = {"status": "ok"} if call.error is None else {"status": "error", "error_type": call.error}
         self.log.event(
             name,
             duration_ms=round(call.seconds * 1000, 3),
             **outcome,
-            correlation_id=call.correlation_id,
-            agent=call.agent_id,
+            correlation_id=context.correlation_id,
+            agent=context.agent_id,
             tool=call.name,
+            **call.logged,
         )
+        tokens = tokens_of(value) if call.error is None else 0
+        run_id = context.correlation_id if context.correlation_id in self._result_tokens else ""
+        if run_id:
+            self._result_tokens[run_id] += tokens
+        real_name = call.tool.name if call.tool else call.name
+        stores.recorder.call(
+            CallRecord(real_name, context.agent_id, self.session, run_id, call.seconds, call.error, tokens)
+        )
+        if _is_worth_learning(call):
+            stores.shapes.learn(real_name, value)
 
 
-def _given(settings: Settings) -> Loaded:
-    """Settings that a program passed in: no files are read, and none but the log is written."""
-    folders = Folders(working_dir=Path.cwd(), user=Path.home() / ".onetool")
-    return Loaded(settings, {}, (), (), folders)
+def _is_worth_learning(call: Call) -> bool:
+    """What a tool gives that does not say so itself; our own help says what there is to know of `ot`."""
+    return call.tool is not None and call.error is None and call.tool.output is None and call.tool.pack != "ot"
+
+
+def _given(settings: Settings, folder: Path) -> Loaded:
+    """Settings that a program passed in: no files are read."""
+    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=folder))
+
+
+def _stores(old: _State | None, loaded: Loaded) -> Stores:
+    folder, counted = loaded.folders.data, loaded.settings.stats.enabled
+    if old is not None and (old.stores.folder, old.stores.counted) == (folder, counted):
+        return old.stores
+    return Stores.opened(folder, counted=counted)
+
+
+def _projects(loaded: Loaded) -> dict[str, str]:
+    folders = loaded.folders
+    return {
+        name: str(placed(path, folders.working_dir, folders.home)) for name, path in loaded.settings.projects.items()
+    }
+
+
+def _definitions(registry: Registry) -> dict[str, int]:
+    """The tokens that each tool would cost a client that was connected to it directly."""
+    return {
+        tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
+        for tool in registry
+        if tool.enabled and tool.pack != "ot"
+    }
 
 
 def _works_without_settings(command: object) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,7 @@ from ot.errors import error_type
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 ROTATE_BYTES = 10 << 20
-REDACTED = "[REDACTED]"
-SHORTEST_SECRET = 4  # a shorter one would redact half the text
 GATHER_SECONDS = 0.2
-
-
-def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that takes these values out of a text, plain and as JSON writes them."""
-    import json
-
-    known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
-    forms = sorted(known | {json.dumps(secret)[1:-1] for secret in known}, key=len, reverse=True)
-
-    def redact(text: str) -> str:
-        for form in forms:
-            text = text.replace(form, REDACTED)
-        return text
-
-    return redact
 
 
 def _json(line: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | g
 
 
 def publish(topics: Sequence[Topic], folder: Path, topic: str, message: Any, now: Callable[[], float]) -> str:
-    """Append the message to the file of the topic; what was done, in a line."""
+    """Append the message to the file of the topic; what was done, in a line. Waits for the disk and for a lock."""
     if len(topic) > MAX_TOPIC:
         raise ArgumentError(f"a topic has at most {MAX_TOPIC} characters, this one has {len(topic)}")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
@@ -37,8 +37,8 @@ def publish(topics: Sequence[Topic], folder: Path, topic: str, message: Any, now
     document = _document(topic, message, now())
     try:
         _append(path, document)
-    except OSError as error:
-        raise ToolError(f"the message was not written to {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
+        raise ToolError(f"the message was not written to {path}: {getattr(error, 'strerror', '') or error}") from None
     return f"OK: {topic} -> {found.file}"
 
 

@@ -20,6 +20,7 @@ class Registry:
         self._python_names: dict[str, str] = {}
         self._packs: dict[str, dict[str, str]] = {}
         self.aliases: Mapping[str, str] = aliases or {}
+        self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
 
     def add(self, tool: Tool) -> None:
         if not NAME.fullmatch(tool.name):
@@ -28,12 +29,14 @@ class Registry:
             raise ToolError(
                 f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
             )
+        self.version += 1
         self._tools[tool.name] = tool
         self._python_names.setdefault(python_name(tool.name), tool.name)
         self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = tool.name
 
     def remove(self, name: str) -> Tool:
         tool = self.find(name)
+        self.version += 1
         del self._tools[tool.name]
         if self._python_names.get(python_name(tool.name)) == tool.name:
             del self._python_names[python_name(tool.name)]
@@ -52,6 +55,13 @@ class Registry:
         if target is None:
             raise self._not_found(name)
         return self.find(target)
+
+    def get(self, name: str) -> Tool | None:
+        """The same, or None."""
+        try:
+            return self.find(name)
+        except ToolNotFound:
+            return None
 
     def _target(self, alias: str) -> str | None:
         """What an alias stands for in the end; None where it is no alias, or only runs in a circle."""

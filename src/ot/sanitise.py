@@ -33,18 +33,24 @@ _LOOK_ALIKES = {
     **dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0xFE58, 0xFE63], ord("-")),
 }
 
+# In JSON and in quoted YAML the end of a line is an escape, whose letter is no part of the word behind it.
+_START, _GAP = r"(?:(?<!\w)|(?<=\\[nrt]))", r"(?:\s|\\[nrt])"
+
 _TRAPS = re.compile(
-    r"""(?=[<_m!\[idfo]) (?:
-    (?P<tag> <\s*+/?+\s*+external\s*+[-_]?+\s*+content (?: [^<>]{0,300}+> | [\w-]*+ ) )
+    rf"""(?=[<_m!\[idfo]) (?:
+    (?P<tag> <{_GAP}*+/?+{_GAP}*+external{_GAP}*+[-_]?+{_GAP}*+content (?: [^<>]{{0,300}}+> | [\w-]*+ ) )
     # A call to us, in the spellings that `run` strips or explains.
-    | (?<!\w) (?: __(?:ot|onetool)(?:__run)?+ | mcp__(?:ot|onetool)__run | !onetool ) (?!\w)
+    | {_START} (?: __(?:ot|onetool)(?:__run)?+ | mcp__(?:ot|onetool)__run | !onetool ) (?!\w)
     # The marks of a turn or of a tool call in the formats that models are trained on.
-    | <\s*+/?+\s*+(?: system(?:[-_]reminder)?+ | assistant | developer | invoke | (?:tool|function)_(?:call|result)s?+ )
-      (?![\w.:-]) (?: [^<>]{0,300}+> )?+
-    | <\|[\w\ ]{1,30}+\|> | \[/?+INST\] | <</?+SYS>>
+    | <{_GAP}*+/?+{_GAP}*+
+      (?: system(?:[-_]reminder)?+ | assistant | developer | invoke | (?:tool|function)_(?:call|result)s?+ ) (?![\w.:-])
+      (?: [^<>]{{0,300}}+> )?+
+    | <\|[\w\ ]{{1,30}}+\|> | \[/?+INST\] | <</?+SYS>>
     # "Ignore all previous instructions" and its family.
-    | (?<!\w) (?:ignore|disregard|forget|override) \s++ (?:(?:all|any|every|of|the|my|your|these|those) \s++){0,3}+
-      (?:previous|prior|above|earlier|preceding|foregoing) \s++ (?:instruction|prompt|message|direction|rule|command)s?+
+    | {_START} (?:ignore|disregard|forget|override) {_GAP}++
+      (?:(?:all|any|every|of|the|my|your|these|those) {_GAP}++){{0,3}}+
+      (?:previous|prior|above|earlier|preceding|foregoing) {_GAP}++
+      (?:instruction|prompt|message|direction|rule|command)s?+
     )""",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -31,6 +31,8 @@ class Tool:
     enabled: bool = True
     returns: str = ""
     example: str = ""
+    argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given
+    logged: tuple[str, ...] = ()  # arguments that may stand in the log
 
     @property
     def pack(self) -> str:

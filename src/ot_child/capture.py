@@ -32,9 +32,9 @@ class NoValue:
 NO_VALUE: Final = NoValue()
 
 
-def execute(code: str, namespace: Namespace) -> Any:
+def execute(code: str, namespace: Namespace, filename: str = FILENAME) -> Any:
     """Run the code in the namespace and give its value. A coroutine left as the value is awaited."""
-    body, tail = compile_run(code)
+    body, tail = compile_run(code, filename)
     if _is_async(body) or (tail is not None and _is_async(tail)):
         value = _wait_for(_execute_async(body, tail, namespace))
     else:
@@ -68,16 +68,17 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
 # --- what is executed, and what gives the value ----------------------------------------------------------------------
 
 
-def compile_run(code: str) -> tuple[CodeType, CodeType | None]:
+def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
     """The statements, and the expression that gives the value where there is one."""
-    tree = parse(code)
+    tree = parse(code, filename)
     returns = "return" in code and _top_level(tree, ast.Return)  # the text only saves the walk; the tree decides
-    body, tail = _as_function(tree) if returns else _as_module(tree)
-    return _compile(body, "exec"), None if tail is None else _compile(ast.Expression(tail), "eval")
+    body, tail = _as_function(tree, filename) if returns else _as_module(tree)
+    value = None if tail is None else _compile(ast.Expression(tail), filename, "eval")
+    return _compile(body, filename, "exec"), value
 
 
-def _compile(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
-    code: CodeType = compile(tree, FILENAME, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> CodeType:
+    code: CodeType = compile(tree, filename, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return code
 
 
@@ -99,10 +100,10 @@ def _final_value(tree: ast.Module) -> ast.expr | None:
     return last.value
 
 
-def _as_function(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
+def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
     """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
     for node in _top_level(tree, ast.Yield, ast.YieldFrom):
-        raise SyntaxError("'yield' outside function", (FILENAME, node.lineno, node.col_offset + 1, None))
+        raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
     waits = _waits(tree)
     future = [statement for statement in tree.body if _is_future(statement)]
     arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
@@ -193,18 +194,18 @@ def _bound_by(node: ast.AST) -> list[str]:
 # --- indentation ---------------------------------------------------------------------------------------------------
 
 
-def parse(code: str) -> ast.Module:
+def parse(code: str, filename: str = FILENAME) -> ast.Module:
     """The tree of the code as it stands, or, where its indentation is wrong, of the nearest code that is right."""
     try:
-        return ast.parse(code, FILENAME)
+        return ast.parse(code, filename)
     except IndentationError as error:
-        return _parse_mended(code, error)
+        return _parse_mended(code, filename, error)
 
 
-def _parse_mended(code: str, mistake: SyntaxError) -> ast.Module:
+def _parse_mended(code: str, filename: str, mistake: SyntaxError) -> ast.Module:
     for mended in _mended(code):
         try:
-            return _parse_block(mended)
+            return _parse_block(mended, filename)
         except IndentationError:
             continue
         except SyntaxError as inside:  # the indentation is right now, and this is the mistake
@@ -219,20 +220,20 @@ def _mended(code: str) -> Iterator[str]:
         yield from _first_line_indented(text)
 
 
-def _parse_block(code: str) -> ast.Module:
+def _parse_block(code: str, filename: str) -> ast.Module:
     """Code that is indented as a whole is a block: it is parsed as one, and no string in it changes."""
     try:
-        return ast.parse(code, FILENAME)
+        return ast.parse(code, filename)
     except IndentationError:
         pass
     try:
-        block, *more = ast.parse("if 1:\n" + code, FILENAME).body
+        block, *more = ast.parse("if 1:\n" + code, filename).body
     except SyntaxError as error:
         error.lineno = (error.lineno or 2) - 1
         raise
     assert isinstance(block, ast.If)
     if more or block.orelse:  # only a part of it is indented
-        raise IndentationError("unexpected indent", (FILENAME, 1, 1, None))
+        raise IndentationError("unexpected indent", (filename, 1, 1, None))
     return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
 
 

@@ -10,6 +10,7 @@ import _sitebuiltins
 import builtins
 import codecs
 import contextlib
+import contextvars
 import io
 import linecache
 import os
@@ -21,14 +22,18 @@ from typing import Any
 from ot_child import data, errors
 from ot_child.capture import FILENAME, NO_VALUE, execute
 from ot_child.pack_proxy import OtProxy, PackProxy, ToolProxy
+from ot_child.project_path import ProjectsProxy
 from ot_child.rpc import ConnectionLost, Peer
+from ot_child.summary import summary
 
 OUTPUT_BUFFER = 8192
 RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
 PIECE = 1 << 20
+DEEPEST_SNIPPET = 20
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
 MESSAGE_KEPT = 10_000
+SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
 HAS_TIMER = hasattr(signals, "setitimer")
 
 
@@ -81,18 +86,21 @@ class Cell:
     # --- the answer ---------------------------------------------------------------------------------------------
 
     def _success(self, value: Any) -> str:
-        chosen = sys.modules["__main__"].__dict__.get("__format__")
+        settings = sys.modules["__main__"].__dict__
+        chosen = settings.get("__format__")
         result = {
             "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
             "has_value": value is not NO_VALUE,
             "format": chosen,
+            "sanitize": settings.get("__sanitize__"),
             "from_ot": any(value is given for given in self._from_ot),
         }
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
         if len(line) <= PIECE:
             return line
         self._send_in_pieces(result["value"], chosen)
-        return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, "value": None}})
+        about = {"value": None, "is_json": not isinstance(result["value"], str), "about": summary(result["value"])}
+        return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
     def _send_in_pieces(self, value: Any, chosen: Any) -> None:
         """A large value crosses as the text it will be shown as, so that the server never has to take it apart."""
@@ -115,7 +123,9 @@ class Cell:
         source = lines[line - 1][:PIECE] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
         facts = errors.describe(error)
-        about = {**facts, "message": facts["message"][:MESSAGE_KEPT], "line": line, "source": source, "name": name}
+        sanitize = sys.modules["__main__"].__dict__.get("__sanitize__")
+        found = {"line": line, "source": source, "name": name, "sanitize": sanitize}
+        about = {**facts, "message": facts["message"][:MESSAGE_KEPT], **found}
         answer = self._error(about)
         if answer is None:  # it has fields that are no data, or too much of it
             answer = self._error({key: about[key] for key in ("type", "class", "message", "line")})
@@ -139,25 +149,45 @@ class Cell:
         module.__dict__["__builtins__"] = __builtins__
         if self._params["format"]:
             module.__dict__["__format__"] = self._params["format"]
-        module.__dict__.update({name: errors.TREE[name] for name in errors.TREE if name in code})
-        module.__dict__.update(self._tools())
+        module.__dict__.update(self._names_of(code, self._params["names"]))
         sys.modules["__main__"] = module
         return module.__dict__
 
-    def _tools(self) -> dict[str, Any]:
-        names = self._params["names"]
-        packs = {
-            pack: (OtProxy if pack == "ot" else PackProxy)(pack, tools, self._call, self._peer.request)
-            for pack, tools in names["packs"].items()
-        }
-        bare = {name: ToolProxy(target, self._call) for name, target in names["tools"].items()}
-        return {**packs, **bare}
+    def _names_of(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
+        """What is there before the code starts: errors, packs, aliases and projects that it has a word for."""
+        known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
+        for pack, tools in names["packs"].items():
+            known[pack] = self._pack(pack, tools)
+        for name, target in names["tools"].items():
+            known[name] = ToolProxy(target, self._call)
+        if "projects" in names:
+            known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
+        return known
+
+    def _pack(self, pack: str, tools: list[str]) -> PackProxy:
+        if pack == "ot":
+            return OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
+        return PackProxy(pack, tools, self._call, self._peer.request)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
         if name.startswith("ot.") and isinstance(value, dict | list):
             self._from_ot.append(value)
         return value
+
+    def _snippet(self, name: str, values: dict[str, Any]) -> Any:
+        """Run a snippet in a namespace of its own, as a function would. Its lines are not those of the sent text."""
+        if SNIPPET_DEPTH.get() >= DEEPEST_SNIPPET:
+            raise errors.ToolError(f"snippets call each other more than {DEEPEST_SNIPPET} deep, the last is ${name}")
+        expansion = self._peer.request("snippet", {"name": name, "values": values})
+        code = expansion["code"]
+        namespace = {"__builtins__": __builtins__, **self._names_of(code, expansion["names"])}
+        outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
+        try:
+            value = execute(code, {"__name__": "__main__", **namespace}, f"<${name}>")
+        finally:
+            SNIPPET_DEPTH.reset(outer)
+        return None if value is NO_VALUE else value
 
     # --- time ---------------------------------------------------------------------------------------------------
 

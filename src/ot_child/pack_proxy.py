@@ -5,6 +5,7 @@ secret: whatever hostile code finds in them, it could have written down itself.
 """
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,10 @@ from ot_child.errors import ToolNotFound
 
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
+Snippet = Callable[[str, dict[str, Any]], Any]
+IN_CODE = frozenset({"call", "parallel", "snippet", "load"})  # done here, or with a part of it done here
+AT_ONCE = 16
+PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 
 class ToolProxy:
@@ -66,9 +71,36 @@ class PackProxy:
 class OtProxy(PackProxy):
     """The pack `ot`, with what works on the code's side of the pipe."""
 
+    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask, snippet: Snippet) -> None:
+        super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, ask)
+        self.__dict__["_snippet"] = snippet
+
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any tool by its name, also one whose name Python cannot write."""
         return self._call(name, args, kwargs)
+
+    def parallel(self, functions: Iterable[Any], /) -> list[Any]:
+        """Call all of these side by side; their values, in order. An error of one is raised when all have ended."""
+        functions = list(functions)
+        for wrong in (type(each).__name__ for each in functions if not callable(each)):
+            raise TypeError(f"ot.parallel takes functions, not {wrong}: {PARALLEL_EXAMPLE}")
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return [started.result() for started in [threads.submit(each) for each in functions]]
+
+    def snippet(self, name: str, /, **values: Any) -> Any:
+        """Run a configured snippet with these values; what it gives."""
+        return self._snippet(name, values)
+
+    def load(self, handle: str) -> Any:
+        """What was stored under a handle, as it was. Large things cross in parts."""
+        texts: list[str] = []
+        part: dict[str, Any] = {"next": 0}
+        while part["next"] is not None:
+            part = self._call("ot.load", (), {"handle": handle, "part": part["next"]})
+            texts.append(part["text"])
+        return json.loads("".join(texts)) if part["is_json"] else "".join(texts)
 
 
 def _standard_module(name: str) -> Any:

@@ -8,8 +8,10 @@ import builtins
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePath
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pathlib import PurePath
 
 Call = Callable[[str, dict[str, Any]], Any]
 Part = str | os.PathLike[str]
@@ -26,7 +28,7 @@ class ProjectPath(str):
         """A path in the folder `root`, which is the path itself where it is left out."""
         self = super().__new__(cls, os.path.normpath(path))
         self._call, self._root = call, os.path.normpath(path if root is None else root)
-        if not PurePath(self).is_relative_to(self._root):
+        if not _pure(self).is_relative_to(self._root):
             raise ValueError(f"{str(self)!r} is outside the project's folder {self._root!r}; .outside(…) leads there")
         return self
 
@@ -34,11 +36,11 @@ class ProjectPath(str):
         return self.joinpath(other)
 
     def joinpath(self, *others: Part) -> "ProjectPath":
-        return ProjectPath(PurePath(self, *others), self._call, self._root)
+        return ProjectPath(_pure(self, *others), self._call, self._root)
 
     def outside(self, *others: Part) -> "ProjectPath":
         """The joined path, wherever it leads: `proj.app.outside("..", "other")`."""
-        path = PurePath(self, *others)
+        path = _pure(self, *others)
         return ProjectPath(path, self._call, path.anchor)
 
     def __fspath__(self) -> str:
@@ -52,23 +54,23 @@ class ProjectPath(str):
 
     @property
     def name(self) -> str:
-        return PurePath(self).name
+        return _pure(self).name
 
     @property
     def stem(self) -> str:
-        return PurePath(self).stem
+        return _pure(self).stem
 
     @property
     def suffix(self) -> str:
-        return PurePath(self).suffix
+        return _pure(self).suffix
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return PurePath(self).parts
+        return _pure(self).parts
 
     @property
     def parent(self) -> "ProjectPath":
-        return ProjectPath(PurePath(self).parent, self._call, self._root)
+        return ProjectPath(_pure(self).parent, self._call, self._root)
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
@@ -81,35 +83,42 @@ class ProjectPath(str):
     def is_file(self) -> bool:
         return self._kind() == "file"
 
-    def read_text(self) -> str:
-        content: str = self._call("fs.read", {"path": str(self)})["content"]
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        """The text, decoded as `pathlib` would; UTF-8 unless another encoding is named."""
+        if encoding or errors:
+            return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
+        content: str = self._ask("fs.read")["content"]
         return content
 
     def read_bytes(self) -> bytes:
         import base64
 
-        content = self._call("fs.read", {"path": str(self), "encoding": "base64"})["content"]
-        return base64.b64decode(content)
+        return base64.b64decode(self._ask("fs.read", encoding="base64")["content"])
 
     def iterdir(self) -> Iterator["ProjectPath"]:
-        return self._listed({})
+        return self._listed()
 
     def glob(self, pattern: str) -> Iterator["ProjectPath"]:
         """The paths below this one that match; `**` stands for any number of folders."""
-        if ".." in PurePath(pattern).parts or PurePath(pattern).is_absolute():
+        if ".." in _pure(pattern).parts or _pure(pattern).is_absolute():
             raise ValueError(f"the pattern {pattern!r} leads out of the folder")
-        return self._listed({"pattern": pattern})
+        return self._listed(pattern=pattern)
 
-    def _listed(self, options: dict[str, Any]) -> Iterator["ProjectPath"]:
-        entries = self._call("fs.list", {"path": str(self), **options})
-        return (self / entry["name"] for entry in entries)
+    def rglob(self, pattern: str) -> Iterator["ProjectPath"]:
+        return self.glob(f"**/{pattern}")
+
+    def _listed(self, **options: Any) -> Iterator["ProjectPath"]:
+        return (self / entry["name"] for entry in self._ask("fs.list", **options))
 
     def _kind(self) -> str | None:
         try:
-            kind: str = self._call("fs.stat", {"path": str(self)})["type"]
+            kind: str = self._ask("fs.stat")["type"]
         except (FileNotFoundError, NotADirectoryError):
             return None
         return kind
+
+    def _ask(self, tool: str, **options: Any) -> Any:
+        return self._call(tool, {"path": str(self), **options})
 
 
 class ProjectsProxy:
@@ -131,7 +140,8 @@ class ProjectsProxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self.path(next((project for project in self._projects if _as_attribute(project) == name), name))
+        like_it = (project for project in self._projects if _as_attribute(project) == name)
+        return self.path(name if name in self._projects else next(like_it, name))
 
     def _names(self) -> str:
         return ", ".join(self.list()) or "none"
@@ -145,3 +155,9 @@ class ProjectsProxy:
 
 def _as_attribute(project: str) -> str:
     return re.sub(r"\W", "_", project)
+
+
+def _pure(*parts: Part) -> "PurePath":
+    from pathlib import PurePath  # every cell would pay for it
+
+    return PurePath(*parts)

@@ -1,49 +1,49 @@
 """The `ot` pack: what a model asks OneTool about itself. Everything comes through the context.
 
-All results are plain data, or text where a reader is meant; how they are shown is the runner's business.
+All results are plain data, or text where a reader is meant; how they are shown is the runner's business. The texts of
+`ot.help` are in `help_text`. `ot.call`, `ot.parallel` and `ot.snippet` are done on the code's side of the pipe, in
+`ot_child.pack_proxy`.
 """
 
-from collections.abc import Iterable
-from typing import Any, Literal
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from ot.context import System, ToolContext
-from ot.errors import ToolError
-from ot.registry import Registry, nearest, shown
+import anyio.to_thread
+
+from ot.context import Permission, System, ToolContext
+from ot.errors import SandboxDenied, ToolError
+from ot.registry import Registry
 from ot.signature import arguments, signature
 from ot.tool import Tool, tool
 from ot.version import __version__
+from ot_tools import help_text
 
-__all__ = ["health", "help", "packs", "reload", "tools", "version"]
+if TYPE_CHECKING:
+    from ot.stats.summary import Summary
+
+__all__ = [
+    "aliases",
+    "config",
+    "health",
+    "help",
+    "load",
+    "notify",
+    "packs",
+    "reload",
+    "result",
+    "search",
+    "snippets",
+    "stats",
+    "tools",
+    "version",
+]
 
 Info = Literal["list", "min", "full"]
-DOC_SLUGS = {
-    "brave": "brave-search",
-    "code": "code-search",
-    "db": "database",
-    "ground": "grounding-search",
-    "llm": "transform",
-    "web": "web-fetch",
-}
-OVERVIEW = """\
-OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the answer.
 
-Find tools:
-  ot.tools()                      all tools with a line each
-  ot.tools(pattern="disk")        tools whose name has "disk" in it
-  ot.packs()                      the packs that tools come in
-  ot.help(query="machine.disk")   all about one tool; also for a pack, an alias, or words to search for
-  ot.health()                     what is running, and what is wrong
 
-How much you see: info="list" (names), info="min" (the default, a line each), info="full" (everything).
-
-Call tools:
-  machine.disk()                                          one call
-  [ot.call(name) for name in ("machine.cpu", "machine.disk")]   by name, in a loop
-  {"disk": machine.disk(), "memory": machine.memory()}    several, one answer
-
-Tips: argument names may be shortened (p= for pattern=). Filter and combine in code, and return only what you need.
-Set __format__ to "json", "json_h", "yml", "yml_h" or "raw" to choose how the answer is written.\
-"""
+# --- the running product ----------------------------------------------------------------------------------------------
 
 
 @tool()
@@ -77,6 +77,65 @@ async def reload(context: ToolContext) -> str:
 
 
 @tool()
+async def config(context: ToolContext) -> dict[str, Any]:
+    """What is configured: aliases, snippets with their descriptions, names of servers.
+
+    Example:
+        ot.config()
+    """
+    settings = _system(context).settings
+    return {
+        "aliases": dict(settings.aliases),
+        "snippets": {name: {"description": snippet.description} for name, snippet in settings.snippets.items()},
+        "servers": list(settings.servers),
+    }
+
+
+@tool()
+async def notify(context: ToolContext, topic: str, message: Any) -> str:
+    """Leave a message for people: it is appended to the file that the configuration names for the topic.
+
+    Args:
+        topic: What it is about, like "notes" or "build:failed".
+        message: A text, or data.
+
+    Example:
+        ot.notify(topic="notes", message="Remember to review PR #123")
+    """
+    from ot.notify import publish
+
+    system = _system(context)
+    return await anyio.to_thread.run_sync(
+        publish, system.settings.notify.topics, system.folders.data, topic, message, time.time
+    )
+
+
+@tool(argument_permissions={"output": frozenset({Permission.WRITE})})
+async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
+    """What has been called, how it went, and what it saved. Tokens are estimates.
+
+    Args:
+        period: "day", "week", "month" or "all".
+        tool: Only this tool.
+        output: Also write a report to this HTML file.
+
+    Example:
+        ot.stats(period="day")
+    """
+    system = _system(context)
+    if not system.settings.stats.enabled:
+        raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
+    summary = await anyio.to_thread.run_sync(partial(_summary, system, period, tool))
+    if output:
+        await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
+    shown = {key: value for key, value in summary.items() if key != "series"}
+    return {**shown, "html_report": output} if output else shown
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+@tool()
 async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
     """List tools, all or those whose name contains the pattern.
 
@@ -87,11 +146,14 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    found = _matching(_registry(context), pattern)
+    registry = _registry(context)
+    found = [registry.find(name) for name in registry.names() if _has(pattern, name)]
     if info == "list":
         return [entry.name for entry in found]
-    describe = _full if info == "full" else _brief
-    return [describe(entry) for entry in found]
+    if info == "min":
+        return [{"name": entry.name, "description": entry.summary} for entry in found]
+    shapes = _system(context).stores.shapes
+    return await anyio.to_thread.run_sync(lambda: [_full(entry, shapes.text(entry.name)) for entry in found])
 
 
 @tool()
@@ -105,36 +167,148 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.packs(info="full")
     """
-    registry = _registry(context)
-    found = [pack for pack in registry.packs() if pattern.casefold() in pack.casefold()]
+    system = _system(context)
+    found = [pack for pack in system.registry.packs() if _has(pattern, pack)]
     if info == "full":
-        return "\n\n".join(_pack_text(pack, context) for pack in found) or f"No pack matches {pattern!r}."
-    return found if info == "list" else [_pack_facts(pack, registry) for pack in found]
+        return "\n\n".join(help_text.of_pack(pack, system) for pack in found) or f"No pack matches {pattern!r}."
+    return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+
+
+@tool()
+async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
+    """List aliases: short names for tools. All, or those where alias or target contains the pattern.
+
+    Args:
+        pattern: Part of an alias or of its target, in any case.
+        info: "list" for names, "min" for `alias -> target`, "full" for both as data.
+
+    Example:
+        ot.aliases()
+    """
+    known = _system(context).settings.aliases
+    found = {name: target for name, target in sorted(known.items()) if _has(pattern, name, target)}
+    if info == "full":
+        return [{"name": name, "target": target} for name, target in found.items()]
+    return list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
+
+
+@tool()
+async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
+    """List snippets: code with blanks, run as `$name key=value`. All, or those that contain the pattern.
+
+    Args:
+        pattern: Part of a name or description, in any case.
+        info: "list" for names, "min" for `name: description`, "full" for definition and an example.
+
+    Example:
+        ot.snippets()
+    """
+    system = _system(context)
+    known = system.settings.snippets
+    found = [name for name in sorted(known) if _has(pattern, name, known[name].description)]
+    if info == "full":
+        texts = await anyio.to_thread.run_sync(lambda: [help_text.of_snippet(name, system) for name in found])
+        return "\n\n---\n\n".join(texts) or f"No snippet matches {pattern!r}."
+    return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
+
+
+@tool()
+async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict[str, Any]]:
+    """Find tools, packs, snippets and aliases by name, by a misspelt name, or by what they are for.
+
+    Args:
+        query: A name or some words.
+        limit: How many at most.
+
+    Example:
+        ot.search(query="how much room is left on the disk")
+    """
+    system = _system(context)
+    hits = await system.search(query, max(0, limit))
+    return [
+        {"kind": hit.kind, "name": hit.name, "description": help_text.line(hit, system), "score": hit.score}
+        for hit in hits
+    ]
 
 
 @tool()
 async def help(context: ToolContext, query: str = "", info: Info = "min") -> str:  # noqa: A001 - the name users know
-    """Help: an overview, all about one tool or pack, or what fits some words.
+    """Help: an overview, all about one tool, pack, snippet or alias, or what fits some words.
 
     Args:
-        query: The name of a tool, a pack or an alias, or words to search for. Empty for an overview.
-        info: "list" for names only, "min" or "full".
+        query: The name of a tool, pack or alias, `$name` of a snippet, or words to search for. Empty for an overview.
+        info: "list" for names only, "min", or "full" for every field there is.
 
     Example:
         ot.help(query="machine.disk")
     """
     if not query.strip():
-        return OVERVIEW
-    registry = _registry(context)
-    if query in registry:
-        return _tool_text(registry.find(query), context)
-    if registry.is_pack(query):
-        return _pack_text(query, context, with_url=True)
-    if query in registry.aliases:
-        target = registry.aliases[query]
-        heading = f"# {query}\n\nAlias of {target}: call {query}(...) as you would {target}(...)."
-        return f"{heading}\n\n{_tool_text(registry.find(target), context)}"
-    return _search_text(query, registry, names_only=info == "list")
+        return help_text.OVERVIEW
+    system = _system(context)
+    if info != "list":
+        text = await anyio.to_thread.run_sync(help_text.of_name, query.strip(), system, info == "full")
+        if text is not None:
+            return text
+    hits = await system.search(query)
+    return await anyio.to_thread.run_sync(help_text.of_hits, query, hits, system, info)
+
+
+# --- large results ------------------------------------------------------------------------------------------------
+
+
+@tool(logged=("handle", "offset", "limit", "search"))
+async def result(  # noqa: PLR0917 - each is an argument that a model may give by its place
+    context: ToolContext,
+    handle: str,
+    offset: int = 1,
+    limit: int = 100,
+    search: str = "",
+    fuzzy: bool = False,
+    ignore_case: bool = False,
+    unit: Literal["auto", "lines", "chars"] = "auto",
+) -> dict[str, Any]:
+    """A part of a result that was too large to be shown, by the handle that the summary named.
+
+    Args:
+        handle: The handle.
+        offset: The first line, from 1 on.
+        limit: How many lines at most.
+        search: Only lines that match this regular expression; offset and limit count those.
+        fuzzy: Search for what is similar instead, the best first.
+        ignore_case: Search in any case.
+        unit: Count lines, or characters where lines are of no use; "auto" chooses.
+
+    Example:
+        ot.result(handle="abc123", search="error", limit=20)
+    """
+    window = partial(
+        _system(context).results.window,
+        *(handle, offset, limit, search, fuzzy),
+        unit=unit,
+        ignore_case=ignore_case,
+        agent=context.agent_id,
+    )
+    return await anyio.to_thread.run_sync(window)
+
+
+@tool(logged=("handle",))
+async def load(context: ToolContext, handle: str, part: int | None = None) -> Any:
+    """The whole of a stored result as data, for code to work with or to pass to another tool.
+
+    Args:
+        handle: The handle that the summary named.
+        part: Only this part of its text, counted from 0; code that calls ot.load need not know.
+
+    Example:
+        len(ot.load(handle="abc123"))
+    """
+    results = _system(context).results
+    if part is None:
+        return await anyio.to_thread.run_sync(results.load, handle, context.agent_id)
+    return await anyio.to_thread.run_sync(results.part, handle, part, context.agent_id)
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
 
 
 def _system(context: ToolContext) -> System:
@@ -148,16 +322,11 @@ def _registry(context: ToolContext) -> Registry:
     return registry
 
 
-def _matching(registry: Registry, pattern: str) -> list[Tool]:
-    wanted = pattern.casefold()
-    return sorted((entry for entry in registry if wanted in entry.name.casefold()), key=lambda entry: entry.name)
+def _has(pattern: str, *texts: str) -> bool:
+    return any(pattern.casefold() in text.casefold() for text in texts)
 
 
-def _brief(entry: Tool) -> dict[str, Any]:
-    return {"name": entry.name, "description": entry.summary}
-
-
-def _full(entry: Tool) -> dict[str, Any]:
+def _full(entry: Tool, observed: str | None) -> dict[str, Any]:
     facts = {
         "name": entry.name,
         "signature": signature(entry),
@@ -165,67 +334,28 @@ def _full(entry: Tool) -> dict[str, Any]:
         "source": entry.source,
         "args": arguments(entry),
         "returns": entry.returns,
+        "observed": observed,
         "example": entry.example,
     }
     always = {"name", "signature", "description", "source"}
     return {key: value for key, value in facts.items() if value or key in always}
 
 
-def _pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    names = registry.in_pack(pack)
-    source = registry.find(next(iter(names.values()))).source
-    return {"name": pack, "source": source.partition(":")[0], "tool_count": len(names)}
+def _summary(system: System, period: str, name: str) -> "Summary":
+    from ot.stats.summary import summarise
+
+    system.stores.recorder.flush()  # the calls of this very session count too
+    round_trip_ms = system.settings.stats.round_trip_ms
+    return summarise(system.stores.stats_file, period, name or None, round_trip_ms=round_trip_ms)
 
 
-def _pack_text(pack: str, context: ToolContext, *, with_url: bool = False) -> str:
-    registry = _registry(context)
-    entries = [registry.find(name) for name in sorted(registry.in_pack(pack).values())]
-    instructions = str(_system(context).settings.prompts.packs.get(pack, "")).strip()
-    parts = [f"# {pack}", f"source: {_pack_facts(pack, registry)['source']}", instructions]
-    parts.append("\n".join(f"- {signature(entry)}: {entry.summary}" for entry in entries))
-    parts.append(_url(pack, context) if with_url else "")
-    return "\n\n".join(part for part in parts if part)
+def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:
+    from ot.stats.report import html
 
-
-def _tool_text(entry: Tool, context: ToolContext) -> str:
-    described = "\n".join(f"- {line}" for line in _argument_lines(entry))
-    needs = ", ".join(sorted(entry.permissions))
-    parts = [
-        f"# {entry.name}",
-        entry.description,
-        f"Signature: {signature(entry)}",
-        f"Arguments:\n{described}" if described else "",
-        f"Returns: {entry.returns}" if entry.returns else "",
-        f"Needs permission: {needs}" if needs else "",
-        f"Example:\n{entry.example}" if entry.example else "",
-        _url(entry.pack, context) if entry.source == "local" else "",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _argument_lines(entry: Tool) -> Iterable[str]:
-    from ot.signature import type_word
-
-    for name, part in entry.input.properties.items():
-        text = f" - {part['description']}" if part.get("description") else ""
-        yield f"{name} ({type_word(part)}){text}"
-
-
-def _url(pack: str, context: ToolContext) -> str:
-    base = str(_system(context).settings.docs_url).rstrip("/")
-    return f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/"
-
-
-def _search_text(query: str, registry: Registry, *, names_only: bool) -> str:
-    """By parts of names and words of descriptions; what is merely close, where that finds nothing."""
-    words = query.casefold().split()
-    found = [
-        entry for entry in registry if all(word in f"{entry.name} {entry.description}".casefold() for word in words)
-    ]
-    found = found or [registry.find(name) for name in nearest(query, registry.names())]
-    if not found:
-        return (
-            f"Nothing matches {query!r}. Type ot.tools() or ot.packs() to see what there is: {shown(registry.packs())}."
-        )
-    lines = sorted(entry.name if names_only else f"- {entry.name}: {entry.summary}" for entry in found)
-    return "\n".join(lines if names_only else ["## Tools", *lines])
+    path = (context.working_dir / output).resolve()
+    if not path.is_relative_to(context.working_dir.resolve()):
+        raise SandboxDenied(f"the report may only be written inside of the working folder {context.working_dir}")
+    try:
+        Path(path).write_text(html(summary), encoding="utf-8")
+    except OSError as error:
+        raise ToolError(f"Error: Cannot write to '{output}': {error.strerror or error}") from None

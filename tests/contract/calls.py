@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ot.version import __version__
-from ot_tools.ot_tools import OVERVIEW
+from ot_tools.help_text import OVERVIEW
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from tests.cells_support import (
 from tests.support import PATIENCE, PROGRAM, App, Watch, eventually, family, opened
 
 from ot.runner import launch
-from ot.runner.runner import Answer
+from ot.runner.answer import Answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes are watched the way of Linux")
 

@@ -162,7 +162,7 @@ def answers_to(wire: Wire, line: bytes) -> list[dict[str, Any]]:
     ("method", "params", "code"),
     [
         ("no/such", {}, -32601),
-        ("resources/list", {}, -32601),
+        ("completion/complete", {}, -32602),
         ("tools/call", {"name": "run", "arguments": ["1"]}, -32602),
         ("tools/call", {"arguments": {"command": "1"}}, -32602),
     ],

@@ -4,6 +4,7 @@ import subprocess
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -114,6 +115,24 @@ def test_the_report_is_drawn_in_light_and_in_dark(browse: Browser, tmp_path: Pat
     dark, lines = picture_of(browse, page, tmp_path / "dark.png", DARK)
     assert max(dark) < 60
     assert lines > 100
+
+
+# A page that shows another in a frame as wide as a phone and says how far its parts reach to the right.
+PHONE = """<!doctype html><title>?</title><iframe style="width:360px;height:3000px;border:0" srcdoc="{page}"></iframe>
+<script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {{
+  const parts = [...frame.contentDocument.querySelectorAll("body *")];
+  document.title = Math.max(...parts.map((part) => Math.ceil(part.getBoundingClientRect().right)));
+}};
+</script>"""
+
+
+@pytest.mark.parametrize("count", [0, 40])
+def test_on_a_phone_nothing_is_beyond_the_right_edge(browse: Browser, tmp_path: Path, count: int) -> None:
+    page = page_of(tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)])
+    reach = Elements(browse(PHONE.format(page=escape(page)), "--dump-dom")).title
+    assert 300 < int(reach) <= 360
 
 
 def test_a_report_of_nothing_is_drawn_too(browse: Browser, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ot.errors import ToolTimeout
-from ot.logging import ROTATE_BYTES, Log, redactor
+from ot.logging import ROTATE_BYTES, Log
+from ot.redact import Redactor
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def test_a_failed_span_names_the_error_type(tmp_path: Path) -> None:
 
 
 def test_secrets_are_redacted_plain_and_escaped(tmp_path: Path) -> None:
-    log = Log(tmp_path / "onetool.log", redact=redactor(['pass"word\n1', "abc"]))
+    log = Log(tmp_path / "onetool.log", redact=Redactor(['pass"word\n1', "abc"]))
     log.event("run", text='it was pass"word\n1, abc')
     log.close()
     text = (tmp_path / "onetool.log").read_text(encoding="utf-8")

@@ -98,10 +98,15 @@ def test_the_first_pattern_that_matches_wins(tmp_path: Path) -> None:
     assert publish(known, tmp_path, "other", "x", at_noon) == "OK: other -> rest.yaml"
 
 
-def test_a_hostile_pattern_takes_no_time(tmp_path: Path) -> None:
-    start = time.perf_counter()
-    publish(topics(("*a" * 100 + "b", "n.yaml")), tmp_path, "a" * 500, "x", at_noon)
-    assert time.perf_counter() - start < 2
+def test_a_hostile_pattern_takes_no_longer_than_its_length(tmp_path: Path) -> None:
+    def seconds(stars: int) -> float:
+        known = topics(("*a" * stars + "b", "n.yaml"))
+        start = time.thread_time()
+        assert publish(known, tmp_path, "a" * 200, "x", at_noon) == "SKIP: no matching topic"
+        return time.thread_time() - start
+
+    # Trying all ways to share the topic among the stars would take hundreds of thousands of times as long.
+    assert min(seconds(4) for _ in range(20)) < 8 * min(seconds(1) for _ in range(20))
 
 
 def test_a_topic_has_a_limit(tmp_path: Path) -> None:
@@ -155,7 +160,7 @@ def test_a_message_has_a_limit(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("file", ["folder", "file/notes.yaml", "pipe", "x" * 300])
+@pytest.mark.parametrize("file", ["folder", "file/notes.yaml", "pipe", "x" * 300, "n\0"])
 def test_a_file_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")

@@ -115,6 +115,9 @@ def test_going_outside_has_to_be_asked_for(project: ProjectPath) -> None:
 
 def test_reading_goes_through_the_tools(project: ProjectPath) -> None:
     assert (project / "src" / "main.py").read_text() == "print('é')"
+    assert (project / "src" / "main.py").read_text(encoding="utf-8") == "print('é')"
+    assert (project / "data.bin").read_text("latin-1") == "ÿ\0"
+    assert (project / "data.bin").read_text(errors="replace") == "\ufffd\0"
     assert (project / "data.bin").read_bytes() == b"\xff\0"
     with pytest.raises(FileNotFoundError):
         (project / "none").read_text()
@@ -135,7 +138,7 @@ def test_a_refusal_is_not_taken_for_a_missing_file(project: ProjectPath) -> None
 
 def test_a_folder_lists_paths(project: ProjectPath) -> None:
     assert list(project.iterdir()) == [project / "data.bin", project / "pipe", project / "src"]
-    assert list(project.glob("**/*.py")) == [project / "src" / "main.py"]
+    assert list(project.glob("**/*.py")) == list(project.rglob("*.py")) == [project / "src" / "main.py"]
     assert all(isinstance(path, ProjectPath) for path in project.iterdir())
 
 
@@ -161,6 +164,11 @@ def test_projects_are_attributes_of_proj() -> None:
     assert proj.path("my-app") == proj.my_app == "/projects/app"
     assert proj.list() == ["my-app", "onetool"]
     assert dir(proj) == ["list", "my_app", "onetool", "path"]
+
+
+def test_the_project_whose_name_it_is_comes_before_one_that_is_written_alike() -> None:
+    assert ProjectsProxy({"my-app": "/a", "my_app": "/b"}, call).my_app == "/b"
+    assert ProjectsProxy({"my_app": "/b", "my-app": "/a"}, call).my_app == "/b"
 
 
 def test_the_functions_come_before_projects_of_the_same_name() -> None:

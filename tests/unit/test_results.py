@@ -1,7 +1,6 @@
 """Large results: kept for their owner only, seen whole or not at all, in windows that cost what they show."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -21,6 +20,10 @@ from hypothesis import example, given, settings, strategies as st
 
 from ot.errors import ArgumentError, ToolError, ToolTimeout
 from ot.results import ResultStore
+from ot.results.hits import Deadline
+from ot.results.matches import matching_lines, matching_parts
+from ot.results.pattern import compiled
+from ot.results.similar import of_lines, similar
 
 HOUR = 3600.0
 NEVER_STORED = "0" * 32
@@ -110,7 +113,7 @@ def test_only_the_owner_may_read(results: ResultStore, folder: Path) -> None:
     folder.mkdir(parents=True, mode=0o755)
     before = os.umask(0)
     try:
-        keep(results, "secret", value={"a": 1})
+        keep(results, "secret", beside='{"a": 1}')
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -150,26 +153,46 @@ def test_the_preview_is_short_whatever_the_lines_are(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "summary"),
+    ("line", "shown"),
     [
-        ([{"file": f"f{i % 42}.py", "line": i} for i in range(847)], "847 matches in 42 files"),
-        ({"results": [{"path": "a", "line_number": 1, "content": "x"}], "total": 1}, "1 match in 1 file"),
-        ({"matches": [{"file": "a", "line": 1}] * 2, "truncated": True}, "2 matches in 1 file, cut short"),
-        ([{"path": "a", "size": 1}, {"path": "b", "size": 2}], "2 items in 2 files"),
-        ([{"a": i, "b": 2} for i in range(1200)] + [{"c": 3}], "list of 1,201 items with keys a, b, c, 4 bytes"),
-        ([{"file": "a", "line": 1}, {"file": None}], "list of 2 items with keys file, line, 4 bytes"),
-        (["a", "b"], "list of 2 strings, 4 bytes"),
-        ([1, "b", None], "list of 3 items, 4 bytes"),
-        ([{}], "list of 1 item with no keys, 4 bytes"),
-        ({"only": 1}, "JSON object with key only, 4 bytes"),
-        ({f"k{i}": i for i in range(10)}, "JSON object with keys k0, k1, k2, k3, k4, k5, k6, k7 and 2 more, 4 bytes"),
-        ({"a\nb": 1, "": 2, "x" * 50: 3}, f"JSON object with keys 'a\\nb', '', {'x' * 40}…, 4 bytes"),
-        ("text", "text, 1 line, 4 bytes"),
-        (None, "text, 1 line, 4 bytes"),
+        ("x" * 500 + "\r", "x" * 500),
+        ("x" * 499 + "\ry", "x" * 499 + "\r… [1 more character]"),
+        ("x" * 501 + "\r", "x" * 500 + "… [1 more character]"),
     ],
 )
-def test_summaries_are_honest(results: ResultStore, value: Any, summary: str) -> None:
-    assert results.store("text", tool="demo.tool", value=value)["summary"] == summary
+def test_the_preview_counts_what_a_line_holds(results: ResultStore, line: str, shown: str) -> None:
+    assert results.store(f"{line}\nend", tool="t")["preview"] == [shown, "end"]
+
+
+def test_who_has_no_value_says_what_it_is(results: ResultStore, folder: Path) -> None:
+    answer = results.store("a: 1\n", tool="t", about="JSON object with key a", beside='{"a": 1}')
+    assert answer["summary"] == "JSON object with key a, 1 line, 5 bytes"
+    assert results.load(answer["handle"]) == {"a": 1}
+    assert (folder / f"result-{answer['handle']}.json").exists()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(["", "a", "\n", "é\r", "x" * 65_536, "yz\n" * 30_000, "😀" * 501]), max_size=9))
+def test_pieces_are_the_text_they_make_together(shared: ResultStore, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    whole, cut = shared.store(text, tool="t"), shared.store(iter(pieces), tool="t")
+    assert shared.load(whole["handle"]) == shared.load(cut["handle"]) == text
+    assert whole["query"].replace(whole.pop("handle"), cut["handle"]) == cut["query"]
+    assert {**whole, "query": cut["query"], "handle": cut["handle"]} == cut
+
+
+def test_what_fails_while_its_pieces_are_made_leaves_nothing(results: ResultStore, folder: Path) -> None:
+    def pieces() -> Iterator[str]:
+        yield "x" * 100_000
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        results.store(pieces(), tool="t")
+    assert names(folder) == set()
+
+
+def test_the_summary_of_data_that_is_known_by_its_text_only(results: ResultStore) -> None:
+    assert results.store("[1,2]", tool="t", is_json=True)["summary"] == "JSON, 1 line, 5 bytes"
 
 
 def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
@@ -225,6 +248,7 @@ except ToolError as error:
         "x" * 100_000,
         None,
         7,
+        int("1" * 32),
         ["a"],
     ],
 )
@@ -236,6 +260,11 @@ def test_a_handle_that_is_none_is_not_found(results: ResultStore, folder: Path, 
             ask(handle)
         assert caught.value.reason == "not_found"
         assert len(str(caught.value)) < 700
+
+
+def test_a_number_too_long_to_be_shown_is_not_found_either(results: ResultStore) -> None:
+    with pytest.raises(ToolError, match="not found: a handle is text, not int"):
+        results.window(10**5000)  # type: ignore[arg-type]  # the code of a run passes what it likes
 
 
 def test_the_handle_of_another_agent_is_not_found(results: ResultStore, clock: Clock) -> None:
@@ -250,7 +279,7 @@ def test_the_handle_of_another_agent_is_not_found(results: ResultStore, clock: C
 
 @pytest.mark.parametrize("part", ["txt", "idx", "meta.json", "json"])
 def test_links_are_not_followed(results: ResultStore, folder: Path, tmp_path: Path, part: str) -> None:
-    handle = keep(results, "text", value=["text"])
+    handle = keep(results, "text", beside='["text"]')
     file = folder / f"result-{handle}.{part}"
     file.rename(tmp_path / "moved")
     file.symlink_to(tmp_path / "moved")
@@ -270,7 +299,14 @@ def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(results: ResultStore, fo
 
 @pytest.mark.parametrize(
     ("part", "content"),
-    [("meta.json", b'{"handle": '), ("meta.json", b"[]"), ("meta.json", b'{"other": 1}'), ("txt", b"te"), ("idx", b"")],
+    [
+        ("meta.json", b'{"handle": '),
+        ("meta.json", b"[]"),
+        ("meta.json", b"[" * 100_000),
+        ("meta.json", b'{"other": 1}'),
+        ("txt", b"te"),
+        ("idx", b""),
+    ],
 )
 def test_half_a_file_is_no_result(results: ResultStore, folder: Path, part: str, content: bytes) -> None:
     handle = keep(results, "text")
@@ -294,7 +330,7 @@ def test_a_result_expires(results: ResultStore, clock: Clock) -> None:
 
 
 def test_every_store_cleans_up(results: ResultStore, folder: Path, clock: Clock) -> None:
-    old = keep(results, "old", value=["old"])
+    old = keep(results, "old", beside='["old"]')
     clock.now += HOUR / 2
     young = keep(results, "young")
     clock.now += HOUR / 2 + 1
@@ -447,7 +483,7 @@ def test_a_window_that_cannot_be(results: ResultStore, arguments: Any, message: 
 def test_one_line_of_json_is_shown_by_characters(results: ResultStore) -> None:
     value = [{"name": f"nämé {number}", "id": number} for number in range(150_000)]
     text = json.dumps(value, ensure_ascii=False)
-    answer = results.store(text, tool="demo.tool", value=value, is_json=True)
+    answer = results.store(text, tool="demo.tool", is_json=True)
     handle = answer["handle"]
     assert answer["total_lines"] == 1
     assert answer["query"] == f"ot.result(handle='{handle}', offset=1, limit=5000, unit='chars')"
@@ -618,6 +654,21 @@ def test_a_long_match_is_found_wherever_it_begins(results: ResultStore, place: i
     assert results.window(keep(results, text), search="<[^<>]*$")["matched_lines"] == 0
 
 
+@pytest.mark.parametrize("place", [0, 32_760, 65_530, PAGE * 2 - 9000, 180_000])
+def test_a_long_match_in_a_long_line_is_found_wherever_it_begins(results: ResultStore, place: int) -> None:
+    long = "é" * (place // 2) + "<" + "x" * 20_000 + ">" + "é" * (100_000 - place // 2)
+    handle = keep(results, f"<short\n{long}\nlast <x>\n")
+    assert results.window(handle, search="<x*>", unit="lines")["positions"] == [2, 3]
+    assert results.window(handle, search="<x*$", unit="lines")["matched_lines"] == 0
+    assert results.window(handle, search="^.?<", unit="lines")["positions"] == [1] + [2] * (place == 0)
+
+
+def test_lines_of_some_length_are_matched_from_end_to_end(results: ResultStore) -> None:
+    handle = keep(results, "".join(f"<{number}{'x' * 30_000}>\n" for number in range(20)))
+    assert results.window(handle, search="^<.*>$", unit="lines")["matched_lines"] == 20
+    assert results.window(handle, search="^<1.*>$", unit="lines")["matched_lines"] == 11
+
+
 # --- searching ---------------------------------------------------------------------------------------------
 
 
@@ -659,6 +710,35 @@ def test_what_linear_time_forbids_is_said(results: ResultStore, pattern: str) ->
     assert repr(pattern) in str(caught.value)
 
 
+def test_the_error_for_a_long_pattern_is_short(results: ResultStore) -> None:
+    for pattern in ("(" + "x" * 100_000, "x" * 1_000_000):
+        with pytest.raises(ArgumentError, match="is not a valid regular expression: ") as caught:
+            results.window(keep(results, "text"), search=pattern)
+        assert len(str(caught.value)) < 1200
+        assert len(caught.value.pattern) <= 500
+
+
+def test_a_pattern_that_costs_too_much_for_each_byte_is_refused(results: ResultStore) -> None:
+    hostile = "|".join(f"1[01]{{{number}}}2" for number in range(900, 1000))
+    with pytest.raises(ArgumentError, match="pattern too large"):
+        results.window(keep(results, "01" * 100), search=hostile)
+    many_names = "|".join(f"name{number}" for number in range(1000))
+    assert results.window(keep(results, "name\nname999\n"), search=many_names)["positions"] == [2]
+
+
+@pytest.mark.parametrize("pattern", ["(?-m)^b", "(?-m:^b)", "(?i-sm:^b)", r"a\Cb"])
+def test_a_pattern_cannot_reach_beyond_a_line(results: ResultStore, pattern: str) -> None:
+    with pytest.raises(ArgumentError, match="because each line is searched by itself"):
+        results.window(keep(results, "a\nb\n"), search=pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "position"), [(r"^a\\C", 1), (r"\(?-mb", 2), ("(?m)^b", 3), ("(?m-s:^b$)", 3), ("(?s)a.*", 1)]
+)
+def test_what_only_looks_like_reaching_beyond_a_line(results: ResultStore, pattern: str, position: int) -> None:
+    assert results.window(keep(results, "a\\C\n(-mb\nb\n"), search=pattern)["positions"] == [position]
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a*)*b", "(.*a){20}$", "a.*c|a"])
 @pytest.mark.parametrize("text", ["a" * 1_000_000 + "!", ("a" * 900 + "!\n") * 1000], ids=["one line", "lines"])
 def test_no_pattern_takes_much_longer_than_a_plain_one(results: ResultStore, text: str, pattern: str) -> None:
@@ -685,6 +765,39 @@ def test_a_search_that_is_linear_but_slow_is_stopped(folder: Path) -> None:
             results.window(handle, search="1[01]{300}2", unit=unit)
 
 
+def test_a_search_within_one_long_line_is_stopped_too(folder: Path) -> None:
+    results = ResultStore(folder, HOUR, 10, search_seconds=0.05)
+    handle = keep(results, "".join(Random(1).choices("01", k=900_000)))
+    with pytest.raises(ToolTimeout):
+        results.window(handle, search="1[01]{300}2", unit="lines")
+
+
+class CountingDeadline(Deadline):
+    def __init__(self) -> None:
+        super().__init__(HOUR)
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+
+
+def checks_of_a_line(length: int) -> tuple[int, int, int]:
+    line, pattern = "x" * length, compiled("y", ignore_case=False)
+    by_lines, by_parts, fuzzy = CountingDeadline(), CountingDeadline(), CountingDeadline()
+    pages = [line[start : start + PAGE].encode() for start in range(0, length, PAGE)]
+    assert not list(matching_lines(pages, pattern, by_lines))
+    assert not list(matching_parts(pages, pattern, by_parts))
+    assert not list(similar(of_lines([line], "word"), "word", False, fuzzy))
+    return by_lines.checks, by_parts.checks, fuzzy.checks
+
+
+def test_the_clock_is_looked_at_all_along_a_line() -> None:
+    """One step over a whole line would hold a server up for as long as the line is."""
+    for few, many in zip(checks_of_a_line(10 * PAGE), checks_of_a_line(40 * PAGE), strict=True):
+        assert few >= 5
+        assert many > 3 * few
+
+
 # --- fuzzy searching ---------------------------------------------------------------------------------------
 
 
@@ -702,6 +815,16 @@ def test_fuzzy_finds_a_word_inside_a_long_line(results: ResultStore) -> None:
     long = "lorem ipsum " * 2000
     handle = keep(results, f"short\n{long}configuraton{long}\n" + "dolor\n" * 100)
     assert results.window(handle, search="configuration", fuzzy=True)["positions"] == [2]
+
+
+@pytest.mark.parametrize("place", [0, 195, 200, 400, PAGE - 5, 99_988])
+def test_a_long_line_counts_once_with_its_best_part(results: ResultStore, place: int) -> None:
+    long = "x" * place + "configuraton" + "x" * 50_000 + "confguraton" + "x" * (49_988 - place // 2)
+    handle = keep(results, f"konfiguration\n{long}\nconfiguration\n")
+    window = results.window(handle, search="configuration", fuzzy=True, unit="lines")
+    assert sorted(window["positions"]) == [1, 2, 3]
+    assert window["positions"][0] == 3
+    assert window["lines"][window["positions"].index(2)] == long
 
 
 @pytest.mark.parametrize("place", [0, 195, 200, PAGE - 5, PAGE + 395, 99_988])
@@ -725,25 +848,50 @@ def test_a_fuzzy_search_is_for_words(results: ResultStore) -> None:
 def test_data_comes_back_as_data_and_text_as_text(results: ResultStore, folder: Path) -> None:
     value = {"n": 2**100, "list": [1.5, None, True], "é": "\ud800"}
     as_json = json.dumps(value)
-    handle = keep(results, as_json, value=value, is_json=True)
+    handle = keep(results, as_json, is_json=True)
     assert results.load(handle) == value
     assert not (folder / f"result-{handle}.json").exists()
-    assert results.load(keep(results, as_json, value=as_json)) == as_json
     assert results.load(keep(results, as_json)) == as_json
 
 
 def test_data_that_was_shown_in_another_form_comes_back_too(results: ResultStore) -> None:
-    handle = keep(results, "n: .nan\nt: [1, 2]\n", value={"n": math.nan, "t": (1, 2)})
-    loaded = results.load(handle)
-    assert math.isnan(loaded["n"])
-    assert loaded["t"] == [1, 2]
-    assert results.window(handle)["lines"] == ["n: .nan", "t: [1, 2]"]
+    handle = keep(results, "n: 1\nt: [1, 2]\n", beside='{"n": 1, "t": [1, 2]}')
+    assert results.load(handle) == {"n": 1, "t": [1, 2]}
+    assert results.window(handle)["lines"] == ["n: 1", "t: [1, 2]"]
+
+
+def test_json_is_data_whether_or_not_its_value_was_there(results: ResultStore) -> None:
+    assert results.load(keep(results, '{"a": [1]}', is_json=True)) == {"a": [1]}
+    assert results.load(keep(results, '"text"', is_json=True)) == "text"
+
+
+def test_a_result_crosses_in_parts_that_make_the_whole(results: ResultStore) -> None:
+    for text, is_json in (("é😀\n" * 1_000_000, False), (json.dumps(["x" * 3_000_000]), True), ("y", False)):
+        handle, texts = keep(results, text, is_json=is_json), []
+        part: dict[str, Any] = {"next": 0}
+        while part["next"] is not None:
+            part = results.part(handle, part["next"])
+            texts.append(part["text"])
+            assert part["is_json"] is is_json
+        assert "".join(texts) == text
+
+
+def test_parts_of_data_shown_in_another_form_are_those_of_the_data(results: ResultStore) -> None:
+    handle = keep(results, "a: 1", beside='{"a": 1}')
+    assert results.part(handle, 0) == {"text": '{"a": 1}', "next": None, "is_json": True}
+
+
+def test_a_part_that_is_not_there_is_empty_and_one_before_the_first_an_error(results: ResultStore) -> None:
+    handle = keep(results, "text")
+    assert results.part(handle, 7) == {"text": "", "next": None, "is_json": False}
+    with pytest.raises(ValueError, match=r"part must be >= 0, got -1"):
+        results.part(handle, -1)
 
 
 def test_what_cannot_be_read_back_is_an_error(results: ResultStore) -> None:
     for text in ("[not json", "[" * 100_000):
         with pytest.raises(ToolError, match="cannot be read back as data"):
-            results.load(keep(results, text, value=[], is_json=True))
+            results.load(keep(results, text, is_json=True))
 
 
 # --- size --------------------------------------------------------------------------------------------------
@@ -799,3 +947,33 @@ def test_a_hundred_megabytes_are_held_once_and_a_window_costs_what_it_shows(fold
     assert told["positions"] == [1_600_000, 1_600_000]
     assert told["large"] < 20 * told["small"]
     assert told["chars"] < 20 * told["small"]
+
+
+ONE_LINE = """
+import resource, sys
+from pathlib import Path
+from ot.results import ResultStore
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)
+
+results = ResultStore(Path(sys.argv[1]), 3600, 10)
+results.window(results.store("x", tool="t")["handle"], search="import all that is needed", fuzzy=True)
+start = peak()
+results.store(("x" * 1_000_000 for _ in range(100)), tool="t")
+assert peak() - start < 40
+text = "x" * 100_000_000
+before = peak()
+handle = results.store(text, tool="t")["handle"]
+del text
+assert len(results.window(handle, unit="lines")["lines"][0]) == 100_000_000
+assert results.window(handle, 99_999_999)["lines"] == ["xx"]
+assert len(results.load(handle)) == 100_000_000
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_line_of_a_hundred_megabytes_is_held_once(folder: Path) -> None:
+    with run_program(ONE_LINE, folder) as program:
+        assert int(program.communicate()[0]) < 40

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -156,6 +157,11 @@ def test_what_is_nowhere_is_not_found() -> None:
     assert asked("anything", []) == []
 
 
+@pytest.mark.parametrize("query", ["topic3", "filling", "filling0", "kindoftool", "\ue0003", "\ue000filling"])
+def test_the_words_of_the_index_itself_are_not_found(query: str) -> None:
+    assert asked(query) == []
+
+
 def test_filler_and_numbers_count_where_there_is_nothing_else() -> None:
     assert names(asked("who is 1984", [Document("tool", "tv.who", "Is 1984 a year of Doctor Who?")])) == ["tv.who"]
     assert names(asked("what is it", [Document("tool", "a.b", "what it is")])) == ["a.b"]
@@ -180,6 +186,7 @@ def test_nothing_is_found_twice_and_no_more_than_asked_for() -> None:
     assert len(set(names(search.search("web page fetch")))) == len(search.search("web page fetch"))
     assert len(search.search("web", limit=2)) == 2
     assert search.search("web", limit=0) == []
+    assert search.search("web", limit=10**30) == search.search("web", limit=100)
 
 
 def test_only_the_kinds_that_are_asked_for_are_found() -> None:
@@ -192,6 +199,29 @@ def test_only_the_kinds_that_are_asked_for_are_found() -> None:
 def test_a_tool_and_an_alias_of_one_name_are_both_found() -> None:
     both = [Document("tool", "grep", "Find lines."), Document("alias", "grep", "files.search")]
     assert [(hit.kind, hit.match) for hit in asked("grep", both)] == [("alias", "exact"), ("tool", "exact")]
+
+
+def test_fields_that_only_run_together_are_not_the_same() -> None:
+    both = [Document("tool", "a", "b\0c"), Document("tool", "a\0b", "c")]
+    assert sorted(names(asked("c", both))) == ["a", "a\0b"]
+
+
+def test_what_fits_equally_well_stands_in_the_order_of_names_whatever_changed_before() -> None:
+    alike = [Document("tool", f"pack.{letter}", "Plays the gramophone.") for letter in "abcd"]
+    search = search_of(alike[0], Document("tool", "pack.z", "Other."), *reversed(alike[1:]))
+    assert names(search.search("gramophone")) == [document.name for document in alike]
+    search.update(alike)
+    assert names(search.search("gramophone")) == [document.name for document in alike]
+
+
+def test_an_update_does_not_wait_for_a_question() -> None:
+    search = search_of(*CATALOGUE)
+    with search._lock:  # as while a question makes the index
+        updating = Thread(target=search.update, args=[CATALOGUE[:3]], daemon=True)
+        updating.start()
+        updating.join(timeout=60)
+        assert not updating.is_alive()
+    assert names(search.search("machine.disk")) == []
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -252,6 +282,15 @@ def test_a_change_writes_the_changed_rows_only(tmp_path: Path) -> None:
     assert len(after) == len(CATALOGUE)
 
 
+def test_an_update_that_changes_nothing_touches_no_file(tmp_path: Path) -> None:
+    search = search_of(*CATALOGUE, cache=tmp_path)
+    search.search("disk")
+    files(tmp_path)[0].unlink()
+    search.update(CATALOGUE)
+    assert names(search.search("full disks")) == ["machine.disk"]
+    assert files(tmp_path) == []
+
+
 def test_old_files_are_swept_and_those_in_use_still_answer(tmp_path: Path) -> None:
     first = search_of(CATALOGUE[0], cache=tmp_path)
     first.search("markdown")
@@ -309,6 +348,12 @@ def test_where_nothing_can_be_written_the_index_lives_in_memory(tmp_path: Path) 
     assert names(search.search("full disks")) == ["machine.disk"]
     search.update(CATALOGUE[:3])
     assert names(search.search("machine.disk")) == []
+    (tmp_path / "file").unlink()
+    search.update(CATALOGUE)
+    assert names(search.search("full disks")) == ["machine.disk"]
+    assert len(files(tmp_path / "file" / "cache")) == 1
+    search.update(CATALOGUE[:3])
+    assert names(search.search("machine.disk")) == []
 
 
 def test_a_search_that_was_closed_answers_again(tmp_path: Path) -> None:
@@ -359,7 +404,10 @@ def test_no_document_makes_it_fail(text: list[str], query: str) -> None:
     SHARED_TOO.search(query)
 
 
-@pytest.mark.skipif(find_spec("wordllama") is None, reason="the extra semantic is not installed")
+needs_vectors = pytest.mark.skipif(find_spec("wordllama") is None, reason="the extra semantic is not installed")
+
+
+@needs_vectors
 def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
     question = "is there any laundry detergent around for my shirts?"
     washing = Document("tool", "home.washer", "Starts the washing machine.")
@@ -369,6 +417,29 @@ def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
     assert "home.washer" not in names(asked(question, [*CATALOGUE, washing]))
     assert search.search("xyznonexistent") == []
     assert names(search.search("frirecrawl", kinds=["pack"]))[0] == "firecrawl"
+
+
+@needs_vectors
+def test_with_vectors_what_is_not_near_is_not_found() -> None:
+    search = Search(None)
+    search.update(CATALOGUE)
+    assert names(search.search("how full are my disks")) == ["machine.disk"]
+    assert search.search("how full are my disks", kinds=["alias", "snippet"]) == []
+
+
+@needs_vectors
+@pytest.mark.parametrize("damage", [None, b"xx"])
+def test_a_file_with_damaged_vectors_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    first = Search(tmp_path)
+    first.update(CATALOGUE)
+    first.search("disk")
+    (file,) = files(tmp_path)
+    with sqlite3.connect(file) as database:
+        database.execute("update documents set vector = ? where rowid = 3", (damage,))
+    database.close()
+    again = Search(tmp_path)
+    again.update(CATALOGUE)
+    assert names(again.search("how full are my disks")) == ["machine.disk"]
 
 
 SHARED, SHARED_TOO = search_of(*CATALOGUE), search_of(*CATALOGUE)

@@ -57,7 +57,8 @@ shapes = st.builds(shape_of, results | wide)
         ({"a": {"b": [True]}}, "{a: {b: list[bool]}}"),
         ([{"title": "x", "score": 1.0}, {"title": "y", "score": None}], "list[{title: str, score: float | None}]"),
         ([{"a": 1}, {"a": 1, "b": 2}], "list[{a: int, b?: int}]"),
-        ([[], {}, 1, None], "list[int | list | dict | None]"),
+        ([[], {}, 1, None], "list[int | dict | list | None]"),
+        ([{}, {"a": 1}], "list[dict | {a: int}]"),
         ({"first name": 1, "日本": 2, "@type": "x"}, '{"first name": int, 日本: int, "@type": str}'),
     ],
 )
@@ -79,6 +80,31 @@ def test_a_shape_reads_like_a_type(value: object, text: str) -> None:
         "line\nbreak",
         "\ud800",
         "x" * 41,
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "sk-proj-abcdefghijklmnop",
+        "sk_live_AbCdEfGhIjKlMnOp",
+        "cus_NffrFeUfNV2Hib",
+        "wJalrXUtnFEMIKMDENGbPxRfiCYKEY",
+        "eyJhbGciOiJIUzI1NiJ9",
+        "dQw4w9WgXcQ",
+        "U024BE7LH",
+        "qzxkvjwpfhtrbnmdqzxkvjwpfh",
+        "user_d41d8cd98f",
+        "customer-204",
+        "Room 204",
+        "user1234",
+        "INC1234",
+        "+49 30 901820",
+        "DE89 3704 0044",
+        "example.org",
+        "main.py",
+        "user:alice",
+        "fe80::1",
+        "how to bake bread",
+        "Really?",
+        "a=b",
+        "",
         7,
         None,
         ("a", "b"),
@@ -88,9 +114,51 @@ def test_keys_that_are_data_are_not_kept(key: object) -> None:
     assert text_of(shape_of({key: {"n": 1}, "total": {"n": 2}})) == "{str: {n: int}}"
 
 
-@pytest.mark.parametrize("key", ["sha256", "utf8", "iso8601", "decade", "Content-Type", "dc:title", "a.b", "$ref", ""])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "id", "sha256", "utf8", "x509CertificateChain", "decade", "Content-Type", "X-Forwarded-For", "$ref", "@type",
+        "_id", "first name", "Price (EUR)", "CPU %", "line_2", "address2", "HTMLElementID", "XMLHttpRequestURL",
+        "accessControlAllowOriginHeader", "total_number_of_open_pull_requests", "MemAvailable", "größe", "日本",
+        "#text",
+    ],
+)  # fmt: skip
 def test_keys_that_are_names_are_kept(key: str) -> None:
     assert list(shape_of({key: 1}).fields or ()) == [key]
+
+
+PEOPLE = ("ada", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ida")
+
+
+def test_what_entries_that_are_all_alike_are_filed_under_is_data() -> None:
+    entries: dict[str, Any] = {name: {"age": 36, "town": "Rome"} for name in PEOPLE[:3]}
+    assert text_of(shape_of(entries)) == "{str: {age: int, town: str}}"
+    assert text_of(shape_of({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
+    assert text_of(shape_of({name: [{"day": 1}, {"day": 2}] for name in PEOPLE})) == "{str: list[{day: int}]}"
+    assert text_of(shape_of({name: {"2026-11-15": name} for name in PEOPLE})) == "{str: {str: str}}"
+    deep = shape_of([[[[[entries]]]]])
+    assert "ada" not in text_of(deep)
+
+
+def test_parts_that_differ_are_fields() -> None:
+    parts = {"user": {"id": 1, "login": "x"}, "repo": {"id": 2, "url": "x"}, "owner": {"id": 3, "login": "x"}}
+    assert (
+        text_of(shape_of(parts))
+        == "{user: {id: int, login: str}, repo: {id: int, url: str}, owner: {id: int, login: str}}"
+    )
+    empty: dict[str, Any] = {"errors": [], "warnings": [], "items": []}
+    assert text_of(shape_of(empty)) == "{errors: list, warnings: list, items: list}"
+
+
+def test_keys_of_results_that_have_none_in_common_are_data() -> None:
+    assert text_of(reduce(merge, (shape_of({name: 1}) for name in PEOPLE))) == "{str: int}"
+    common = reduce(merge, (shape_of({name: 1, "at": 2}) for name in PEOPLE))
+    assert text_of(common).startswith("{ada?: int, at: int, bob?: int")
+
+
+def test_nothing_found_does_not_spoil_what_was_found_before() -> None:
+    found = {f"field_{letter}": 1 for letter in "abcdefghij"}
+    assert len(merge(shape_of(found), shape_of({})).fields or ()) == 10
 
 
 def test_very_many_keys_are_data() -> None:
@@ -197,6 +265,20 @@ def test_a_shape_does_not_grow_without_end(file: Path) -> None:
         known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
     known.close()
     assert len(file.read_bytes()) < 20_000
+
+
+def test_of_a_result_that_is_too_much_the_upper_part_is_remembered(file: Path) -> None:
+    known = Shapes(file)
+    names = [f"{first}{second}" for first in "abcdefghi" for second in "abcdefghi"]
+    large = {name: {**{f"i{inner}": 1 for inner in "abcdef"}, name: "x"} for name in names}
+    known.learn("a.b", {"total": 1, "inside": large})
+    known.learn("a.b", {"total": None, "inside": large})
+    known.close()
+    again = Shapes(file)
+    again.learn("a.b", {"total": 1, "inside": large})
+    assert again.text("a.b") == "{total: int | None, inside: dict}"
+    again.close()
+    assert file.stat().st_size < 10_000
 
 
 def test_two_processes_remember_what_either_saw(file: Path) -> None:

@@ -8,9 +8,9 @@ from ot.errors import PermissionDenied, ToolError
 from ot.tool import Tool
 
 
-def authorise(tool: Tool, _args: Mapping[str, Any], context: ToolContext) -> None:
+def authorise(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
     _enabled(tool)
-    _permitted(tool, context)
+    _permitted(tool, args, context)
 
 
 def _enabled(tool: Tool) -> None:
@@ -18,21 +18,22 @@ def _enabled(tool: Tool) -> None:
         raise ToolError(f"{tool.name} is disabled", tool=tool.name)
 
 
-def _permitted(tool: Tool, context: ToolContext) -> None:
-    missing = tool.permissions - context.permissions
+def _permitted(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+    required = tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
+    missing = required - context.permissions
     if not missing:
         return
     granted = in_order(context.permissions)
     raise PermissionDenied(
         f"Tool requires {' and '.join(in_order(missing))} permission but agent only has [{', '.join(granted)}]. "
-        f"To allow it, add this to onetool.yaml: {_line(tool, context)}",
-        required=in_order(tool.permissions),
+        f"To allow it, add this to onetool.yaml: {_line(required, context)}",
+        required=in_order(required),
         granted=granted,
     )
 
 
-def _line(tool: Tool, context: ToolContext) -> str:
-    wanted = ", ".join(in_order(tool.permissions | context.permissions))
+def _line(required: frozenset[Permission], context: ToolContext) -> str:
+    wanted = ", ".join(in_order(required | context.permissions))
     return f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
 
 

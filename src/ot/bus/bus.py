@@ -21,17 +21,18 @@ from ot.tool import Result, Tool
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is remembered of a call. Never its arguments or its value."""
+    """What is remembered of a call. Of its arguments only those that its tool declares as `logged`, never its value."""
 
     name: str
-    agent_id: str
-    correlation_id: str
+    tool: Tool | None
+    context: ToolContext
     seconds: float
     error: str | None
+    logged: Mapping[str, Any]
 
 
 THREADS = 256
-Recorder = Callable[[Call], None]
+Recorder = Callable[[Call, Any], None]
 
 
 class ToolBus:
@@ -53,6 +54,9 @@ class ToolBus:
         """Resolve, bind, validate, authorise, dispatch, check, record. Every error of the call is in the result."""
         context = context or ToolContext()
         started = time.perf_counter()
+        tool: Tool | None = None
+        args: dict[str, Any] = {}
+        value: Any = None
         error: BaseException | None = None
         try:
             tool = self.registry.find(name)
@@ -71,7 +75,8 @@ class ToolBus:
             raise
         finally:
             if self._record is not None:
-                self._record(_call(name, context, time.perf_counter() - started, error))
+                seconds = time.perf_counter() - started
+                self._record(Call(name, tool, context, seconds, _kind(error), _logged(tool, args)), value)
 
     def register_tool(self, thing: object) -> Tool:
         """A `Tool`, a function (with `@tool` or without), or an object with `name`, `permissions` and `call`."""
@@ -120,6 +125,9 @@ def _checked(tool: Tool, value: Any) -> Result:
     return Result(ok=True, value=value)
 
 
-def _call(name: str, context: ToolContext, seconds: float, error: BaseException | None) -> Call:
-    kind = None if error is None else error_type(error) if isinstance(error, Exception) else "cancelled"
-    return Call(name, context.agent_id, context.correlation_id, seconds, kind)
+def _kind(error: BaseException | None) -> str | None:
+    return None if error is None else error_type(error) if isinstance(error, Exception) else "cancelled"
+
+
+def _logged(tool: Tool | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {} if tool is None else {name: args[name] for name in tool.logged if args.get(name) not in (None, "")}

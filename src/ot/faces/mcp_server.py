@@ -14,11 +14,14 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
+from ot.faces.mcp_resources import Prompts, Resources
 from ot.faces.stdio import protocol_streams
-from ot.runner.runner import Journal
+from ot.runner.answer import Journal
+from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.version import __version__
 
 PROGRESS_SECONDS = 1.0
+COUNT_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what its session would have cost
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
 DESCRIPTION = """\
@@ -51,9 +54,19 @@ RUN = types.Tool(
 
 
 def build_server(app: OneTool) -> Server[Any]:
+    resources, prompts = Resources(app), Prompts(app)
+    instructions = _instructions(app)
+    counted: list[asyncio.Task[None]] = []
+
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        asyncio.get_running_loop().call_soon(app.warm_up)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(app.warm_up)
+        loop.call_later(COUNT_SECONDS, count_session)
         return types.ListToolsResult(tools=[RUN])
+
+    def count_session() -> None:
+        if not counted:
+            counted.append(asyncio.ensure_future(app.begin_session(_own_tokens(instructions))))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name != RUN.name:
@@ -74,10 +87,20 @@ def build_server(app: OneTool) -> Server[Any]:
     return Server(
         "onetool",
         version=__version__,
-        instructions=_instructions(app),
+        instructions=instructions,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=resources.listed,
+        on_list_resource_templates=resources.templates,
+        on_read_resource=resources.read,
+        on_list_prompts=prompts.listed,
+        on_get_prompt=prompts.got,
     )
+
+
+def _own_tokens(instructions: str) -> int:
+    """What OneTool itself costs in a model's context."""
+    return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(instructions)
 
 
 async def serve_stdio(app: OneTool) -> None:

@@ -7,16 +7,28 @@ no process and knows nothing of runs; `on_request` and `on_notify` say what the 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
+
+import anyio.to_thread
 
 from ot.tool import Result
 from ot_child.data import encode
 from ot_child.errors import describe, restore
 
 MOST_MESSAGES = 200_000  # each costs the server a little, and nothing that ends well needs so many
+AT_ONCE = 32  # requests of the other end that are answered at a time; more are not even read
+ROOM_SECONDS = 0.01
+LARGE = 20_000  # characters or items: better encoded by a thread
 NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
+
+
+class Reading(Protocol):
+    """Where the lines come from: it can be told to wait."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
 
 class ChannelClosed(Exception):
@@ -33,7 +45,9 @@ class Channel(asyncio.Protocol):
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_paused = False
         self._transport: asyncio.WriteTransport | None = None
+        self._reading: Reading
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     # --- asyncio.Protocol ---------------------------------------------------------------------------------------
@@ -42,14 +56,22 @@ class Channel(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
+    def reads_from(self, transport: Reading) -> None:
+        self._reading = transport
+
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
+        self._take_lines()
+
+    def _take_lines(self) -> None:
+        while not self._is_paused and (end := self._buffer.find(b"\n", self._searched)) >= 0:
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
             self._searched = 0
             if not self._take(line):
                 return
+        if self._is_paused:
+            return
         self._searched = len(self._buffer)
         if self._searched > self._limit:
             self.close(f"it sent more than {self._limit} bytes in one message")
@@ -88,10 +110,11 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def _send(self, message: dict[str, Any]) -> None:
+        self._write(_line(message))
+
+    def _write(self, line: bytes) -> None:
         if self._transport is not None and not self.closed.done():
-            self._transport.write(encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n")
-            if self._transport.get_write_buffer_size() > self._limit:
-                self.close("it does not read what it asked for")
+            self._transport.write(line)
 
     def _take(self, line: bytes) -> bool:
         self._taken += 1
@@ -112,9 +135,19 @@ class Channel(asyncio.Protocol):
         elif "id" in message:
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._answered)
+            if len(self._tasks) >= AT_ONCE:
+                self._is_paused = True
+                self._reading.pause_reading()
         else:
             self._on_notify(message["method"], message["params"])
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._is_paused and not self.closed.done():
+            self._is_paused = False
+            self._reading.resume_reading()
+            self._take_lines()
 
     def _settle(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
         if answer.done():
@@ -125,19 +158,41 @@ class Channel(asyncio.Protocol):
             answer.set_result(message["result"])
 
     async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
+        await self._room()
         try:
             result = await self._on_request(method, params)
-        except (KeyError, TypeError, ValueError):  # a request that lacks what it needs; tools' errors are in the result
+        except (KeyError, TypeError, ValueError):  # it lacks what it needs; tools' errors are in the result
             self.close(NO_MESSAGE)
             return
-        if result.error is None:
-            try:
-                self._send({"id": ident, "result": result.value})
-            except ValueError as error:  # a value that is no data
-                result = Result(ok=False, error=error)
-        if result.error is not None:
-            detail = describe(result.error)
-            self._send({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+        self._write(await _answer(ident, result))
+
+    async def _room(self) -> None:
+        """An end that does not read what it asked for keeps nobody but itself waiting."""
+        while self._unsent() > self._limit and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
+            await asyncio.sleep(ROOM_SECONDS)
+
+    def _unsent(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+
+async def _answer(ident: object, result: Result) -> bytes:
+    error = result.error
+    if error is None:
+        message = {"id": ident, "result": result.value}
+        try:
+            return await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)
+        except ValueError as no_data:
+            error = no_data
+    detail = describe(error)
+    return _line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, str | list | dict) and len(value) > LARGE
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
 
 
 class RemoteError(Exception):

@@ -79,7 +79,8 @@ def _unknown_name(name: str, registry: Registry) -> str:
     known = [*registry.packs(), *registry.aliases, *registry.names()]
     near = nearest(name, known) if name else []
     suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{suggestion}Packs: {shown(registry.packs())}. Tools: {shown(registry.names())}. Type ot.help() for more."
+    tools = [name for name in registry.names() if not name.startswith("ot.")]
+    return f"{suggestion}Packs: {shown(registry.packs())}. Tools: {shown(tools)}. Type ot.help() for more."
 
 
 SYNTAX = {"SyntaxError", "IndentationError", "TabError"}

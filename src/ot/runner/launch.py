@@ -227,8 +227,15 @@ class _SocketTransport(asyncio.WriteTransport):
         self._socket, self._channel = connected, channel
         self._unsent = bytearray()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connected.fileno(), self._read)
+        self.resume_reading()
+        channel.reads_from(self)
         channel.connection_made(self)
+
+    def resume_reading(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._read)
+
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._unsent += data
@@ -366,8 +373,10 @@ class _Child(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
-        to_child = transport.get_pipe_transport(0)
+        to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
         assert to_child is not None
+        assert isinstance(from_child, asyncio.ReadTransport)
+        self._channel.reads_from(from_child)
         self._channel.connection_made(to_child)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

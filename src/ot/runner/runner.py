@@ -6,71 +6,39 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 
 import re
 import unicodedata
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from ot import snippets
 from ot.bus.bus import ToolBus
+from ot.config.model import Settings
 from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
 from ot.registry import Registry
-from ot.render import render
 from ot.runner import explain, fence_processor
+from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells
 from ot.runner.channel import RemoteError
 from ot.tool import Result
 
 T = TypeVar("T")
-NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
 LONGEST_NAME = 1000
-LARGE_ANSWER, LARGEST_YAML = 1 << 16, 1 << 21  # YAML takes a second a megabyte
 LONG = 50_000  # characters of code that are better looked through by a thread
+PROJECTS = "proj"
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a client sees: the printed text where there is any, then the value or the error."""
-
-    blocks: tuple[str, ...]
-    is_error: bool = False
-    error: str | None = None
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.blocks)
-
-
-@dataclass(slots=True)
-class Journal:
-    """What has happened in a run so far, for whoever shows its progress."""
-
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    printed: list[str] = field(default_factory=list)
-    printed_bytes: int = 0
-    value: list[str] = field(default_factory=list)
-    value_bytes: int = 0
-
-
 class Runner:
+    """`projects` are the folders of `proj` by name, absolute."""
+
     def __init__(
-        self,
-        bus: ToolBus,
-        cells: Cells,
-        *,
-        max_command_bytes: int,
-        max_tool_calls: int,
-        max_output_bytes: int,
+        self, bus: ToolBus, cells: Cells, settings: Settings, presenter: Presenter, projects: Mapping[str, str]
     ) -> None:
-        self._bus, self._cells = bus, cells
-        self._max_command, self._max_calls, self._max_output = (
-            max_command_bytes,
-            max_tool_calls,
-            max_output_bytes,
-        )
+        self.bus, self.settings = bus, settings
+        self._cells, self._presenter, self._projects = cells, presenter, projects
 
     async def run(
         self,
@@ -81,31 +49,53 @@ class Runner:
     ) -> Answer:
         """Run the command; `preset_format` is what `__format__` is where the code does not set it."""
         journal = journal if journal is not None else Journal()
+        sanitize: object = None
         try:
-            code = await _in_thread_if_long(command, self._code)
-            host = _Host(self._bus, context, journal, self._max_calls, self._max_output)
-            names = await _in_thread_if_long(code, lambda text: names_in(text, self._bus.registry))
+            code = await self._expanded(await _in_thread_if_long(command, self._code))
+            names = await _in_thread_if_long(code, self._names_in)
+            host = _Host(self, context, journal)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
-            return Answer(_blocks(journal, "".join(journal.value) or await _rendered(result)))
+            return await self._presenter.success(journal, result, context.agent_id)
         except RemoteError as error:
-            text, kind = (
-                explain.failure(error.data, journal.calls, self._bus.registry),
-                str(error.data.get("type")),
-            )
+            text = explain.failure(error.data, journal.calls, self.bus.registry)
+            kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
-        return Answer(_blocks(journal, text), is_error=True, error=kind)
+        return await self._presenter.failure(journal, text, kind, context.agent_id, sanitize=sanitize)
+
+    async def expansion(self, name: str, values: dict[str, Any]) -> Result:
+        """The code of a snippet that code calls, and what it has words for."""
+        try:
+            code = await anyio.to_thread.run_sync(snippets.expand_call, name, values, self.settings.snippets)
+            self._refuse_too_long(code)
+        except ToolError as error:
+            return Result(ok=False, error=error)
+        return Result(ok=True, value={"code": code, "names": self._names_in(code)})
 
     def _code(self, command: object) -> str:
         if not isinstance(command, str):
             raise ToolError(f"command must be a string of Python code, not {type(command).__name__}. {explain.EXAMPLE}")
-        size = len(command.encode("utf-8", "surrogatepass"))
-        if size > self._max_command:
+        self._refuse_too_long(command)
+        return fence_processor.strip(command)
+
+    def _refuse_too_long(self, code: str) -> None:
+        size, most = len(code.encode("utf-8", "surrogatepass")), self.settings.execution.max_command_bytes
+        if size > most:
             raise ToolError(
-                f"the command has {size} bytes, the limit is {self._max_command}. "
+                f"the command has {size} bytes, the limit is {most}. "
                 "Keep data out of the code: let a tool read it, or raise execution.max_command_bytes."
             )
-        return fence_processor.strip(command)
+
+    async def _expanded(self, code: str) -> str:
+        """`$name key=value` as the code it stands for; any other code as it is."""
+        if not snippets.is_snippet(code):
+            return code
+        expanded = await anyio.to_thread.run_sync(snippets.expand, code, self.settings.snippets)
+        self._refuse_too_long(expanded)
+        return expanded
+
+    def _names_in(self, code: str) -> dict[str, Any]:
+        return names_in(code, self.bus.registry, self._projects)
 
 
 async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
@@ -114,8 +104,8 @@ async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
     return work(text)
 
 
-def names_in(code: str, registry: Registry) -> dict[str, Any]:
-    """The packs, tools and aliases that the code can be about: those whose names occur in it, wherever.
+def names_in(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
+    """The packs, tools, aliases and projects that the code can be about: those whose names occur in it, wherever.
 
     It only decides what is sent along, so that the cost follows the code and not the catalogue. What a name in the code
     means is decided by Python, which binds it like any other.
@@ -124,37 +114,17 @@ def names_in(code: str, registry: Registry) -> dict[str, Any]:
     packs = {word: sorted(words & registry.in_pack(word).keys()) for word in words if registry.is_pack(word)}
     aliases = {word: registry.aliases[word] for word in words if word in registry.aliases}
     bare = {word: registry.in_pack("")[word] for word in words if word in registry.in_pack("")}
-    return {"packs": packs, "tools": {**bare, **aliases}}
-
-
-async def _rendered(result: dict[str, Any]) -> str | None:
-    """The code may have forged the answer: nothing in it is certain but its size."""
-    return await anyio.to_thread.run_sync(_shown, result) if result["bytes"] > LARGE_ANSWER else _shown(result)
-
-
-def _shown(result: dict[str, Any]) -> str | None:
-    if not result.get("has_value"):
-        return None
-    chosen = result.get("format")
-    if result["bytes"] > LARGEST_YAML:
-        return render(result.get("value"), "json")
-    return render(result.get("value"), chosen if isinstance(chosen, str) else None, flow=bool(result.get("from_ot")))
-
-
-def _blocks(journal: Journal, value: str | None) -> tuple[str, ...]:
-    printed = "".join(journal.printed)
-    blocks = [printed] if printed else []
-    if value is not None:
-        blocks.append(value)
-    return tuple(blocks) or (NO_VALUE,)
+    proj = {"projects": dict(projects)} if PROJECTS in words and PROJECTS not in packs else {}
+    return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
 
 class _Host:
     """What the code of one run may ask for."""
 
-    def __init__(self, bus: ToolBus, context: ToolContext, journal: Journal, max_calls: int, max_output: int) -> None:
-        self._bus, self._context, self._journal = bus, context, journal
-        self._max_calls, self._max_output = max_calls, max_output
+    def __init__(self, runner: Runner, context: ToolContext, journal: Journal) -> None:
+        self._runner, self._context, self._journal = runner, context, journal
+        self._bus, execution = runner.bus, runner.settings.execution
+        self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._asked = 0
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
@@ -166,6 +136,8 @@ class _Host:
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
             case "find":
                 return self._find(str(params["name"]))
+            case "snippet":
+                return await self._runner.expansion(str(params["name"]), dict(params["values"]))
             case "list":
                 return Result(ok=True, value=sorted(self._bus.registry.in_pack(str(params["pack"]))))
         return Result(ok=False, error=ToolError(f"a run cannot ask for {method!r}"))
@@ -199,6 +171,7 @@ class _Host:
             )
         place = len(calls)
         calls.append((name, "under way"))
+        self._journal.sources.add(name)
         result = await self._bus.call_tool(name, kwargs, self._context, positional=args)
         calls[place] = (name, "ok" if result.error is None else error_type(result.error))
         return result

@@ -26,9 +26,7 @@ class Search:
 
     def update(self, documents: Iterable[Document]) -> None:
         """From now on these are all documents there are. What changed is worked out at the next question."""
-        latest = {document.key: document for document in documents}
-        with self._lock:
-            self._documents = latest
+        self._documents = {document.key: document for document in documents}  # no lock: nobody waits for a question
 
     def search(self, query: str, limit: int = 20, kinds: Collection[Kind] | None = None) -> list[Hit]:
         """What fits, the best first. Any text may be asked, and none of it is syntax."""
@@ -47,6 +45,6 @@ class Search:
         if self._catalogue is None:
             from ot.search.catalogue import Catalogue
 
-            self._catalogue = Catalogue(self._cache, self._documents, semantic=self._semantic)
+            self._catalogue = Catalogue(self._cache, semantic=self._semantic)
         self._catalogue.hold(self._documents)
         return self._catalogue

@@ -13,9 +13,9 @@ from typing import Final
 from ot.search.documents import KINDS, Document, Key, Kind, Scored
 from ot.search.lexicon import TOPICS
 from ot.search.vectors import Embedder
-from ot.search.words import apart, telling, topics, words
+from ot.search.words import HIDDEN, apart, telling, topics, words
 
-FORMAT: Final = "1"  # to be changed with every change of what is written, here or in `words`
+FORMAT: Final = "2"  # to be changed with every change of what is written, here or in `words`
 SCHEMA: Final = """
 create virtual table if not exists documents using fts5(digest unindexed, vector unindexed, kind, name, description,
     arguments, instructions, topics, filler, tokenize = 'porter unicode61 remove_diacritics 0')
@@ -79,7 +79,9 @@ class Index:
         return self._ranked(" AND ".join(f'name : "{word}"' for word in wanted), kinds, limit)
 
     def vectors(self) -> list[tuple[Key, bytes]]:
-        rows = self._connection.execute("select rowid, vector from documents")
+        rows = self._connection.execute("select rowid, vector from documents").fetchall()
+        if {number for number, _ in rows} != self._keys.keys() or len({len(vector or b"") for _, vector in rows}) != 1:
+            raise sqlite3.DatabaseError("the vectors are not what they should be")
         return [(self._keys[number], vector) for number, vector in rows]
 
     def _affordable(self, terms: Iterable[str]) -> list[str]:
@@ -96,18 +98,19 @@ class Index:
         if not expression:
             return []
         if kinds != KINDS:
-            allowed = " OR ".join(f"kind : {_kind_term(kind)}" for kind in sorted(kinds))
+            allowed = " OR ".join(f'kind : "{_kind_term(kind)}"' for kind in sorted(kinds))
             expression = f"({allowed}) AND ({expression})"
         ranked = f"select rowid, -bm25(documents, {WEIGHTS}) from documents(?) order by 2 desc, 1 limit ?"  # noqa: S608
         rows = self._connection.execute(ranked, (expression, limit)).fetchall()
         if any(number not in self._keys for number, _ in rows):
             raise sqlite3.DatabaseError("the index speaks of documents that are not there")
-        return [(self._keys[number], score) for number, score in rows if score > 0]
+        found = [(self._keys[number], score) for number, score in rows if score > 0]
+        return sorted(found, key=lambda pair: (-pair[1], pair[0]))  # not by rows: they stand in the order of changes
 
 
 def digest(document: Document) -> bytes:
     fields = (document.kind, document.name, document.description, document.arguments, document.instructions)
-    return blake2b("\0".join(fields).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(repr(fields).encode(), digest_size=16).digest()
 
 
 def write(connection: sqlite3.Connection, content: Content) -> None:
@@ -139,7 +142,7 @@ def _texts(document: Document) -> list[str]:
     fields = (document.name, document.description, document.arguments, document.instructions)
     texts = [words(field[:MOST_CHARACTERS]) for field in fields]
     texts.append(topics(texts[0]) + topics(texts[1]))
-    texts.append(["filling0"] * (FULL_LENGTH - sum(len(text) for text in texts)))
+    texts.append([f"{HIDDEN}filling"] * (FULL_LENGTH - sum(len(text) for text in texts)))
     return [" ".join(text) for text in texts]
 
 
@@ -149,4 +152,4 @@ def _passage(document: Document) -> str:
 
 
 def _kind_term(kind: Kind) -> str:
-    return f"kindof{kind}"  # a word that nobody asks for
+    return f"{HIDDEN}{kind}"

@@ -26,10 +26,11 @@ class Store:
         self._index: Index | None = None
 
     def index(self, content: Content) -> Index:
-        """The index of this content. The one that was given before is closed."""
-        if self._index is not None and self._memory is None:
-            self._index.close()
-        self._index = self._kept(content) or self._in_memory(content)
+        """The index of this content. The one that was given before is of no use afterwards."""
+        kept = self._kept(content)
+        if kept is not None or self._memory is None:
+            self.close()
+        self._index = kept or self._in_memory(content)
         return self._index
 
     def forget(self, content: Content) -> None:

@@ -16,7 +16,7 @@ PACKAGE: Final = "wordllama"
 WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 WEIGHT: Final = 0.65  # beside full text, whose best counts 1
-LEAST_NEARNESS: Final = 0.3  # of the nearest document, where no word matches any: letters typed at random reach 0.2
+LEAST_NEARNESS: Final = 0.3  # of a document that has none of the words: letters typed at random reach 0.2
 NO_NEARNESS: Final = 0.1  # the nearest document is not near at all: then vectors have little to say
 
 
@@ -28,7 +28,7 @@ def load_embedder() -> "Embedder | None":
         return None
     try:
         return Embedder(folders[0])
-    except (ImportError, LookupError):
+    except Exception:  # noqa: BLE001 - whatever is wrong with what others installed, words still find
         return None
 
 
@@ -67,18 +67,17 @@ class Vectors:
         self._matrix = joined.reshape(len(kept), -1).astype("float32")
 
     def blended(self, text: str, scored: Scored, kinds: frozenset[Kind], limit: int) -> Scored:
-        """The scores with nearness in meaning added, the best first; also of documents that had no score."""
+        """The scores with nearness in meaning added, the best first; also of near documents that had no score."""
         numpy = self._embedder.numpy
         nearness = self._matrix @ self._embedder.vectors([text])[0]
-        nearest = float(nearness.max())
-        if not scored and nearest < LEAST_NEARNESS:
-            return []
-        total = nearness * (WEIGHT / max(nearest, NO_NEARNESS))
+        if kinds != KINDS:
+            nearness[~numpy.isin(self._kinds, list(kinds))] = 0
+        factor = WEIGHT / max(float(nearness.max()), NO_NEARNESS)
+        total = numpy.where(nearness >= LEAST_NEARNESS, nearness * factor, 0)
         best = max((score for _, score in scored), default=1.0)
         for key, score in scored:
-            total[self._places[key]] += score / best
-        if kinds != KINDS:
-            total[~numpy.isin(self._kinds, list(kinds))] = 0
+            place = self._places[key]
+            total[place] = nearness[place] * factor + score / best
         first = numpy.argpartition(-total, min(limit, len(total) - 1))[:limit]
         order = first[numpy.argsort(-total[first], kind="stable")].tolist()
         return [(self._keys[place], float(total[place])) for place in order if total[place] > 0]

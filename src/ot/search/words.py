@@ -17,6 +17,7 @@ RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\
 HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 STOP = frozenset(STOP_WORDS.split())
 VOWELS = "aeiou"
+HIDDEN = "\ue000"  # begins the words of the index's own: to it this is a letter, and no text that is asked can have it
 
 
 def fold(text: str) -> str:
@@ -69,16 +70,15 @@ def _topics_by_word() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for number, line in enumerate(filter(None, TOPICS.splitlines())):
         for form in {form for word in line.split() for form in forms(word)}:
-            found.setdefault(form, []).append(f"topic{number}")
+            found.setdefault(form, []).append(f"{HIDDEN}{number}")
     return found
 
 
 def forms(word: str) -> set[str]:
     """The word with the endings of English; some are no words, and do no harm."""
-    stem, endings = word, " s es ed ing er ers or ors ion ions"
     if word.endswith("e"):
-        stem, endings = word[:-1], "e es ed ing er ers or ors ion ions"
-    elif word.endswith("y") and word[-2] not in VOWELS:
-        stem, endings = word[:-1], "y ies ied ying"
-    doubled = {stem + stem[-1] + ending for ending in ("ed", "ing", "er", "ers")}
-    return {stem + ending for ending in endings.split(" ")} | doubled
+        return {word[:-1] + ending for ending in ("e", "es", "ed", "ing", "er", "ers", "or", "ors", "ion", "ions")}
+    if word.endswith("y") and word[-2] not in VOWELS:
+        return {word[:-1] + ending for ending in ("y", "ies", "ied", "ying")}
+    doubled = {word + word[-1] + ending for ending in ("ed", "ing", "er", "ers")}
+    return doubled | {word + ending for ending in ("", "s", "es", "ed", "ing", "er", "ers", "or", "ors", "ion", "ions")}

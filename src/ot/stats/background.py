@@ -1,24 +1,33 @@
 """Work that nobody waits for: a thread that sleeps until it is woken, and a file that one process at a time may change.
 
-What the work is, and what becomes of its errors, is the business of `record` and `shapes`.
+What the work is, and what becomes of its errors, is the business of `record` and `shapes`: work never raises.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ot.locks import locked
+
 GATHER_SECONDS = 0.8  # what a crash can lose stays under a second, the writing included
-BUSY_SECONDS = 5.0
+RETRY_SECONDS = 30.0  # after work that could not be done, when nothing new wakes us
+LAST_SECONDS = 10.0  # for what is left at the end
 BESIDE = ("-wal", "-shm", "-journal")  # what SQLite keeps next to a database
 
 
 class Background:
-    """Does its work a moment after it was woken, so that a busy server is not disturbed at every call."""
+    """Does its work a moment after it was woken, so that a busy server is not disturbed at every call.
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
+    `work` says whether it could be done.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], bool], *, gather: float = GATHER_SECONDS, retry: float = RETRY_SECONDS
+    ) -> None:
         self._name, self._work = name, work
+        self._gather, self._retry = gather, retry
         self._asked, self._closing = threading.Event(), threading.Event()
         self._working, self._starting = threading.Lock(), threading.Lock()
         self._thread: threading.Thread | None = None
@@ -26,41 +35,42 @@ class Background:
     def wake(self) -> None:
         if self._asked.is_set() or self._closing.is_set():
             return
-        with self._starting:
-            self._asked.set()
+        with self._starting, suppress(RuntimeError):  # there is no thread to be had: the next call tries again
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._asked.set()
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """Do the work here and now."""
         with self._working:
-            self._work()
+            return self._work()
 
     def close(self) -> None:
         """Do what is left, and stop."""
         self._closing.set()
         self._asked.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2 * BUSY_SECONDS)
+        if self._thread is None:
+            self.flush()
+        else:
+            self._thread.join(timeout=LAST_SECONDS)
 
     def _loop(self) -> None:
+        done = True
         while not self._closing.is_set():
-            self._asked.wait()
-            self._closing.wait(GATHER_SECONDS)
+            self._asked.wait(None if done else self._retry)
+            self._closing.wait(self._gather)
             self._asked.clear()
-            self.flush()
+            done = self.flush()
+        self.flush()  # what came while the last was being written
 
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """One process at a time. The lock is SQLite's, which every system has and which dies with its process."""
-    import sqlite3
-
+    """One process at a time; the folder is made where it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with closing(sqlite3.connect(f"{file}.lock", timeout=BUSY_SECONDS, isolation_level=None)) as lock:
-        lock.execute("PRAGMA journal_mode = MEMORY")  # nothing is ever written to it
-        lock.execute("BEGIN EXCLUSIVE")
+    with locked(Path(f"{file}.lock")):
         yield
 
 

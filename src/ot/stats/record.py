@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ot.errors import ToolError
-from ot.stats.background import BUSY_SECONDS, Background, alone, put_aside
+from ot.stats.background import Background, alone, put_aside
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 VERSION = 1
 LONGEST_TEXT = 200  # names come from code that nobody trusts
-MOST_WAITING = 10_000  # records kept for a file that cannot be written
+MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
+BUSY_SECONDS = 5.0
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 BEGIN;
@@ -104,7 +105,7 @@ class Damaged(Exception):
 class Recorder:
     def __init__(self, file: Path, *, enabled: bool, clock: Callable[[], float] = time.time) -> None:
         self._file, self._enabled, self._clock = file, enabled, clock
-        self._waiting: deque[Record] = deque()
+        self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
         self._background = Background("onetool-stats", self._write_waiting)
         self._looked_over = False
         self._notice: str | None = None
@@ -133,18 +134,20 @@ class Recorder:
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
-    def _write_waiting(self) -> None:
+    def _write_waiting(self) -> bool:
         import sqlite3
 
         records = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if not records:
-            return
+            return True
         try:
             self._write(records)
-            self.problem = self._notice
         except (OSError, sqlite3.Error, ToolError, Damaged) as error:
             self.problem = f"statistics cannot be written to {self._file}: {error}"
-            self._waiting.extendleft(reversed(records[: max(0, MOST_WAITING - len(self._waiting))]))
+            self._waiting.extendleft(reversed(records))
+            return False
+        self.problem = self._notice
+        return True
 
     def _write(self, records: list[Record]) -> None:
         with alone(self._file):

@@ -24,6 +24,8 @@ BAD_RATE, PERFECT_RATE = 95, 100
 WHOLE_MS = 100  # from here on fractions are noise
 MOST_ERRORS, MOST_TAGS = 12, 3
 SPARK_HEIGHT = 24
+FIGURES = ("Calls", "Success", "p50", "p95", "Result tokens")  # the columns of a tool
+ROUNDS_UP = 0.9995  # of a thousand: from here on three figures make it a whole one
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
@@ -66,11 +68,16 @@ def _style() -> str:
 
 def _header(summary: Summary) -> str:
     moment = datetime.fromisoformat(summary["generated_at"])
-    tool = "" if summary["tool"] is None else f'<span class="chip">only <code>{_text(summary["tool"])}</code></span>'
+    filters = (("tool", summary["tool"]), ("agent", summary["agent"]))
+    only = "".join(_chip(f"{what} <code>{_text(name)}</code>") for what, name in filters if name is not None)
     when = f"{_date(moment)} {moment.year}, {moment:%H:%M}"
     return f"""<header><h1>OneTool <span>statistics</span></h1>
-<p>{tool} <span class="chip">{PERIODS[summary["period"]]}</span>
+<p>{only}{_chip(PERIODS[summary["period"]])}
 <time datetime="{summary["generated_at"]}">{when}</time></p></header>"""
+
+
+def _chip(text: str) -> str:
+    return f'<span class="chip">{text}</span>'
 
 
 def _cards(summary: Summary) -> str:
@@ -251,16 +258,16 @@ def _tools(tools: Sequence[ToolSummary], series: Series) -> str:
     if not tools:
         return ""
     rows = "".join(_tool(tool, series["tools"].get(tool["name"], ()), tools[0]["calls"]) for tool in tools)
-    heads = _heads("Calls", "Success", "p50", "p95", "Result tokens")
     return f"""<section class="panel"><div class="head"><h2>Tools</h2>
 <p class="note">{_counted(len(tools), "tool")}, most called first</p></div>
 <div class="scroll" role="region" aria-label="Tools" tabindex="0"><table class="tools">
-<thead><tr><th scope="col">Tool</th><th scope="col">Activity</th>{heads}<th scope="col">Errors</th></tr></thead>
+<thead><tr><th scope="col">Tool</th><th scope="col">Activity</th>
+{_heads(*FIGURES)}<th scope="col">Errors</th></tr></thead>
 <tbody>{rows}</tbody></table></div></section>"""
 
 
 def _tool(tool: ToolSummary, counts: Sequence[int], most: int) -> str:
-    figures = _cells(
+    figures = (
         f"{_number(tool['calls'])}{_meter(tool['calls'], most, 'calls')}",
         f'<span class="{_mood(tool["success_rate"])}">{_percent(tool["success_rate"])}</span>',
         _duration(tool["p50_ms"]),
@@ -268,7 +275,7 @@ def _tool(tool: ToolSummary, counts: Sequence[int], most: int) -> str:
         _compact(tool["result_tokens"]),
     )
     return f"""<tr><th scope="row"><code>{_text(tool["name"])}</code></th><td>{_spark(counts)}</td>
-{figures}<td>{_tags(tool["errors"])}</td></tr>"""
+{_labelled_cells(figures)}<td>{_tags(tool["errors"])}</td></tr>"""
 
 
 def _tags(errors: Mapping[str, int]) -> str:
@@ -285,6 +292,12 @@ def _heads(*names: str) -> str:
 
 def _cells(*figures: str) -> str:
     return "".join(f'<td class="n">{figure}</td>' for figure in figures)
+
+
+def _labelled_cells(figures: Iterable[str]) -> str:
+    """Cells that carry their headings, for screens too narrow for a table."""
+    pairs = zip(FIGURES, figures, strict=True)
+    return "".join(f'<td class="n" data-label="{label}">{figure}</td>' for label, figure in pairs)
 
 
 def _mood(success_rate: float | None) -> str:
@@ -339,8 +352,8 @@ def _counted(count: int, thing: str) -> str:
 def _compact(count: int) -> str:
     """Three figures and a letter: 12,345 is 12.3k."""
     sign, size = MINUS if count < 0 else "", abs(count)
-    for limit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if size >= limit:
+    for limit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if size >= limit * ROUNDS_UP:
             return f"{sign}{_three_figures(size / limit)}{letter}"
     return f"{sign}{size}"
 
@@ -369,7 +382,7 @@ def _duration(ms: float | None) -> str:
     for size, unit, part, smaller in UNITS:
         if seconds >= size:
             whole, rest = divmod(int(seconds), size)
-            return f"{_number(whole)} {unit} {rest // part} {smaller}"
+            return f"{_number(whole)} {unit}" + (f" {rest // part} {smaller}" if rest >= part else "")
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{ms:.0f} ms" if ms >= WHOLE_MS else f"{ms:.3g} ms"

@@ -1,7 +1,8 @@
 """What tools that promise nothing really give: the types and keys of their results, never a value.
 
 `shape_of` looks at one result, `merge` makes one shape of two, `text_of` writes it for a reader, and `Shapes` remembers
-them per tool. Keys that are data themselves (numbers, identifiers, or simply too many) become `{str: …}`. Everything
+them per tool. Keys that are data themselves become `{str: …}`: those that look like it (`ot.stats.keys`), and, however
+they look, those of entries that are all alike, those of dicts that have none in common, and simply too many. Everything
 is bounded: a shape is a hint for who writes code, not a schema. That it was only observed, the caller says.
 """
 
@@ -9,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -17,29 +18,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from ot.stats.background import Background, alone, put_aside
+from ot.stats.keys import is_data
 
 VERSION = 1
 MAX_DEPTH = 6
 MAX_KEYS = 100
+FEWEST_ENTRIES = 3  # that are all alike, and so a table by its keys
+MOST_STRANGERS = 8  # different keys in dicts that have none in common
 MAX_ITEMS = 10  # of a list: so many at its beginning, and as many from all over it
 MAX_VALUES = 1000  # looked at in one result
 MAX_PARTS = 400  # of a shape that is remembered
 MAX_TEXT = 800
-LONGEST_KEY = 40
 SURE_AFTER = 32  # results of a tool; from then on only one in so many is looked at
 
 WORDS: Mapping[type, str] = {str: "str", bool: "bool", int: "int", float: "float", bytes: "str", type(None): "None"}
 ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
 NAME = re.compile(r"[^\W\d]\w*")
-# Numbers, dates, hashes, paths, addresses: they name a thing in the world, not a part of a result.
-DATA = re.compile(r"\d|.*(?:\d{5}|[/\\]|.@)|(?=.*\d)[0-9a-fA-F-]{8,}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The words for what it can be; and what its items, fields or values are, where it can be a list or a dict.
 
-    `optional` are the fields that some dicts did not have. A dict with keys that are data has `values` and no `fields`.
+    `optional` are the fields that some dicts did not have. A dict with keys that are data has `values` and no `fields`;
+    an empty one tells nothing but the word.
     """
 
     words: frozenset[str] = frozenset()
@@ -50,6 +52,8 @@ class Shape:
 
 
 NOTHING: Final = Shape()
+SOME_DICT: Final = Shape(frozenset(("dict",)))  # empty, or too deep to be looked at
+TELLING_NOTHING: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 
 # --- one result ---------------------------------------------------------------------------------------------------
@@ -71,7 +75,7 @@ class _Look:
         if self._left < 0:
             return NOTHING
         if isinstance(value, Mapping):
-            return self._dict(value, depth) if depth < MAX_DEPTH else _word("dict")
+            return self._dict(value, depth) if depth < MAX_DEPTH else SOME_DICT
         if isinstance(value, list | tuple | AbstractSet):
             return self._list(value, depth) if depth < MAX_DEPTH else _word("list")
         return _word(next((word for kind, word in WORDS.items() if isinstance(value, kind)), "Any"))
@@ -81,9 +85,12 @@ class _Look:
         return Shape(items=_merged(self.at(item, depth + 1) for item in _some(items)))
 
     def _dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
-        if len(value) > MAX_KEYS or any(map(_is_data, value)):
+        if not value:
+            return SOME_DICT
+        if len(value) > MAX_KEYS or any(map(is_data, value)):
             return Shape(values=_merged(self.at(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
-        return Shape(fields={key: self.at(item, depth + 1) for key, item in value.items()})
+        fields = {key: self.at(item, depth + 1) for key, item in value.items()}
+        return Shape(values=_merged(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
 
 
 def _some(items: Sequence[Any]) -> Sequence[Any]:
@@ -96,8 +103,17 @@ def _word(word: str) -> Shape:
     return Shape(frozenset((word,)))
 
 
-def _is_data(key: object) -> bool:
-    return not (isinstance(key, str) and len(key) <= LONGEST_KEY and key.isprintable()) or bool(DATA.match(key))
+def _are_entries(shapes: Collection[Shape]) -> bool:
+    """Whether these are dicts, or lists of dicts, that all have the same keys: then they are filed under data."""
+    if len(shapes) < FEWEST_ENTRIES:
+        return False
+    kinds = {_keys_inside(shape) for shape in shapes if shape not in TELLING_NOTHING}
+    return (len(kinds) == 1 and None not in kinds) or all(shape == SOME_DICT for shape in shapes)
+
+
+def _keys_inside(shape: Shape) -> frozenset[str] | None:
+    inside = shape.items or shape
+    return None if inside.fields is None and inside.values is None else frozenset(inside.fields or ())
 
 
 # --- two shapes ---------------------------------------------------------------------------------------------------
@@ -109,8 +125,10 @@ def merge(one: Shape, other: Shape) -> Shape:
         return one
     words, items = one.words | other.words, _either(one.items, other.items)
     names = {**(one.fields or {}), **(other.fields or {})}
-    if one.values is None and other.values is None and len(names) <= MAX_KEYS:
-        return Shape(words, items, _merged_fields(one, other, names), _merged_optional(one, other))
+    optional = _merged_optional(one, other)
+    strangers = len(names) > MOST_STRANGERS and len(optional) == len(names)
+    if one.values is None and other.values is None and len(names) <= MAX_KEYS and not strangers:
+        return Shape(words, items, _merged_fields(one, other, names), optional)
     return Shape(words, items, values=_merged([*_inside_dicts(one), *_inside_dicts(other)]))
 
 
@@ -144,6 +162,25 @@ def _parts(shape: Shape) -> int:
     return 1 + sum(map(_parts, inside))
 
 
+def fitting(shape: Shape) -> Shape:
+    """The shape, as deep as there is room to remember."""
+    cuts = (_cut(shape, depth) for depth in range(MAX_DEPTH, 0, -1))
+    return shape if _parts(shape) <= MAX_PARTS else next(cut for cut in cuts if _parts(cut) <= MAX_PARTS)
+
+
+def _cut(shape: Shape, depth: int) -> Shape:
+    inside = ("list", shape.items), ("dict", shape.fields), ("dict", shape.values)
+    if depth == 0:
+        return Shape(shape.words | {word for word, part in inside if part is not None})
+    return Shape(
+        shape.words,
+        None if shape.items is None else _cut(shape.items, depth - 1),
+        None if shape.fields is None else {key: _cut(part, depth - 1) for key, part in shape.fields.items()},
+        shape.optional,
+        None if shape.values is None else _cut(shape.values, depth - 1),
+    )
+
+
 # --- for a reader -------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +205,7 @@ def _text(shape: Shape, depth: int) -> str:
 
 
 def _dict_text(shape: Shape, depth: int) -> str:
-    if depth == 0 or not (shape.fields or shape.values):
+    if depth == 0:
         return "dict"
     if shape.values is not None:
         return f"{{str: {_text(shape.values, depth - 1)}}}"
@@ -227,8 +264,8 @@ class Shapes:
         shape = shape_of(value)
         with self._lock:
             known = self._all()
-            merged = merge(known.get(name, NOTHING), shape)
-            if merged == known.get(name) or _parts(merged) > MAX_PARTS:
+            merged = fitting(merge(known.get(name, NOTHING), shape))
+            if merged == known.get(name):
                 return
             known[name] = merged
             self._changed.add(name)
@@ -256,28 +293,28 @@ class Shapes:
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
-    def _write_changed(self) -> None:
-        import sqlite3
-
+    def _write_changed(self) -> bool:
         with self._lock:
             changed = {name: self._all()[name] for name in self._changed}
             self._changed.clear()
         if not changed:
-            return
+            return True
         try:
             with alone(self._file):
                 self._write(changed)
-            self.problem = self._notice
-        except (OSError, sqlite3.Error, _Unreadable) as error:
+        except (OSError, _Unreadable) as error:
             self.problem = f"the shapes of results cannot be written to {self._file}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
+            return False
+        self.problem = self._notice
+        return True
 
     def _write(self, changed: Mapping[str, Shape]) -> None:
         """Add to what other processes have written since; the file is replaced whole."""
         written = self._read_or_begin_anew()
         for name, shape in changed.items():
-            written[name] = merge(written.get(name, NOTHING), shape)
+            written[name] = fitting(merge(written.get(name, NOTHING), shape))
         data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
         temporary = self._file.with_name(f"{self._file.name}.tmp")
         temporary.touch(mode=0o600)

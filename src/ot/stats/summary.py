@@ -120,6 +120,7 @@ class Summary(TypedDict):
     generated_at: str
     period: str
     tool: str | None
+    agent: str | None
     total_calls: int
     success_rate: float | None
     context_saved: int
@@ -152,6 +153,7 @@ def summarise(
             "generated_at": _local(now).isoformat(timespec="seconds"),
             "period": period,
             "tool": tool,
+            "agent": agent,
             "total_calls": calls,
             "success_rate": _success_rate(calls, sum(errors.values())),
             "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
@@ -274,8 +276,10 @@ def _local(moment: float) -> datetime:
 
 
 def _success_rate(total: int, failed: int) -> float | None:
-    """In percent; None where there is nothing that could have succeeded."""
-    return round(100 * (total - failed) / total, 2) if total else None
+    """In percent; None where there is nothing that could have succeeded, and 100 only where nothing failed."""
+    if not total:
+        return None
+    return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)
 
 
 def _percentiles(seconds: list[float]) -> Percentiles:

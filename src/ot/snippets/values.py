@@ -18,13 +18,14 @@ from ot.errors import ArgumentError
 
 MAX_DEPTH = 50
 _LONGEST_SHOWN = 40
-_NEAR = 100
 
 # With private-use characters around it, it is no part of a word. The key is random hexadecimal digits.
 PLACEHOLDER = re.compile("\ue000[0-9a-f]+-[0-9]+\ue001")
 _V = PLACEHOLDER.pattern
 _W = r"(?:\w|[^\x00-\x7f\ue000])"
 _ONLY_VALUES = re.compile(f"(?:{_V})+")
+_BLANKS = re.compile(r"(?:[ \t\f]|\\\n)*+")
+_BLANKS_IN_BRACKETS = re.compile(r"(?:[ \t\f\n]|\\\n|\#[^\n]*+)*+")
 _IN_CODE = re.compile(
     rf"""(?P<comment>\#[^\n]*+)
     | (?P<values>(?:{_W}*+{_V})++{_W}*+)
@@ -147,6 +148,7 @@ class _Reader:
         self._values = values
         self._frames = [_Frame()]
         self._done: list[str] = []
+        self._before = ""  # the last character of code that is no blank and in no comment
 
     def read(self, code: str) -> str:
         position = 0
@@ -155,6 +157,8 @@ class _Reader:
             token = frame.pattern.match(code, position)
             assert token is not None
             self._done.append(self._of_text(frame, token) if frame.quote else self._of_code(frame, token))
+            if not frame.quote and token.lastgroup != "comment":
+                self._before = self._last_of(token[0]) or self._before
             position = token.end()
         return "".join(self._done)
 
@@ -165,7 +169,7 @@ class _Reader:
             case "comment":
                 return self._checked(PLACEHOLDER.sub(lambda found: _printable(self._text(found[0])), token[0]))
             case "values":
-                return self._checked(self._in_code(frame, token))
+                return self._checked(self._in_code(token))
             case "quote":
                 prefix = token["prefix"].lower()
                 self._frames.append(_Frame(token["quote"], prefix if prefix in _PREFIXES else "", len(self._done)))
@@ -198,6 +202,7 @@ class _Reader:
                 return self._closed(frame, token)
             case "open":
                 self._frames.append(_Frame())
+                self._before = token[0]
             case "close" if frame.is_spec:
                 self._frames.pop()
             case "line" if len(frame.quote) == 1:
@@ -212,6 +217,7 @@ class _Reader:
             for index in frame.backslashes:
                 self._done[index] = _backslash(self._done[index], frame)
         self._frames.pop()
+        self._before = frame.quote[0]
         # An empty literal and a quote behind it would be a triple quote.
         return f"{token[0]} " if token.string.startswith(token[0], token.end()) else token[0]
 
@@ -220,15 +226,29 @@ class _Reader:
         """Between the braces of an f-string, where Python 3.11 allows no backslash and no quote of the string's."""
         return len(self._frames) > len(("code", "string"))
 
+    # --- neighbours ---------------------------------------------------------------------------------------------
+
+    @property
+    def _in_brackets(self) -> bool:
+        """Where the end of a line is a blank."""
+        return self._frames[-1].brackets > 0 or len(self._frames) > 1
+
+    def _last_of(self, code: str) -> str:
+        return code.replace("\\\n", "").rstrip(" \t\f\n" if self._in_brackets else " \t\f")[-1:]
+
+    def _after(self, token: re.Match[str]) -> str:
+        blanks = (_BLANKS_IN_BRACKETS if self._in_brackets else _BLANKS).match(token.string, token.end())
+        return token.string[blanks.end() : blanks.end() + 1] if blanks else ""
+
     # --- values -------------------------------------------------------------------------------------------------
 
     def _text(self, placeholder: str) -> str:
         return str(self._values.get(placeholder, placeholder))
 
-    def _in_code(self, frame: _Frame, token: re.Match[str]) -> str:
+    def _in_code(self, token: re.Match[str]) -> str:
         values = [self._values.get(found, found) for found in PLACEHOLDER.findall(token[0])]
         text = PLACEHOLDER.sub(lambda found: self._text(found[0]), token[0])
-        before, after = _neighbours(token, " \t\f\n" if frame.brackets else " \t\f")
+        before, after = self._before, self._after(token)
         is_asked_for = all(isinstance(value, Name) for value in values)
         if is_asked_for or before == "." or not _ONLY_VALUES.fullmatch(token[0]):
             return _as_name(
@@ -245,12 +265,6 @@ class _Reader:
         return text
 
 
-def _neighbours(token: re.Match[str], blank: str) -> tuple[str, str]:
-    before = token.string[max(0, token.start() - _NEAR) : token.start()].replace("\\\n", " ").rstrip(blank)
-    after = token.string[token.end() : token.end() + _NEAR].replace("\\\n", " ").lstrip(blank)
-    return before[-1:], after[:1]
-
-
 def _as_name(text: str, parts: list[str], after: str) -> str:
     # With a quote behind it, a name would be the prefix of a string.
     if after in {"'", '"'} or any(not part.isidentifier() or iskeyword(part) for part in parts):
@@ -259,8 +273,11 @@ def _as_name(text: str, parts: list[str], after: str) -> str:
 
 
 def _misplaced(text: str, where: str) -> ArgumentError:
-    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-    return ArgumentError(f"the value {shown!r} stands {where}")
+    return ArgumentError(f"the value {shortened(text)!r} stands {where}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _escaped(text: str, frame: _Frame) -> str:

@@ -1,7 +1,7 @@
 """Snippets: `$name key=value` becomes the Python code of a template, and no value ever becomes code.
 
 Here are the command, its parameters, snippets that call snippets, and the description of one. Templates are rendered
-by `snippet_template`, and values are put into the code by `snippet_values`. No code is run.
+by `template`, and values are put into the code by `values`. No code is run.
 """
 
 import json
@@ -16,11 +16,11 @@ from ot.config.model import Param, Snippet
 from ot.errors import ArgumentError, ToolError, ToolNotFound
 from ot.registry import nearest, shown
 from ot.render import render
-from ot.runner import snippet_values
+from ot.snippets import values as literals
+from ot.snippets.values import restored, shortened
 
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
-_LONGEST_SHOWN = 40
 
 _NAME = re.compile(r"\s*\$(\S{0,200})(?!\S)")
 _STARTS_LINES = re.compile(r"""[ \t]*+\r?\n\s*+[^\s=:"']++[ \t]*+:""")
@@ -74,12 +74,12 @@ def _expanded(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snipp
     if not is_snippet(code):
         return _inserted(name, code, placed)
     inner, given = _parsed(code)
-    passed = {key: snippet_values.restored(value, placed) for key, value in given.items()}
+    passed = {str(restored(key, placed)): restored(value, placed) for key, value in given.items()}
     return _expanded(inner, passed, snippets, chain)
 
 
 def _rendered(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    from ot.runner.snippet_template import Rendering
+    from ot.snippets.template import Rendering
 
     rendering = Rendering()
     try:
@@ -90,7 +90,7 @@ def _rendered(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, 
 
 def _inserted(name: str, code: str, values: Mapping[str, Any]) -> str:
     try:
-        return snippet_values.insert(code, values)
+        return literals.insert(code, values)
     except ArgumentError as error:
         raise ArgumentError(f"${name}: {error}") from None
 
@@ -113,7 +113,7 @@ def _guess(near: list[str]) -> str:
 def _bound(name: str, snippet: Snippet, values: Mapping[str, Any]) -> dict[str, Any]:
     for key in values:
         if key not in snippet.params:
-            word = _shortened(key)
+            word = shortened(key)
             raise _wrong(name, snippet, f"has no parameter {word!r}.{_guess(nearest(word, dict(snippet.params)))}")
     missing = [key for key, param in snippet.params.items() if param.required and key not in values]
     if missing:
@@ -130,22 +130,18 @@ def _typed(value: Any, default: Any) -> Any:
     """A text where the default shows that something else is meant: `false` is a switch beside `default: true`."""
     if default is None or isinstance(default, str) or not isinstance(value, str):
         return value
-    return snippet_values.exactly(value)
+    return literals.exactly(value)
 
 
 def _as_called(key: str, param: Param) -> str:
     if param.required:
         return f"{key}=…"
-    return f"[{key}={_shortened(_one_line(param.default))}]"
+    return f"[{key}={shortened(_one_line(param.default))}]"
 
 
 def _one_line(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
     return shlex.quote(" ".join(text.split()))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _params(snippet: Snippet) -> str:
@@ -180,7 +176,7 @@ def _flow(value: Any) -> str:
 
 def _parsed(command: str) -> tuple[str, dict[str, str]]:
     head = _NAME.match(command)
-    if not head or not head[1] or snippet_values.PLACEHOLDER.search(head[1]):
+    if not head or not head[1] or literals.PLACEHOLDER.search(head[1]):
         raise ToolError("a snippet is called like this: $name key=value other='two words'")
     name, rest = head[1], command[head.end() :]
     pairs = _pairs_in_lines(name, rest) if _STARTS_LINES.match(rest) else _pairs_in_words(name, rest)
@@ -196,7 +192,7 @@ def _pairs_in_words(name: str, text: str) -> Iterator[tuple[str, str]]:
     for word in _words(name, text):
         key, equals, value = word.partition("=")
         if not equals:
-            raise ArgumentError(f"${name} takes values by name; write key=value for {_shortened(word)!r}")
+            raise ArgumentError(f"${name} takes values by name; write key=value for {shortened(word)!r}")
         yield key, value
 
 
@@ -233,7 +229,7 @@ def _pairs_in_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
             pairs[-1][1].append(line)
         elif line:
             raise ArgumentError(
-                f"${name}: {_shortened(line)!r} is no line like `key: value`; indent what goes on with a value"
+                f"${name}: {shortened(line)!r} is no line like `key: value`; indent what goes on with a value"
             )
     return ((key, _joined(lines)) for key, lines in pairs)
 

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ot.errors import ToolError
-from ot.runner.snippet_values import Name, placeholder
+from ot.snippets.values import Name, literal, placeholder
 
 MAX_BODY = 100_000
 MAX_SIZE = 1_000_000
@@ -33,7 +33,7 @@ _FILTERS = (
     "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
 )  # fmt: skip
 _GROWING_METHODS = frozenset(
-    {
+    (
         "center",
         "encode",
         "expandtabs",
@@ -45,14 +45,13 @@ _GROWING_METHODS = frozenset(
         "rjust",
         "translate",
         "zfill",
-    }
+    )
 )
 _OPERATORS = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+    "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
 _GROWING_NODES = nodes.Concat | nodes.Dict | nodes.List | nodes.Tuple | nodes.Call | nodes.Filter
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?")
 
 
 class _Code(str):
@@ -67,6 +66,7 @@ class Rendering:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._key = secrets.token_hex(8)
+        self.code_filter = f"_code_{self._key}"  # which no body can name, to make code of a value
         self._left, self._deadline = MAX_SIZE, thread_time() + MAX_SECONDS
 
     def render(self, body: str, variables: Mapping[str, Any]) -> str:
@@ -88,6 +88,7 @@ class Rendering:
             return str(value)  # raises for a name that is not defined
         kept = list(self.each(value)) if isinstance(value, Iterator | range) else value
         self._spend(self._weight(kept))
+        literal(kept)  # raises here, where the body is known, for what cannot be written down
         mark = placeholder(self._key, len(self.values))
         self.values[mark] = kept
         return mark
@@ -108,22 +109,11 @@ class Rendering:
             yield item
 
     def operate(self, symbol: str, left: Any, right: Any) -> Any:
-        """Arithmetic. The values of a command are texts; those that are numbers count as numbers."""
-        if symbol != "+" or not (isinstance(left, str) and isinstance(right, str)):
-            left, right = _number(left), _number(right)
-        if symbol == "%" and isinstance(left, str):
-            raise ToolError("it formats text with %; put texts together with ~")
-        self._check(self._foreseen(symbol, left, right))
+        """Arithmetic is for numbers, `+` also for two of a kind: nothing that it makes is larger than both together."""
+        is_sum = symbol == "+" and type(left) is type(right)
+        if not is_sum and any(isinstance(side, str | list | tuple) for side in (left, right)):
+            raise ToolError(f"{symbol} is for numbers; write name|int for one, and ~ to put texts together")
         return self.bounded(_OPERATORS[symbol](left, right))
-
-    def _foreseen(self, symbol: str, left: Any, right: Any) -> int:
-        if symbol == "**" and isinstance(left, int) and isinstance(right, int):
-            return left.bit_length() * right
-        if symbol == "*" and isinstance(right, int) and not isinstance(left, int | float):
-            return self._weight(left) * right
-        if symbol == "*" and isinstance(left, int) and not isinstance(right, int | float):
-            return self._weight(right) * left
-        return 0
 
     def replace(self, text: Any, old: Any, new: Any, count: int = -1) -> str:
         whole, part = str(text), str(new)
@@ -181,17 +171,12 @@ def _too_much() -> ToolError:
     return ToolError(f"it makes more than {MAX_SIZE} characters or takes longer than {MAX_SECONDS:g} s")
 
 
-def _number(value: Any) -> Any:
-    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    return value if found is None else float(value) if found[1] else int(value)
-
-
 def _template(body: str, rendering: Rendering) -> Any:
     environment = _environment(rendering)
     tree = environment.parse(body)
-    _refuse_blocks(tree)
+    _refuse_unbounded(tree)
     for output in tree.find_all(nodes.Output):
-        output.nodes = [_marked(child) for child in output.nodes]
+        output.nodes = [_marked(child, rendering.code_filter) for child in output.nodes]
     return environment.from_string(_guarded(tree))
 
 
@@ -203,7 +188,7 @@ def _environment(rendering: Rendering) -> _Environment:
         "replace": rendering.replace,
         "name": Name,
         "tojson": partial(json.dumps, ensure_ascii=False),
-        "_code": _Code,
+        rendering.code_filter: _Code,
         "_each": rendering.each,
         "_bounded": rendering.bounded,
     }
@@ -211,20 +196,20 @@ def _environment(rendering: Rendering) -> _Environment:
     return environment
 
 
-def _refuse_blocks(tree: nodes.Template) -> None:
-    """Blocks whose output becomes a value again would show placeholders to the template."""
-    for statement in tree.find_all(nodes.Stmt):
-        is_plain = isinstance(statement, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
-        if not is_plain or (isinstance(statement, nodes.For) and statement.recursive):
-            kind = type(statement).__name__
-            raise TemplateSyntaxError(f"{kind} has no place here; there are for, if, set and with", statement.lineno)
+def _refuse_unbounded(tree: nodes.Template) -> None:
+    """Blocks whose output becomes a value again would show placeholders to the template; powers know no bounds."""
+    for node in tree.find_all((nodes.Stmt, nodes.Pow)):
+        is_plain = isinstance(node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
+        if not is_plain or (isinstance(node, nodes.For) and node.recursive):
+            kind = type(node).__name__
+            raise TemplateSyntaxError(f"{kind} has no place here; there are for, if, set and with", node.lineno)
 
 
-def _marked(node: Any) -> Any:
+def _marked(node: Any, code_filter: str) -> Any:
     if isinstance(node, nodes.CondExpr):
-        node.expr1, node.expr2 = _marked(node.expr1), _marked(node.expr2)
+        node.expr1, node.expr2 = _marked(node.expr1, code_filter), _marked(node.expr2, code_filter)
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
-        return _filtered(node, "_code")
+        return _filtered(node, code_filter)
     return node
 
 

@@ -1,0 +1,10 @@
+"""Outputs too large to be shown: kept in files, seen in windows, searched, described, loaded back, and gone with time.
+
+`store` is the way in. Whether an output is too large, and who may ask for it, others decide. Everything here blocks, so
+that a server calls it from a thread.
+"""
+
+from ot.results.store import ResultStore
+from ot.results.window import Unit
+
+__all__ = ["ResultStore", "Unit"]

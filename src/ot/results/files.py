@@ -1,0 +1,99 @@
+"""The folder of results: names, files for their owner only that are seen whole or not at all, and cleaning up.
+
+What stands in the files, and what a missing one means to whoever asked for it, is not known here.
+"""
+
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
+
+Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
+
+_REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
+_ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
+_HANDLE = re.compile("[0-9a-f]{32}")
+_OUR_FILE = re.compile(rf"result-{_HANDLE.pattern}\.(?:txt|idx|json|meta\.json)(?:\.tmp)?")
+
+
+def new_handle() -> str:
+    return secrets.token_hex(16)
+
+
+def is_handle(handle: object) -> TypeGuard[str]:
+    """Whether it may stand in the name of a file."""
+    return isinstance(handle, str) and _HANDLE.fullmatch(handle) is not None
+
+
+class Files:
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._clock = clock
+
+    def prepare(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.is_symlink():
+            raise OSError(0, "the folder is a link")
+        if self._folder.stat().st_mode & 0o077:
+            self._folder.chmod(0o700)
+
+    def clean(self, ttl: float) -> None:
+        """Remove what has expired, and what processes that died have left."""
+        now = self._clock()
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(OSError):  # another process was faster
+                    if now - entry.stat(follow_symlinks=False).st_mtime > _life_of(entry.name, ttl):
+                        Path(entry.path).unlink()
+
+    def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
+        """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
+        path = self._path(handle, part)
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            with open(temporary, "xb", opener=_owner_only) as file:
+                file.writelines(chunks)
+            now = self._clock()
+            os.utime(temporary, (now, now))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def remove(self, handle: str) -> None:
+        with suppress(OSError):  # the folder cannot be written to, which is being reported already
+            for part in get_args(Part):
+                self._path(handle, part).unlink(missing_ok=True)
+
+    @contextmanager
+    def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
+        path = self._path(handle, part)
+        with open(path, "rb", opener=_open_itself) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileNotFoundError(path)
+            yield file
+
+    def _path(self, handle: str, part: Part) -> Path:
+        return self._folder / f"result-{handle}.{part}"
+
+
+def _life_of(name: str, ttl: float) -> float:
+    if not _OUR_FILE.fullmatch(name):
+        return sys.float_info.max
+    if name.endswith(".tmp"):
+        return _ABANDONED
+    return ttl + _REMEMBERED if name.endswith(".meta.json") else ttl
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open neither what a link points to nor, for ever, a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

@@ -1,0 +1,218 @@
+"""The store of results: keep one, see a part of one, load one back.
+
+A result is text in a file of its own, an index of where its pages begin, and a meta file that is written last: what
+has none does not exist. The parts of the work stand in the modules beside this one.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ot.errors import ToolError
+from ot.results import hits, matches, meta as facts, similar, window
+from ot.results.content import START, Content, encoded, packed
+from ot.results.files import Files, is_handle, new_handle
+from ot.results.hits import Deadline, Hit
+from ot.results.meta import Meta
+from ot.results.pattern import compiled
+from ot.results.summary import description, preview, summary
+from ot.results.window import Unit, Window
+
+_SEARCH_SECONDS = 30.0
+_PART = 1 << 20  # characters of a text that crosses in parts
+_SHOWN = 200  # characters of a handle that is none
+
+
+class ResultStore:
+    def __init__(
+        self,
+        folder: Path,
+        ttl: float,
+        preview_lines: int,
+        clock: Callable[[], float] = time.time,
+        search_seconds: float = _SEARCH_SECONDS,
+    ) -> None:
+        self._folder = folder
+        self._files = Files(folder, clock)
+        self._ttl = ttl
+        self._preview_lines = preview_lines
+        self._clock = clock
+        self._search_seconds = search_seconds
+
+    def store(
+        self,
+        text: str | Iterable[str],
+        *,
+        tool: str,
+        agent: str = "default",
+        is_json: bool = False,
+        about: str = "",
+        beside: str | None = None,
+    ) -> dict[str, Any]:
+        """Keep the text, or the pieces of one, and return what stands for it.
+
+        `about` says in a few words what it is. `beside` is the data as JSON, where the text shows it in another way;
+        `load` gives that.
+        """
+        handle = new_handle()
+        with self._whole_or_not_at_all(handle, tool):
+            self._files.prepare()
+            self._files.clean(self._ttl)
+            self._write_text(handle, [text] if isinstance(text, str) else text)
+            if beside is not None:
+                self._files.publish(handle, "json", [beside.encode("utf-8", "backslashreplace")])
+            with self._content(handle) as content:
+                meta = self._facts(handle, content, tool, agent, is_json=is_json, beside=beside is not None)
+                first_lines = preview(content.texts(), self._preview_lines)
+            self._files.publish(handle, "meta.json", [facts.written(meta)])
+        return description(meta, summary(meta, about), first_lines)
+
+    def window(
+        self,
+        handle: str,
+        offset: int = 1,
+        limit: int = 100,
+        search: str = "",
+        fuzzy: bool = False,
+        *,
+        unit: Unit = "auto",
+        ignore_case: bool = False,
+        agent: str = "default",
+    ) -> dict[str, Any]:
+        """A part of a result: `limit` lines, or characters, from the `offset`-th on.
+
+        `lines` joined by line breaks are the text of the window. By characters, `returned` and `offset` count
+        characters, and `unit` and `total_chars` are added.
+
+        A search returns the lines that match and, by characters, the text around each match; `offset` and `limit`
+        count these. `matched_lines` is how many there are, and `positions` are their offsets in the whole.
+        """
+        window.check(offset, limit, unit)
+        with self._opened(handle, agent) as (meta, content):
+            in_chars = meta.has_long_lines if unit == "auto" else unit == "chars"
+            if search:
+                find = self._similar if fuzzy else self._matching
+                choose = hits.best if fuzzy else hits.first
+                part = window.of_hits(*choose(find(content, search, ignore_case, in_chars), offset, limit))
+            else:
+                part = _plain(content, meta, offset, limit, in_chars)
+        return window.answer(meta, part, offset, in_chars=in_chars)
+
+    def load(self, handle: str, agent: str = "default") -> Any:
+        """The whole value: data where it was data and JSON can hold it, else the text."""
+        with self._opened(handle, agent) as (meta, content):
+            if meta.kind == "text":
+                return content.whole()
+            text = self._value_beside(handle) if meta.value_beside else content.whole()
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise ToolError(f"The result {handle} cannot be read back as data. Use ot.result().") from None
+
+    def part(self, handle: str, number: int, agent: str = "default") -> dict[str, Any]:
+        """The same in parts of text, for who cannot take it in one: the part of this number, and that of the next."""
+        if number < 0:
+            raise ValueError(f"part must be >= 0, got {number}")
+        with self._opened(handle, agent) as (meta, content):
+            if meta.value_beside:
+                return {"text": self._value_beside(handle).decode(), "next": None, "is_json": True}
+            start = 1 + number * _PART
+            text = "".join(content.chars(start, _PART)) if start <= meta.total_chars else ""
+            following = number + 1 if start + _PART <= meta.total_chars else None
+            return {"text": text, "next": following, "is_json": meta.kind == "json"}
+
+    @contextmanager
+    def _whole_or_not_at_all(self, handle: str, tool: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._files.remove(handle)
+            raise ToolError(
+                f"The result of {tool} is too large to be shown and could not be stored in {self._folder}: "
+                f"{error.strerror or error}. Return a smaller part of it."
+            ) from None
+
+    def _write_text(self, handle: str, pieces: Iterable[str]) -> None:
+        marks = [START]
+        self._files.publish(handle, "txt", encoded(pieces, marks))
+        self._files.publish(handle, "idx", packed(marks))
+
+    def _facts(self, handle: str, content: Content, tool: str, agent: str, *, is_json: bool, beside: bool) -> Meta:
+        return Meta(
+            handle=handle,
+            total_lines=content.count_lines(),
+            size_bytes=content.end.size,
+            created_at=facts.as_written(self._clock()),
+            tool=tool,
+            agent=agent,
+            kind="json" if is_json or beside else "text",
+            total_chars=content.end.chars,
+            value_beside=beside,
+        )
+
+    @contextmanager
+    def _content(self, handle: str) -> Iterator[Content]:
+        with self._files.reading(handle, "txt") as file, self._files.reading(handle, "idx") as index:
+            yield Content(file, index)
+
+    @contextmanager
+    def _opened(self, handle: str, agent: str) -> Iterator[tuple[Meta, Content]]:
+        meta = self._meta(handle, agent)
+        with ExitStack() as stack:
+            try:
+                content = stack.enter_context(self._content(handle))
+            except OSError:  # another process has cleaned up since the meta file was read
+                raise _expired(handle) from None
+            if not content.holds(meta.size_bytes):
+                raise _not_found(handle)
+            yield meta, content
+
+    def _meta(self, handle: object, agent: str) -> Meta:
+        if not is_handle(handle):
+            raise _not_found(handle)
+        try:
+            with self._files.reading(handle, "meta.json") as file:
+                meta = facts.read(file)
+            age = self._clock() - meta.created
+        except (OSError, ValueError, TypeError, RecursionError):
+            raise _not_found(handle) from None
+        if meta.agent != agent:
+            raise _not_found(handle)
+        if age > self._ttl:
+            raise _expired(handle)
+        return meta
+
+    def _value_beside(self, handle: str) -> bytes:
+        try:
+            with self._files.reading(handle, "json") as file:
+                return file.read()
+        except OSError:
+            raise _expired(handle) from None
+
+    def _matching(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
+        find = matches.matching_parts if in_chars else matches.matching_lines
+        return find(content.pages(), compiled(search, ignore_case), Deadline(self._search_seconds))
+
+    def _similar(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
+        similar.check_needle(search)
+        pieces = similar.of_pages(content.texts(), search) if in_chars else similar.of_lines(content.lines(), search)
+        return similar.similar(pieces, search, ignore_case, Deadline(self._search_seconds))
+
+
+def _plain(content: Content, meta: Meta, offset: int, limit: int, in_chars: bool) -> Window:
+    if in_chars:
+        return window.by_chars(content, meta.total_chars, offset, limit)
+    return window.by_lines(content, meta.total_lines, offset, limit)
+
+
+def _not_found(handle: object) -> ToolError:
+    shown = repr(handle[:_SHOWN]) if isinstance(handle, str) else f"a handle is text, not {type(handle).__name__}"
+    advice = "Take the handle from the answer that named it, or run the call again."
+    return ToolError(f"Result not found: {shown}. {advice}", reason="not_found")
+
+
+def _expired(handle: str) -> ToolError:
+    return ToolError(f"The result {handle} has expired. Run the call again to get a new one.", reason="expired")

@@ -1,0 +1,23 @@
+"""How many tokens a text or a value would be in a model's context: an estimate, bytes of UTF-8 divided by four."""
+
+from typing import Any
+
+BYTES_A_TOKEN = 4
+
+
+def tokens_of_text(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return -(-size // BYTES_A_TOKEN)
+
+
+def tokens_of(value: Any) -> int:
+    """Of data, as JSON writes it; what is no data counts as nothing."""
+    if isinstance(value, str):
+        return tokens_of_text(value)
+    import orjson
+
+    try:
+        size = len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except (TypeError, ValueError, RecursionError):  # numbers over 64 bits, lone surrogates, circles
+        return tokens_of_text(str(value))
+    return -(-size // BYTES_A_TOKEN)

@@ -1,0 +1,47 @@
+"""What the running product keeps in its data folder: results, statistics, shapes, the search index.
+
+Opened together and closed together. Opening touches no disk; each makes its files when it has something to keep.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ot.config.model import Output
+from ot.results import ResultStore
+from ot.search import Search
+from ot.stats.record import Recorder
+from ot.stats.shapes import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    folder: Path
+    counted: bool
+    recorder: Recorder
+    shapes: Shapes
+    search: Search
+
+    @classmethod
+    def opened(cls, folder: Path, *, counted: bool) -> Self:
+        """`counted` is whether calls are recorded at all."""
+        stats = folder / "stats"
+        recorder = Recorder(stats / "stats.db", enabled=counted)
+        return cls(folder, counted, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
+
+    def results(self, output: Output) -> ResultStore:
+        return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines)
+
+    @property
+    def stats_file(self) -> Path:
+        return self.folder / "stats" / "stats.db"
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self.recorder.problem, self.shapes.problem) if problem]
+
+    def close(self) -> None:
+        """Write down what is left. It waits for the disk."""
+        self.recorder.close()
+        self.shapes.close()
+        self.search.close()
