@@ -8,7 +8,6 @@ import asyncio
 import os
 import platform
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 import anyio
 
-from ot.bus.bus import Call, ToolBus
+from ot.bus.bus import ToolBus
 from ot.config.load import Loaded, load
 from ot.config.model import Settings
 from ot.context import ToolContext
@@ -24,6 +23,7 @@ from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
 from ot.logging import Log
 from ot.paths import FOLDER, Folders, find_folders, placed
+from ot.recording import Recording
 from ot.redact import Redactor
 from ot.registry import Registry
 from ot.results import ResultStore
@@ -33,8 +33,6 @@ from ot.runner.fence_processor import strip
 from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.search import Hit
-from ot.stats.record import CallRecord, RunRecord, SessionRecord
-from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
 from ot.version import __version__
 
@@ -76,12 +74,11 @@ class OneTool:
     ) -> None:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log = make_cells, log
-        self.bus = ToolBus(Registry(), record=self._record)
-        self.session = os.urandom(8).hex()
+        self._recording = Recording()
+        self.bus = ToolBus(Registry(), record=self._recording.call)
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
-        self._result_tokens: dict[str, int] = {}  # of the runs that are under way
         self._searched: object = None  # what the search has been told about
 
     async def __aenter__(self) -> Self:
@@ -126,33 +123,14 @@ class OneTool:
             context = self.context(agent)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        with self.log.span("run", correlation_id=context.correlation_id, agent=agent) as fields:
-            answer = await self._recorded(state, command, context, journal or Journal(), preset_format)
-            fields["error"] = answer.error
+        journal = journal or Journal()
+        with self._recording.run(context, journal) as outcome:
+            answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         return replace(answer, blocks=(*map(state.redact, self._notices()), *answer.blocks))
 
-    async def _recorded(
-        self, state: _State, command: object, context: ToolContext, journal: Journal, preset_format: str | None
-    ) -> Answer:
-        run_id, started = context.correlation_id, time.perf_counter()
-        self._result_tokens[run_id] = 0
-        error: str | None = "cancelled"
-        answered = 0
-        try:
-            answer = await state.runner.run(command, context, journal, preset_format)
-            error, answered = answer.error, sum(map(tokens_of_text, answer.blocks))
-        finally:
-            tokens = self._result_tokens.pop(run_id)
-            seconds, calls = time.perf_counter() - started, len(journal.calls)
-            state.stores.recorder.run(
-                RunRecord(run_id, context.agent_id, self.session, seconds, error, calls, answered, tokens)
-            )
-        return answer
-
     async def begin_session(self, own_tokens: int) -> None:
-        """A client has come that would otherwise have loaded the definition of every tool."""
-        definitions = await anyio.to_thread.run_sync(_definitions, self.registry)
-        self._now.stores.recorder.session(SessionRecord(self.session, "default", definitions, own_tokens))
+        """A client has come, for which our own definition costs so much."""
+        await anyio.to_thread.run_sync(self._recording.begin_session, self.registry, own_tokens)
 
     def context(self, agent: str = "default") -> ToolContext:
         """The facts of a call that this agent makes."""
@@ -276,6 +254,7 @@ class OneTool:
         runner = Runner(self.bus, cells, settings, presenter, _projects(loaded))
         self.registry.aliases = settings.aliases
         self._state = _State(loaded, error, cells, runner, redact, stores, results)
+        self._recording.keep_in(self._log, stores)
         if old is not None and not keep:
             self._retire(old.cells.retire())
         if old is not None and stores is not old.stores:
@@ -297,35 +276,6 @@ class OneTool:
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    def _record(self, call: Call, value: Any) -> None:
-        context, stores = call.context, self._now.stores
-        name = call.name if call.name.startswith("ot.") else "tool.call"
-        outcome = {"status": "ok"} if call.error is None else {"status": "error", "error_type": call.error}
-        self.log.event(
-            name,
-            duration_ms=round(call.seconds * 1000, 3),
-            **outcome,
-            correlation_id=context.correlation_id,
-            agent=context.agent_id,
-            tool=call.name,
-            **call.logged,
-        )
-        tokens = tokens_of(value) if call.error is None else 0
-        run_id = context.correlation_id if context.correlation_id in self._result_tokens else ""
-        if run_id:
-            self._result_tokens[run_id] += tokens
-        real_name = call.tool.name if call.tool else call.name
-        stores.recorder.call(
-            CallRecord(real_name, context.agent_id, self.session, run_id, call.seconds, call.error, tokens)
-        )
-        if _is_worth_learning(call):
-            stores.shapes.learn(real_name, value)
-
-
-def _is_worth_learning(call: Call) -> bool:
-    """What a tool gives that does not say so itself; our own help says what there is to know of `ot`."""
-    return call.tool is not None and call.error is None and call.tool.output is None and call.tool.pack != "ot"
-
 
 def _given(settings: Settings, folder: Path) -> Loaded:
     """Settings that a program passed in: no files are read."""
@@ -343,15 +293,6 @@ def _projects(loaded: Loaded) -> dict[str, str]:
     folders = loaded.folders
     return {
         name: str(placed(path, folders.working_dir, folders.home)) for name, path in loaded.settings.projects.items()
-    }
-
-
-def _definitions(registry: Registry) -> dict[str, int]:
-    """The tokens that each tool would cost a client that was connected to it directly."""
-    return {
-        tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
-        for tool in registry
-        if tool.enabled and tool.pack != "ot"
     }
 
 
