@@ -24,6 +24,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
+from ot import tool
 from ot.app import OneTool
 from ot.config.model import Settings
 from ot.logging import Log
@@ -284,3 +285,18 @@ def _handle(process: int) -> list[int]:
         return [os.pidfd_open(process)]
     except ProcessLookupError:  # it has ended already
         return []
+
+
+# --- tools -------------------------------------------------------------------------------------------------
+
+
+@tool("sample.give")
+def give(value: Any = None) -> Any:
+    """Whatever it was given."""
+    return value
+
+
+@tool("sample.search")
+def search(query: str, count: int = 5) -> dict[str, Any]:
+    """What it was asked for."""
+    return {"query": query, "count": count}

@@ -1,27 +1,71 @@
-"""What there is to find, as documents of the one search: tools, packs, snippets and aliases."""
+"""What there is to find, as documents of the one search: tools, packs, snippets and aliases.
 
-from collections.abc import Iterator
+`IN_CODE` are the functions of the `ot` pack that work on the code's side of the pipe: no tools of the registry, yet to
+be found like them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from ot.config.model import Settings
-from ot.registry import Registry
+from ot.registry import Registry, python_name
 from ot.search import Document
 from ot.tool import Tool
 
 
+@dataclass(frozen=True, slots=True)
+class InCode:
+    signature: str
+    description: str
+    example: str
+
+
+IN_CODE: Final[Mapping[str, InCode]] = {
+    "ot.call": InCode(
+        "ot.call(name: str, *args, **kwargs) -> Any",
+        "Call a tool by its name, also one whose name Python cannot write.",
+        'ot.call("machine.disk", unit="MiB")',
+    ),
+    "ot.parallel": InCode(
+        "ot.parallel(functions: list) -> list",
+        "Call functions in parallel, side by side; their values, in order. An error of one is raised when all have "
+        "ended.",
+        "ot.parallel([machine.cpu, lambda: machine.disk(unit='MiB')])",
+    ),
+    "ot.snippet": InCode(
+        "ot.snippet(name: str, **values) -> Any",
+        "Run a configured snippet from code and give its value. ot.snippets() lists them.",
+        'ot.snippet("name", key="value")',
+    ),
+}
+
+
 def documents(registry: Registry, settings: Settings) -> Iterator[Document]:
-    instructions = settings.prompts.packs
-    for tool in registry:
-        if tool.enabled:
-            arguments = _arguments(tool)
-            yield Document("tool", tool.name, tool.description, arguments, instructions.get(tool.pack, ""))
-    for pack in registry.packs():
-        words = " ".join(registry.in_pack(pack))
+    """Of what there is at this moment: tools may come and go meanwhile, in another thread."""
+    tools = [tool for tool in registry if tool.enabled]
+    instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
+    yield from (Document("tool", name, there.description) for name, there in IN_CODE.items())
+    for tool in tools:
+        about = instructions.get(python_name(tool.pack), "")
+        yield Document("tool", tool.name, tool.description, _arguments(tool), about)
+    for pack, words in _packs(tools).items():
         yield Document("pack", pack, words, "", instructions.get(pack, ""))
     for name, snippet in settings.snippets.items():
         parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())
         yield Document("snippet", name, snippet.description, parameters)
     for alias, target in settings.aliases.items():
         yield Document("alias", alias, target)
+
+
+def _packs(tools: Iterable[Tool]) -> dict[str, str]:
+    """The names of the tools of each pack, as code writes them."""
+    found: dict[str, list[str]] = {}
+    for tool in tools:
+        pack, _, name = python_name(tool.name).rpartition(".")
+        if pack:
+            found.setdefault(pack, []).append(name)
+    return {pack: " ".join(names) for pack, names in found.items()}
 
 
 def _arguments(tool: Tool) -> str:

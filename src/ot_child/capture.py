@@ -62,7 +62,20 @@ def _is_async(code: CodeType) -> bool:
 def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
     import asyncio
 
-    return asyncio.run(coroutine)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    return _wait_in_thread(coroutine)  # a snippet that awaits, called by code that does: its thread has a loop already
+
+
+def _wait_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 # --- what is executed, and what gives the value ----------------------------------------------------------------------

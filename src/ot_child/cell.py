@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import contextvars
 import io
+import json
 import linecache
 import os
 import select
@@ -31,8 +32,10 @@ RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
 PIECE = 1 << 20
 DEEPEST_SNIPPET = 20
+SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
-MESSAGE_KEPT = 10_000
+MESSAGE_KEPT = SOURCE_KEPT = 10_000
+FORMATS = frozenset({"json", "json_h", "yml", "yml_h", "raw"})
 SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
 HAS_TIMER = hasattr(signals, "setitimer")
 
@@ -44,6 +47,7 @@ class Cell:
         self._id = 0
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
+        self._main: dict[str, Any] = {}
         _add_interactive_builtins()
         if HAS_TIMER:
             signals.signal(signals.SIGALRM, self._out_of_time)
@@ -86,27 +90,33 @@ class Cell:
     # --- the answer ---------------------------------------------------------------------------------------------
 
     def _success(self, value: Any) -> str:
-        settings = sys.modules["__main__"].__dict__
-        chosen = settings.get("__format__")
+        chosen = self._format()
         result = {
             "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
             "has_value": value is not NO_VALUE,
             "format": chosen,
-            "sanitize": settings.get("__sanitize__"),
+            "sanitize": self._sanitize(),
             "from_ot": any(value is given for given in self._from_ot),
         }
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
         if len(line) <= PIECE:
             return line
-        self._send_in_pieces(result["value"], chosen)
-        about = {"value": None, "is_json": not isinstance(result["value"], str), "about": summary(result["value"])}
+        # YAML takes a second a megabyte, and JSON is YAML too.
+        text, told = _text_and_value(result["value"], line, 2 if chosen in {"json_h", "yml_h"} else None)
+        self._send_in_pieces(text)
+        about = {"value": None, "is_json": not isinstance(told, str), "about": summary(told)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
-    def _send_in_pieces(self, value: Any, chosen: Any) -> None:
+    def _format(self) -> str | None:
+        chosen = self._main.get("__format__")
+        return chosen if isinstance(chosen, str) and chosen in FORMATS else None
+
+    def _sanitize(self) -> bool | None:
+        chosen = self._main.get("__sanitize__")
+        return chosen if isinstance(chosen, bool) else None
+
+    def _send_in_pieces(self, text: str) -> None:
         """A large value crosses as the text it will be shown as, so that the server never has to take it apart."""
-        if chosen in {"yml", "yml_h"} and not isinstance(value, str):
-            raise errors.ToolError("the value is too large for YAML; leave __format__ out, or return a part of it")
-        text = value if isinstance(value, str) else data.text(value, 2 if chosen == "json_h" else None)
         limit = self._params["max_output"]
         if len(text) > limit:
             raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
@@ -114,22 +124,20 @@ class Cell:
             self._peer.notify("value", {"text": text[start : start + PIECE]})
 
     def _failure(self, error: BaseException) -> str:
-        if isinstance(error, SystemExit) and error.code in {None, 0}:
+        if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
             return self._success(NO_VALUE)
         return self._failure_at(error, _line_of(error))
 
     def _failure_at(self, error: BaseException, line: int | None) -> str:
         lines = _lines(self._params["code"])
-        source = lines[line - 1][:PIECE] if line and line <= len(lines) else None
+        source = lines[line - 1][:SOURCE_KEPT] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
-        facts = errors.describe(error)
-        sanitize = sys.modules["__main__"].__dict__.get("__sanitize__")
-        found = {"line": line, "source": source, "name": name, "sanitize": sanitize}
-        about = {**facts, "message": facts["message"][:MESSAGE_KEPT], **found}
-        answer = self._error(about)
-        if answer is None:  # it has fields that are no data, or too much of it
-            answer = self._error({key: about[key] for key in ("type", "class", "message", "line")})
-        return answer or ""
+        message = f"{errors.message_of(error)[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
+        kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
+        about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
+        answer = self._error({**_fields(error), **about})
+        # It may have fields that are no data, or too much of it.
+        return answer or self._error({**about, "name": None}) or ""
 
     def _error(self, about: dict[str, Any]) -> str | None:
         detail = {"code": -32000, "message": "", "data": about}
@@ -151,7 +159,8 @@ class Cell:
             module.__dict__["__format__"] = self._params["format"]
         module.__dict__.update(self._names_of(code, self._params["names"]))
         sys.modules["__main__"] = module
-        return module.__dict__
+        self._main = module.__dict__
+        return self._main
 
     def _names_of(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
         """What is there before the code starts: errors, packs, aliases and projects that it has a word for."""
@@ -184,7 +193,7 @@ class Cell:
         namespace = {"__builtins__": __builtins__, **self._names_of(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
-            value = execute(code, {"__name__": "__main__", **namespace}, f"<${name}>")
+            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>")
         finally:
             SNIPPET_DEPTH.reset(outer)
         return None if value is NO_VALUE else value
@@ -222,8 +231,9 @@ class _Output(io.RawIOBase):
         return True
 
     def write(self, chunk: Any) -> int:
-        self._peer.notify("output", {"text": self._decoder.decode(bytes(chunk))})
-        return len(chunk)
+        taken = bytes(chunk[:PIECE])  # whoever writes comes again with the rest
+        self._peer.notify("output", {"text": self._decoder.decode(taken)})
+        return len(taken)
 
     def flush(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
@@ -246,6 +256,25 @@ def _seed() -> None:
         sys.modules["random"].seed()
 
 
+def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
+    """What is shown of a value that has been told in the line already, and the value as data."""
+    if isinstance(value, str):
+        return value, value
+    separators = (",", ":") if indent is None else (",", ": ")
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators), value
+    except (TypeError, ValueError):  # there are objects in it, which may be gone through only once
+        told = json.loads(line)["result"]["value"]
+    return told if isinstance(told, str) else data.text(told, indent), told
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    try:
+        return errors.describe(error)
+    except Exception:  # noqa: BLE001 - a class of the code's own, which need not do what its base promises
+        return {}
+
+
 def _lines(code: str) -> list[str]:
     """The lines as Python counts them; `splitlines` also counts form feeds and others."""
     return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -263,10 +292,19 @@ def _line_of(error: BaseException) -> int | None:
     return line
 
 
+def _place_in_snippet(error: BaseException) -> str:
+    """Where in a snippet it happened, which the sent text only calls; as Python says it of wrong syntax."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file == FILENAME or file.startswith(SNIPPET_FILE):
+            place = "" if file == FILENAME else f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
 def main(argv: list[str]) -> None:
     """Start as a process of its own, where there is no zygote: the pipes arrive as descriptors 0 and 1."""
-    import json
-
     from ot_child import confine
     from ot_child.zygote import Options, confine_cell, confine_zygote, ready
 

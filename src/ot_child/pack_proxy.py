@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ot_child.errors import ToolNotFound
+from ot_child.errors import ToolError, ToolNotFound
 
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
@@ -79,28 +79,42 @@ class OtProxy(PackProxy):
         """Call any tool by its name, also one whose name Python cannot write."""
         return self._call(name, args, kwargs)
 
-    def parallel(self, functions: Iterable[Any], /) -> list[Any]:
+    def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
         """Call all of these side by side; their values, in order. An error of one is raised when all have ended."""
+        if more or not isinstance(functions, Iterable):
+            raise TypeError(f"ot.parallel takes one list of functions: {PARALLEL_EXAMPLE}")
         functions = list(functions)
         for wrong in (type(each).__name__ for each in functions if not callable(each)):
             raise TypeError(f"ot.parallel takes functions, not {wrong}: {PARALLEL_EXAMPLE}")
         from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            return [started.result() for started in [threads.submit(each) for each in functions]]
+            # Each in a copy of this context, which knows how deep in snippets this is.
+            return [each.result() for each in [threads.submit(copy_context().run, each) for each in functions]]
 
     def snippet(self, name: str, /, **values: Any) -> Any:
         """Run a configured snippet with these values; what it gives."""
         return self._snippet(name, values)
 
-    def load(self, handle: str) -> Any:
+    def load(self, /, *args: Any, **kwargs: Any) -> Any:
         """What was stored under a handle, as it was. Large things cross in parts."""
+        if len(args) + len(kwargs) != 1:  # a part is asked for, or something is wrong: the server knows
+            return self._call("ot.load", args, kwargs)
         texts: list[str] = []
         part: dict[str, Any] = {"next": 0}
         while part["next"] is not None:
-            part = self._call("ot.load", (), {"handle": handle, "part": part["next"]})
+            asked = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
+            part = self._ask("call", asked)  # not by `_call`, which would keep it
             texts.append(part["text"])
-        return json.loads("".join(texts)) if part["is_json"] else "".join(texts)
+        return _loaded("".join(texts), is_json=part["is_json"])
+
+
+def _loaded(text: str, *, is_json: bool) -> Any:
+    try:
+        return json.loads(text) if is_json else text
+    except ValueError:  # a secret was taken out where JSON has no text, say
+        raise ToolError("The result cannot be read back as data. Use ot.result().") from None
 
 
 def _standard_module(name: str) -> Any:

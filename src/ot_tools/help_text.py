@@ -1,13 +1,19 @@
 """The texts of `ot.help`: an overview, one thing, or what a search found. Written for a model to act on.
 
-It reads the registry and the settings; finding things is the business of `ot.search`.
+It reads the registry and the settings; finding things is the business of `ot.search`. Both may change while a text is
+made: what is gone by then is left out.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
+from keyword import iskeyword
+from pathlib import Path
 from typing import Any, Literal
 
 from ot.context import System
-from ot.registry import Registry, shown
+from ot.corpus import IN_CODE
+from ot.errors import ToolNotFound
+from ot.registry import Registry, python_name, shown
 from ot.search import Hit
 from ot.signature import signature, type_word
 from ot.snippets import describe
@@ -21,8 +27,11 @@ DOC_SLUGS = {
     "llm": "transform",
     "web": "web-fetch",
 }
+SHIPPED = {path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")} | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
 MOST_IN_FULL = 5
+LONGEST_LINE = 300
+LONGEST_QUERY = 100
 OVERVIEW = """\
 OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the answer.
 
@@ -47,35 +56,25 @@ Large results are kept for you: the answer then has a handle. Look into it with
   ot.result(handle="...", search="error", limit=20)       a window, or the lines that match
   ot.load(handle="...")                                   all of it as data, for the code
 
+For people: ot.notify(topic="notes", message="...") leaves a message. After a change of the configuration: ot.reload().
+
 Tips: argument names may be shortened (p= for pattern=). Filter and combine in code, and return only what you need.
 Set __format__ to "json", "json_h", "yml", "yml_h" or "raw" to choose how the answer is written.\
 """
-# What exists in the code of a run only, and is no tool of the registry.
-IN_CODE = {
-    "ot.call": "ot.call(name, *args, **kwargs)\n\nCall a tool by its name, also one whose name Python cannot write.\n\n"
-    'Example:\not.call("machine.disk", unit="MiB")',
-    "ot.parallel": "ot.parallel([functions])\n\nCall all of these side by side; their values, in order. "
-    "An error of one is raised when all have ended.\n\n"
-    "Example:\not.parallel([machine.cpu, lambda: machine.disk(unit='MiB')])",
-    "ot.snippet": "ot.snippet(name, **values)\n\nRun a configured snippet and give its value. ot.snippets() lists "
-    'them.\n\nExample:\not.snippet("name", key="value")',
-}
 
 
 def of_name(query: str, system: System, full: bool) -> str | None:
     """All about the one thing of this name; None where there is none."""
     registry: Registry = system.registry
     if query in IN_CODE:
-        return f"# {query}\n\n{IN_CODE[query]}"
-    if query in registry:
-        return of_tool(registry.find(query), system, full=full)
-    if registry.is_pack(query):
-        return of_pack(query, system, with_url=True, full=full)
-    if query.startswith("$") and query[1:] in system.settings.snippets:
+        return _of_code(query)
+    if (entry := _tool(query, registry)) is not None:
+        return of_tool(entry, system, full=full)
+    if registry.is_pack(python_name(query)):
+        return of_pack(python_name(query), system, with_url=True, full=full)
+    if query.startswith("$"):
         return of_snippet(query[1:], system)
-    if query in registry.aliases:
-        return _of_alias(query, system, full=full)
-    return None
+    return _of_alias(query, system, full=full)
 
 
 def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
@@ -84,81 +83,155 @@ def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
     needs = ", ".join(sorted(entry.permissions))
     parts = [
         f"# {entry.name}",
+        "" if entry.enabled else "It is disabled: calls are refused.",
         entry.description,
         f"Signature: {signature(entry)}",
+        _how_to_write(entry.name),
         f"Arguments:\n{described}" if described else "",
         f"Returns: {entry.returns}" if entry.returns else "",
         f"Returns, as observed so far: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
         f"Example:\n{entry.example}" if entry.example else "",
         *(_more(entry) if full else ()),
-        _url(entry.pack, system) if entry.source == "local" else "",
+        _where_from([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def of_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:
-    registry: Registry = system.registry
-    entries = [registry.find(name) for name in sorted(registry.in_pack(pack).values())]
-    instructions = str(system.settings.prompts.packs.get(pack, "")).strip()
-    parts = [f"# {pack}", f"source: {pack_facts(pack, registry)['source']}", instructions]
-    parts.append("\n".join(f"- {signature(entry)}: {entry.summary}" for entry in entries))
+    entries = tools_of(pack, system.registry)
+    lines = [_listed(signature(entry), entry.summary) for entry in entries]
+    lines += [_listed(there.signature, there.description) for name, there in IN_CODE.items() if _pack(name) == pack]
+    parts = [f"# {pack}", f"source: {pack_facts(pack, system.registry)['source']}", _instructions(pack, system)]
+    parts.append("\n".join(lines))
     parts += [of_tool(entry, system, full=True) for entry in entries] if full else []
-    parts.append(_url(pack, system) if with_url else "")
+    parts.append(_where_from(entries, system) if with_url else "")
     return "\n\n".join(part for part in parts if part)
 
 
+def tools_of(pack: str, registry: Registry) -> list[Tool]:
+    """Those that can be called, by name."""
+    found = (registry.get(name) for name in sorted(registry.in_pack(pack).values()))
+    return [entry for entry in found if entry is not None and entry.enabled]
+
+
 def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    names = registry.in_pack(pack)
-    source = registry.find(next(iter(names.values()))).source
-    return {"name": pack, "source": source.partition(":")[0], "tool_count": len(names)}
+    entries = tools_of(pack, registry)
+    source = entries[0].source if entries else "local"
+    return {"name": pack, "source": source.partition(":")[0], "tool_count": len(entries)}
 
 
-def of_snippet(name: str, system: System) -> str:
+def of_snippet(name: str, system: System) -> str | None:
     snippets = system.settings.snippets
-    return describe(name, snippets[name], snippets)
+    return describe(name, snippets[name], snippets) if name in snippets else None
 
 
 def of_hits(query: str, hits: list[Hit], system: System, info: Literal["list", "min", "full"]) -> str:
     """What was found, by kind, the best first in each."""
-    if not hits:
-        packs = shown(system.registry.packs())
-        return f"Nothing matches {query!r}. Type ot.tools() or ot.packs() to see what there is: {packs}."
+    lines = {hit: text for hit in in_order(hits) if (text := line(hit, system)) is not None}
+    if not lines:
+        return _nothing(query, system)
     if info == "list":
-        return "\n".join(_called(hit) for hit in hits)
-    groups = {kind: [hit for hit in hits if hit.kind == kind] for kind in GROUPS}
-    parts = [_group(GROUPS[kind], found, system) for kind, found in groups.items() if found]
+        return "\n".join(dict.fromkeys(map(_called, lines)))
+    groups = {kind: {hit: text for hit, text in lines.items() if hit.kind == kind} for kind in GROUPS}
+    parts = [_group(GROUPS[kind], found) for kind, found in groups.items() if found]
     if info == "full":
-        parts += [of_name(_called(hit), system, full=True) or "" for hit in hits[:MOST_IN_FULL]]
-    return "\n\n".join(parts)
+        parts += [_in_full(hit, system) or "" for hit in list(lines)[:MOST_IN_FULL]]
+    return "\n\n".join(part for part in parts if part)
 
 
-def line(hit: Hit, system: System) -> str:
-    """A few words on what was found."""
+def in_order(hits: list[Hit]) -> list[Hit]:
+    """The best first; of one name a tool before a pack, a snippet and an alias, as `of_name` looks for them."""
+    kinds = list(GROUPS)
+    return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
+
+
+def line(hit: Hit, system: System) -> str | None:
+    """A few words on what was found; None where it is gone since."""
     registry: Registry = system.registry
     match hit.kind:
         case "tool":
-            return registry.find(hit.name).summary
+            there = IN_CODE.get(hit.name) or _tool(hit.name, registry)
+            return None if there is None else _one_line(there.description.strip().partition("\n")[0])
         case "pack":
-            return f"{len(registry.in_pack(hit.name))} tools: {shown(dict(registry.in_pack(hit.name)))}"
+            names = [python_name(entry.short_name) for entry in tools_of(hit.name, registry)]
+            return f"{len(names)} tool{'' if len(names) == 1 else 's'}: {shown(names)}" if names else None
         case "snippet":
-            return str(system.settings.snippets[hit.name].description)
-    return f"alias of {registry.aliases[hit.name]}"
+            snippet = system.settings.snippets.get(hit.name)
+            return None if snippet is None else _one_line(snippet.description)
+    target = registry.aliases.get(hit.name)
+    return None if target is None else f"alias of {target}"
 
 
-def _group(title: str, hits: Iterable[Hit], system: System) -> str:
-    return "\n".join([f"## {title}", *(f"- {_called(hit)}: {line(hit, system)}" for hit in hits)])
+def _in_full(hit: Hit, system: System) -> str | None:
+    """By its kind, not by its name: an alias may be called like a pack. The tools of a pack are found themselves."""
+    match hit.kind:
+        case "pack":
+            return of_pack(hit.name, system, with_url=True)
+        case "alias":
+            return _of_alias(hit.name, system, full=True)
+    return of_name(_called(hit), system, full=True)
+
+
+def _group(title: str, lines: Mapping[Hit, str]) -> str:
+    return "\n".join([f"## {title}", *(_listed(_called(hit), text) for hit, text in lines.items())])
+
+
+def _listed(name: str, text: str) -> str:
+    return f"- {name}: {_one_line(text)}" if text.strip() else f"- {name}"
+
+
+def _one_line(text: str) -> str:
+    """Descriptions come from anywhere, and one must not look like several."""
+    joined = " ".join(text.split())
+    return joined if len(joined) <= LONGEST_LINE else f"{joined[:LONGEST_LINE]}…"
 
 
 def _called(hit: Hit) -> str:
     return f"${hit.name}" if hit.kind == "snippet" else hit.name
 
 
-def _of_alias(alias: str, system: System, *, full: bool) -> str:
-    target = system.registry.aliases[alias]
+def _nothing(query: str, system: System) -> str:
+    asked = query if len(query) <= LONGEST_QUERY else f"{query[:LONGEST_QUERY]}…"
+    there = [f"packs are {shown(system.registry.packs())}"]
+    if system.settings.snippets:
+        there.append(f"snippets are {shown([f'${name}' for name in system.settings.snippets])}")
+    return (
+        f"Nothing matches {asked!r}. Type ot.tools() or ot.packs() to see what there is, or ask with other words: "
+        f'ot.search(query="..."). Now {"; ".join(there)}.'
+    )
+
+
+def _of_code(name: str) -> str:
+    there = IN_CODE[name]
+    return f"# {name}\n\n{there.description}\n\nSignature: {there.signature}\n\nExample:\n{there.example}"
+
+
+def _of_alias(alias: str, system: System, *, full: bool) -> str | None:
+    registry: Registry = system.registry
+    target = registry.aliases.get(alias)
+    if target is None:
+        return None
     heading = f"# {alias}\n\nAlias of {target}: call {alias}(...) as you would {target}(...)."
-    entry = system.registry.get(alias)
-    return f"{heading}\n\n{of_tool(entry, system, full=full)}" if entry else f"{heading}\n\nThere is no such tool now."
+    try:
+        return f"{heading}\n\n{of_tool(registry.find(alias), system, full=full)}"
+    except ToolNotFound:
+        return (
+            f"{heading}\n\nIt does not work now: {_why_not(target, registry)} Change it under aliases: in onetool.yaml."
+        )
+
+
+def _why_not(target: str, registry: Registry) -> str:
+    seen = [target]
+    while (following := registry.aliases.get(seen[-1])) is not None:
+        if following in seen:
+            return f"the aliases go round in a circle: {' -> '.join([*seen, following])}."
+        seen.append(following)
+    try:
+        registry.find(seen[-1])
+    except ToolNotFound as error:
+        return error.message
+    return "its tool was missing a moment ago; ask again."
 
 
 def _more(entry: Tool) -> Iterable[str]:
@@ -172,10 +245,48 @@ def _more(entry: Tool) -> Iterable[str]:
 
 def _argument_lines(entry: Tool) -> Iterable[str]:
     for name, part in entry.input.properties.items():
-        text = f" - {part['description']}" if part.get("description") else ""
+        text = f" - {' '.join(str(part['description']).split())}" if part.get("description") else ""
         yield f"{name} ({type_word(part)}){text}"
 
 
-def _url(pack: str, system: System) -> str:
+def _how_to_write(name: str) -> str:
+    """For a name that Python cannot write as it is."""
+    written = python_name(name)
+    if any(map(iskeyword, written.split("."))):
+        return f'Call it as ot.call("{name}", ...): Python cannot write its name.'
+    return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'
+
+
+def _tool(name: str, registry: Registry) -> Tool | None:
+    """The tool of this name, or of this name as Python writes it; no alias."""
+    if name not in registry:
+        pack, _, short = python_name(name).rpartition(".")
+        name = registry.in_pack(pack).get(short, "")
+    return registry.get(name) if name in registry else None
+
+
+def _pack(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _instructions(pack: str, system: System) -> str:
+    configured: Mapping[str, str] = system.settings.prompts.packs
+    return next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
+
+
+def _where_from(entries: Iterable[Tool], system: System) -> str:
+    """Our packs have a page; those of the user have a file."""
+    ours = {entry.pack for entry in entries if entry.source == "local" and entry.pack in SHIPPED}
     base = str(system.settings.docs_url).rstrip("/")
-    return f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/"
+    lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(ours)]
+    files = {file for entry in entries if entry.pack not in ours and (file := _file(entry))}
+    return "\n".join([*lines, *(f"File: {file}" for file in sorted(files))])
+
+
+def _file(entry: Tool) -> str | None:
+    """Where the function stands. Not every backend has one, and not every function a file."""
+    function = getattr(entry.backend, "_function", None)
+    try:
+        return None if function is None else inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # a callable object, or one written in C
+        return None

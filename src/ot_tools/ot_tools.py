@@ -5,8 +5,12 @@ All results are plain data, or text where a reader is meant; how they are shown 
 `ot_child.pack_proxy`.
 """
 
+import os
+import stat
 import time
+from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +18,7 @@ import anyio.to_thread
 
 from ot.context import Permission, System, ToolContext
 from ot.errors import SandboxDenied, ToolError
-from ot.registry import Registry
+from ot.registry import Registry, python_name
 from ot.signature import arguments, signature
 from ot.tool import Tool, tool
 from ot.version import __version__
@@ -116,8 +120,8 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
 
     Args:
         period: "day", "week", "month" or "all".
-        tool: Only this tool.
-        output: Also write a report to this HTML file.
+        tool: Only this tool, by its name or an alias.
+        output: Also write a report to this HTML file, inside of the working folder.
 
     Example:
         ot.stats(period="day")
@@ -129,7 +133,8 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     if output:
         await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
     shown = {key: value for key, value in summary.items() if key != "series"}
-    return {**shown, "html_report": output} if output else shown
+    problem = system.stores.recorder.problem  # figures that lack what could not be written are to say so
+    return {**shown, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
 
 
 # --- what there is ------------------------------------------------------------------------------------------------
@@ -146,8 +151,8 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    registry = _registry(context)
-    found = [registry.find(name) for name in registry.names() if _has(pattern, name)]
+    found = sorted((tool for tool in _registry(context) if tool.enabled), key=attrgetter("name"))
+    found = [entry for entry in found if _has(pattern, entry.name, python_name(entry.name))]
     if info == "list":
         return [entry.name for entry in found]
     if info == "min":
@@ -168,9 +173,10 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
         ot.packs(info="full")
     """
     system = _system(context)
-    found = [pack for pack in system.registry.packs() if _has(pattern, pack)]
+    found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
     if info == "full":
-        return "\n\n".join(help_text.of_pack(pack, system) for pack in found) or f"No pack matches {pattern!r}."
+        texts = await anyio.to_thread.run_sync(lambda: [help_text.of_pack(pack, system) for pack in found])
+        return "\n\n".join(texts) or f"No pack matches {pattern!r}. Type ot.packs() to see all."
     return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
 
 
@@ -208,7 +214,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     found = [name for name in sorted(known) if _has(pattern, name, known[name].description)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.of_snippet(name, system) for name in found])
-        return "\n\n---\n\n".join(texts) or f"No snippet matches {pattern!r}."
+        return "\n\n---\n\n".join(filter(None, texts)) or _no_snippet(pattern, known)
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
@@ -226,8 +232,9 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     system = _system(context)
     hits = await system.search(query, max(0, limit))
     return [
-        {"kind": hit.kind, "name": hit.name, "description": help_text.line(hit, system), "score": hit.score}
-        for hit in hits
+        {"kind": hit.kind, "name": hit.name, "description": text, "score": hit.score}
+        for hit in help_text.in_order(hits)
+        if (text := help_text.line(hit, system)) is not None
     ]
 
 
@@ -270,7 +277,7 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
     """A part of a result that was too large to be shown, by the handle that the summary named.
 
     Args:
-        handle: The handle.
+        handle: The handle, as the answer named it.
         offset: The first line, from 1 on.
         limit: How many lines at most.
         search: Only lines that match this regular expression; offset and limit count those.
@@ -341,21 +348,42 @@ def _full(entry: Tool, observed: str | None) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if value or key in always}
 
 
+def _no_snippet(pattern: str, known: Mapping[str, Any]) -> str:
+    if not known:
+        return "No snippets are configured. They stand under snippets: in onetool.yaml."
+    return f"No snippet matches {pattern!r}. Type ot.snippets() to see all."
+
+
 def _summary(system: System, period: str, name: str) -> "Summary":
     from ot.stats.summary import summarise
 
     system.stores.recorder.flush()  # the calls of this very session count too
+    entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
-    return summarise(system.stores.stats_file, period, name or None, round_trip_ms=round_trip_ms)
+    wanted = entry.name if entry else name
+    return summarise(system.stores.stats_file, period, wanted or None, round_trip_ms=round_trip_ms)
 
 
 def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:
     from ot.stats.report import html
 
-    path = (context.working_dir / output).resolve()
-    if not path.is_relative_to(context.working_dir.resolve()):
-        raise SandboxDenied(f"the report may only be written inside of the working folder {context.working_dir}")
+    folder = os.path.realpath(context.working_dir)
     try:
-        Path(path).write_text(html(summary), encoding="utf-8")
-    except OSError as error:
-        raise ToolError(f"Error: Cannot write to '{output}': {error.strerror or error}") from None
+        path = Path(os.path.realpath(Path(folder) / output))  # unlike Path.resolve, it bears links in a circle
+        if not path.is_relative_to(folder):
+            raise SandboxDenied(
+                f"Error: Cannot write to '{output}': a report stays inside of the working folder {folder}"
+            )
+        _replace(path, html(summary).encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
+        raise ToolError(f"Error: Cannot write to '{output}': {getattr(error, 'strerror', '') or error}") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a regular file anew: through no link that was put there meanwhile, and waiting for no pipe."""
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        file.truncate()
+        file.write(data)

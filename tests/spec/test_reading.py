@@ -12,23 +12,13 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import BaseModel
-from tests.support import App, eventually, opened
+from tests.support import App, eventually, give, opened, search
 
 from ot import ToolError, tool
 from ot.logging import Log
 from ot_child.errors import TREE
 
 VERSION = "ot.version()"
-
-
-@tool("sample.give")
-def give(value: Any = None) -> Any:
-    return value
-
-
-@tool("sample.search")
-def search(query: str, count: int = 5) -> dict[str, Any]:
-    return {"query": query, "count": count}
 
 
 @tool("sample.greet")

@@ -5,11 +5,10 @@ import inspect
 import json
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
-from tests.support import App, opened
+from tests.support import App, give, opened, search
 
 from ot import tool
 from ot.runner import fence_processor, runner, tool_loader
@@ -21,18 +20,6 @@ from ot_child import pack_proxy
 def upper(text: str) -> str:
     """A tool with a bare name."""
     return text.upper()
-
-
-@tool("sample.give")
-def give(value: Any = None) -> Any:
-    """Whatever it was given."""
-    return value
-
-
-@tool("sample.search")
-def search(query: str, count: int = 5) -> dict[str, Any]:
-    """What it was asked for."""
-    return {"query": query, "count": count}
 
 
 @tool("sample.pick")

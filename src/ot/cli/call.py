@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from ot.app import OneTool
@@ -15,14 +16,14 @@ from ot_child.data import as_data
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the tool, for example machine.disk")
     parser.add_argument(
-        "arguments", nargs="*", metavar="key=value", help="values are JSON where they can be, else text"
+        "arguments", nargs="*", default=(), metavar="key=value", help="values are JSON where they can be, else text"
     )
     parser.add_argument("--agent", default="default", metavar="NAME", help="call with the limits of this agent")
     parser.add_argument("--json", action="store_true", help="print errors as JSON too")
 
 
 def main(options: argparse.Namespace) -> int:
-    arguments = dict(map(_argument, options.arguments))
+    arguments = _arguments(options.arguments)
 
     async def call(app: OneTool) -> int:
         result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
@@ -40,8 +41,22 @@ def _failed(error: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         print(render({"error": error}, "json"))
     else:
-        print(f"onetool: {error['message']}", file=sys.stderr)
+        print(f"onetool: {_in_a_shell(error['message'])}", file=sys.stderr)
     return 1
+
+
+def _in_a_shell(message: str) -> str:
+    """What a person reads, who types commands of the shell where code would call functions."""
+    return message.replace("Type ot.tools() to", "Type `onetool tools` to")
+
+
+def _arguments(texts: Iterable[str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for key, value in map(_argument, texts):
+        if key in arguments:
+            raise ToolError(f"{key} is given twice; write it once")
+        arguments[key] = value
+    return arguments
 
 
 def _argument(text: str) -> tuple[str, Any]:

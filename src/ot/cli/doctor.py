@@ -45,8 +45,6 @@ def _line(found: Finding) -> str:
 
 async def _examine(app: OneTool) -> list[Finding]:
     health = await app.health()
-    answer = await app.run(CHECK)
-    works = not answer.is_error and answer.blocks[-1] == "45"
     return [
         Finding(
             "ok",
@@ -55,9 +53,17 @@ async def _examine(app: OneTool) -> list[Finding]:
         *_packages(),
         *(Finding("problem", problem) for problem in health["problems"]),
         Finding("ok", f"{health['registry']['tool_count']} tools"),
-        Finding("ok", "a run works") if works else Finding("problem", f"a run fails: {answer.text}"),
+        await _run(app),
         _isolation(health["isolation"]["sandbox"], app.settings.execution.isolation),
     ]
+
+
+async def _run(app: OneTool) -> Finding:
+    if app.config_error is not None:
+        return Finding("problem", "nothing runs while the configuration is wrong", "correct the lines above")
+    answer = await app.run(CHECK)
+    works = not answer.is_error and answer.blocks[-1] == "45"
+    return Finding("ok", "a run works") if works else Finding("problem", f"a run fails: {answer.text}")
 
 
 def _packages() -> Iterator[Finding]:

@@ -55,9 +55,19 @@ def _dispatch(arguments: list[str]) -> int:
 def _without_command(arguments: list[str]) -> tuple[str, list[str]]:
     """Options alone belong to `serve`; `-h` and words that are no command belong to the overview."""
     first = arguments[0] if arguments else ""
-    if first in {"-h", "--help", "--version"} or (first and not first.startswith("-")):
+    if first and not first.startswith("-"):
+        _overview().error(_unknown(first))
+    if first in {"-h", "--help", "--version"}:
         _overview().parse_args(arguments)
     return "serve", arguments
+
+
+def _unknown(word: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, COMMANDS, 1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    return f"there is no command {word!r}.{guess} Commands: {', '.join(COMMANDS)}. `onetool --help` says more."
 
 
 def _overview() -> argparse.ArgumentParser:

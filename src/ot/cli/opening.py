@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ot.app import OneTool, read_settings
+from ot.errors import ToolError
 
 T = TypeVar("T")
 Work = Callable[[OneTool], Awaitable[T]]
@@ -29,7 +30,7 @@ def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
 
     async def checked(app: OneTool) -> T:
         if app.config_error is not None:
-            raise app.config_error
+            raise ToolError(f"the configuration is wrong:\n{app.config_error}")
         for problem in app.problems:
             print(f"onetool: note: {problem}", file=sys.stderr)
         return await work(app)

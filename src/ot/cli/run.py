@@ -43,6 +43,7 @@ def _code(options: argparse.Namespace) -> str:
         if options.file is not None:
             text: str = options.file.read_text(encoding="utf-8")
             return text
-        return sys.stdin.read() if options.code == "-" else str(options.code)
+        return sys.stdin.buffer.read().decode() if options.code == "-" else str(options.code)
     except (OSError, UnicodeDecodeError) as error:
-        raise ToolError(f"the code cannot be read: {error}") from None
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise ToolError(f"{options.file or 'standard input'} cannot be read: {reason}") from None

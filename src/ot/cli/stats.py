@@ -59,7 +59,7 @@ def _write(file: Path, summary: "Summary") -> None:
 def _text(summary: Mapping[str, Any]) -> str:
     runs, savings = summary["runs"], summary["savings"]
     if not summary["total_calls"] and not runs["total"]:
-        return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
+        return _nothing(summary["tool"], summary["period"])
     saved, sessions = number(summary["context_saved"], "token"), number(savings["sessions"], "session")
     seconds, trips = summary["time_saved_ms"] / 1000, number(round(savings["round_trips"]), "round trip")
     head = [
@@ -72,6 +72,13 @@ def _text(summary: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([*head, "", *lines])
+
+
+def _nothing(tool: str | None, period: str) -> str:
+    if tool is None and period == "all":
+        return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
+    what, when = f"call of {tool}" if tool else "call", "" if period == "all" else f" in the last {period}"
+    return f"No {what} is recorded{when}. `onetool stats` shows all there are."
 
 
 def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:

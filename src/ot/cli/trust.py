@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ot.config.trust import trust
 from ot.errors import ToolError
-from ot.paths import Folders, find_folders
+from ot.paths import FOLDER, Folders, find_folders, is_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,8 @@ def main(options: argparse.Namespace) -> int:
 
 def project_folders(options: argparse.Namespace) -> Folders:
     folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
-    if folders.project is None:
-        raise ToolError(f"there is no .onetool folder in {folders.working_dir} to trust")
-    return folders
+    if folders.project is not None:
+        return folders
+    if folders.working_dir / FOLDER == folders.user and is_folder(folders.user):
+        raise ToolError(f"{folders.user} is your own folder, which needs no trust")
+    raise ToolError(f"there is no .onetool folder in {folders.working_dir}; go to the folder of a project that has one")

@@ -3,6 +3,7 @@
 Both say what `ot.tools`, `ot.help` and the snippets say, through the same bus. The server is in `mcp_server`.
 """
 
+import re
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -12,18 +13,21 @@ from mcp import MCPError
 
 from ot.app import OneTool
 from ot.errors import ToolError
+from ot.registry import nearest
 from ot.render import render
 from ot.snippets import expand_call
 
 TOOLS, TOOL = "ot://tools", "ot://tool/"
 MARKDOWN, YAML = "text/markdown", "application/yaml"
 PAGE = 500
+LONGEST_SHOWN = 200
 PROMPT = """\
 Call the tool `run` with this command, and tell me what it gives:
 
-```python
+{fence}python
 {code}
-```"""
+{fence}"""
+BACKTICKS = re.compile("`{3,}")
 
 
 class Resources:
@@ -55,8 +59,13 @@ class Resources:
             return render(await self._asked("ot.tools", {}), flow=True), YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if name not in self._app.registry:
-            raise MCPError(types.INVALID_PARAMS, f"There is no resource {uri}. Read {TOOLS} for all tools.")
+            raise MCPError(types.INVALID_PARAMS, self._no_resource(uri, name))
         return str(await self._asked("ot.help", {"query": name, "info": "full"})), MARKDOWN
+
+    def _no_resource(self, uri: str, name: str) -> str:
+        near = [_address(tool) for tool in nearest(name, self._app.registry.names())] if name else []
+        guess = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"There is no resource {uri[:LONGEST_SHOWN]}.{guess} Read {TOOLS} for all tools."
 
     async def _asked(self, name: str, arguments: dict[str, Any]) -> Any:
         return (await self._app.bus.call_tool(name, arguments, self._app.context())).unwrap()
@@ -73,15 +82,20 @@ class Prompts:
         return types.ListPromptsResult(prompts=prompts, next_cursor=more)
 
     async def got(self, _context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        snippets = self._app.settings.snippets
+        snippets, name = self._app.settings.snippets, params.name.removeprefix("$")
         try:
-            code = await anyio.to_thread.run_sync(expand_call, params.name, dict(params.arguments or {}), snippets)
+            code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        message = types.TextContent(type="text", text=PROMPT.format(code=code))
+        message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=_fence(code)))
         return types.GetPromptResult(
-            description=snippets[params.name].description, messages=[types.PromptMessage(role="user", content=message)]
+            description=snippets[name].description, messages=[types.PromptMessage(role="user", content=message)]
         )
+
+
+def _fence(code: str) -> str:
+    """Longer than any in the code."""
+    return "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))
 
 
 def _start(params: Any) -> int:
@@ -94,7 +108,11 @@ def _start(params: Any) -> int:
 
 
 def _resource(name: str) -> types.Resource:
-    return types.Resource(name=name, uri=f"{TOOL}{quote(name)}", mime_type=MARKDOWN)
+    return types.Resource(name=name, uri=_address(name), mime_type=MARKDOWN)
+
+
+def _address(name: str) -> str:
+    return f"{TOOL}{quote(name, safe='')}"
 
 
 def _prompt(name: str, snippet: Any) -> types.Prompt:

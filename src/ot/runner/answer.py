@@ -7,21 +7,26 @@ the code of the run is, and how it failed, is decided elsewhere.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
 
 from ot.config.model import Output
-from ot.errors import ToolError
+from ot.errors import ToolError, error_type
 from ot.redact import Redactor
-from ot.render import render
+from ot.render import FORMATS, render
 from ot.results import ResultStore
+from ot.runner import explain
 from ot.sanitise import sanitise
 from ot_child.summary import summary
 
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
-LARGE_ANSWER, LARGEST_YAML = 1 << 16, 1 << 21  # bytes; YAML takes a second a megabyte
+LARGE_ANSWER = 1 << 16  # bytes: better looked at by a thread
+LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
+SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
+LONGEST_ABOUT, LONGEST_ERROR, MOST_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,12 @@ class Journal:
     printed_bytes: int = 0
     value: list[str] = field(default_factory=list)
     value_bytes: int = 0
-    result_tokens: int = 0
     sources: set[str] = field(default_factory=set)
+    doing: str = ""
+
+    def note(self, text: str) -> None:
+        """What is being waited for."""
+        self.doing = text
 
 
 @dataclass(slots=True)
@@ -60,6 +69,8 @@ class _Block:
     is_json: bool = False
     format: str | None = None
     beside: Callable[[], str] | None = None  # the data as JSON, where the text shows it in another way
+    stays: bool = False  # whether it is shown however long it is
+    is_lost: bool = False
 
 
 class Presenter:
@@ -70,48 +81,59 @@ class Presenter:
 
     async def success(self, journal: Journal, result: dict[str, Any], agent: str) -> Answer:
         """The code may have forged the result: nothing in it is certain but its size."""
-        if journal.printed_bytes + journal.value_bytes + result["bytes"] > LARGE_ANSWER:
-            return await anyio.to_thread.run_sync(self._success, journal, result, agent)
-        return self._success(journal, result, agent)
+        sanitize = result.get("sanitize")
+        try:
+            value = await _in_thread_if(_is_work(result), partial(_value, journal, result))
+        except ToolError as error:  # it cannot be shown
+            text = explain.refusal(error, journal.calls)
+            return await self.failure(journal, text, error_type(error), agent, sanitize=sanitize)
+        blocks = [*_printed(journal), *value]
+        texts = await self._shown(blocks, journal, agent, sanitize)
+        is_lost = any(block.is_lost for block in blocks)
+        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=ToolError.type if is_lost else None)
 
     async def failure(self, journal: Journal, text: str, kind: str, agent: str, *, sanitize: object) -> Answer:
-        blocks = [*_printed(journal), _Block([text], len(text))]
-        try:
-            if journal.printed_bytes > LARGE_ANSWER:
-                shown = await anyio.to_thread.run_sync(self._shown, blocks, journal, agent, sanitize)
-            else:
-                shown = self._shown(blocks, journal, agent, sanitize)
-        except ToolError as not_kept:
-            shown = (self._redact(text), self._redact(not_kept.message))
-        return Answer(shown, is_error=True, error=kind)
+        shown = explain.shortened(text, LONGEST_ERROR)
+        blocks = [*_printed(journal), _Block([shown], len(shown.encode("utf-8", "replace")), stays=True)]
+        return Answer(await self._shown(blocks, journal, agent, sanitize), is_error=True, error=kind)
 
-    def _success(self, journal: Journal, result: dict[str, Any], agent: str) -> Answer:
-        blocks = [*_printed(journal), *_value(journal, result)]
-        return Answer(self._shown(blocks, journal, agent, result.get("sanitize")) or (NO_VALUE,))
+    async def _shown(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
+        size, limit = sum(block.size for block in blocks), self._output.max_inline_size
+        is_work = size > LARGE_ANSWER or bool(limit and size > limit)  # what is stored waits for the disk
+        return await _in_thread_if(is_work, partial(self._texts, blocks, journal, agent, sanitize))
 
-    def _shown(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
+    def _texts(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
         self._store_what_is_too_much(blocks, journal, agent)
-        texts = (self._redact("".join(block.pieces)) for block in blocks)
+        texts = (_valid(self._redact("".join(block.pieces))) for block in blocks)
         if not (sanitize if isinstance(sanitize, bool) else self._output.sanitize):
             return tuple(texts)
-        source = ", ".join(sorted(journal.sources)) or "run"
+        source = ", ".join(sorted(journal.sources)[:MOST_SOURCES]) or "run"
         return tuple(sanitise(text, source) for text in texts)
 
     def _store_what_is_too_much(self, blocks: list[_Block], journal: Journal, agent: str) -> None:
         """The largest block first: a short value beside a long printout stays where it is."""
-        limit = self._output.max_inline_size
+        shown, limit = sum(block.size for block in blocks), self._output.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
-            if limit and sum(each.size for each in blocks) > limit:
-                self._put_away(block, _tool(journal), agent)
+            if limit and shown > limit and not block.stays:
+                shown -= block.size
+                self._put_away(block, journal, agent)
 
-    def _put_away(self, block: _Block, tool: str, agent: str) -> None:
+    def _put_away(self, block: _Block, journal: Journal, agent: str) -> None:
         kept = self._redact.pieces(_consumed(block.pieces))
         beside = None if block.beside is None else self._redact(block.beside())
-        standing_for_it = self._store.store(
-            kept, tool=tool, agent=agent, about=block.about, is_json=block.is_json, beside=beside
-        )
-        text = render(standing_for_it, block.format)
-        block.pieces, block.size = [text], len(text.encode())
+        tool, about = _tool(journal), block.about
+        try:
+            standing_for_it = self._store.store(
+                kept, tool=tool, agent=agent, about=about, is_json=block.is_json, beside=beside
+            )
+        except ToolError as not_stored:
+            block.pieces, block.is_lost = [explain.refusal(not_stored, journal.calls)], True
+        else:
+            block.pieces = [render(standing_for_it, block.format)]
+
+
+async def _in_thread_if(is_work: bool, work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work) if is_work else work()
 
 
 def _printed(journal: Journal) -> list[_Block]:
@@ -119,22 +141,47 @@ def _printed(journal: Journal) -> list[_Block]:
 
 
 def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:
-    chosen = result.get("format")
-    chosen = chosen if isinstance(chosen, str) else None
+    chosen = _format(result)
     if journal.value:
-        is_json, about = result.get("is_json") is True, str(result.get("about") or "")
+        is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:LONGEST_ABOUT]
         return [_Block(journal.value, journal.value_bytes, about, is_json=is_json, format=chosen)]
     if not result.get("has_value"):
         return []
     value, flow = result.get("value"), bool(result.get("from_ot"))
-    if result["bytes"] > LARGEST_YAML:
+    if result["bytes"] > LARGEST_YAML or (_is_slow(result) and _has_too_much_indentation(value)):
         chosen, flow = "json", False
-    text = render(value, chosen, flow=flow)
     if not isinstance(value, dict | list):
+        text = render(value, chosen)
         return [_Block([text], len(text.encode()), format=chosen)]
-    is_json = chosen in JSON_FORMATS and not flow
+    is_json = chosen in JSON_FORMATS and not (flow and chosen is None)
+    text = render(value, chosen, flow=flow)
     beside = None if is_json else partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
+
+
+def _format(result: dict[str, Any]) -> str | None:
+    chosen = result.get("format")
+    return chosen if isinstance(chosen, str) and chosen in FORMATS else None
+
+
+def _is_work(result: dict[str, Any]) -> bool:
+    return result["bytes"] > LARGE_ANSWER or _is_slow(result)
+
+
+def _is_slow(result: dict[str, Any]) -> bool:
+    is_compact = _format(result) in {None, "json", "raw"} and not result.get("from_ot")
+    return not is_compact and result["bytes"] > SLOW
+
+
+def _has_too_much_indentation(value: Any) -> bool:
+    """A megabyte of brackets, nested as deep as JSON can be, makes half a gigabyte of white space."""
+    indentation, unseen = 0, [(value, 1)]
+    while unseen and indentation <= MOST_INDENTATION:
+        item, depth = unseen.pop()
+        if isinstance(item, dict | list):
+            indentation += 2 * depth * (1 + len(item))
+            unseen += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+    return indentation > MOST_INDENTATION
 
 
 def _consumed(pieces: list[str]) -> Iterator[str]:
@@ -142,6 +189,11 @@ def _consumed(pieces: list[str]) -> Iterator[str]:
     pieces.reverse()
     while pieces:
         yield pieces.pop()
+
+
+def _valid(text: str) -> str:
+    """Half a character, which only hostile code sends, would keep the whole answer from being sent."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _tool(journal: Journal) -> str:

@@ -13,12 +13,13 @@ import anyio.to_thread
 
 from ot.tool import Result
 from ot_child.data import encode
-from ot_child.errors import describe, restore
+from ot_child.errors import describe, error_type, message_of, restore
 
 MOST_MESSAGES = 200_000  # each costs the server a little, and nothing that ends well needs so many
 AT_ONCE = 32  # requests of the other end that are answered at a time; more are not even read
 ROOM_SECONDS = 0.01
 LARGE = 20_000  # characters or items: better encoded by a thread
+TEXTS = frozenset({"type", "class", "message"})  # of an error
 NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
@@ -92,6 +93,19 @@ class Channel(asyncio.Protocol):
         return answer
 
     @property
+    def last_id(self) -> int:
+        """The number of the last request."""
+        return self._last_id
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        self._send({"method": method, "params": params})
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other end has not read yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
     def busy(self) -> bool:
         """Whether an answer is still owed to this end."""
         return any(not answer.done() for answer in self._waiting.values())
@@ -121,17 +135,17 @@ class Channel(asyncio.Protocol):
         if self._taken > MOST_MESSAGES:
             self.close(f"it sent more than {MOST_MESSAGES} messages")
             return False
-        self.last_bytes = len(line)
         try:
-            self._dispatch(json.loads(line))
+            self._dispatch(json.loads(line), len(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self.close(NO_MESSAGE)
         return not self.closed.done()
 
-    def _dispatch(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any], size: int) -> None:
         if "method" not in message:
             self._settle(self._waiting[message["id"]], message)
             del self._waiting[message["id"]]
+            self.last_bytes = size  # of the last answer: what is sent behind it must not make it look small
         elif "id" in message:
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
@@ -164,26 +178,35 @@ class Channel(asyncio.Protocol):
         except (KeyError, TypeError, ValueError):  # it lacks what it needs; tools' errors are in the result
             self.close(NO_MESSAGE)
             return
+        except Exception as unforeseen:  # noqa: BLE001 - whoever asked would wait for ever
+            result = Result(ok=False, error=unforeseen)
         self._write(await _answer(ident, result))
 
     async def _room(self) -> None:
         """An end that does not read what it asked for keeps nobody but itself waiting."""
-        while self._unsent() > self._limit and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
+        while self.unsent > self._limit and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
             await asyncio.sleep(ROOM_SECONDS)
-
-    def _unsent(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
 
 async def _answer(ident: object, result: Result) -> bytes:
-    error = result.error
-    if error is None:
-        message = {"id": ident, "result": result.value}
-        try:
-            return await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)
-        except ValueError as no_data:
-            error = no_data
-    detail = describe(error)
+    if result.error is not None:
+        return _failure(ident, result.error)
+    message = {"id": ident, "result": result.value}
+    try:
+        return await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)
+    except Exception as no_data:  # noqa: BLE001 - whatever the methods of an object raise that a tool gave
+        return _failure(ident, no_data)
+
+
+def _failure(ident: object, error: BaseException) -> bytes:
+    kind = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+    try:
+        return _error_line(ident, describe(error))
+    except Exception:  # noqa: BLE001 - it has fields that are no data
+        return _error_line(ident, kind)
+
+
+def _error_line(ident: object, detail: dict[str, Any]) -> bytes:
     return _line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
 
 
@@ -200,7 +223,9 @@ class RemoteError(Exception):
 
     def __init__(self, data: dict[str, Any]) -> None:
         super().__init__(str(data.get("message", "")))
-        self.data = data
+        # These are texts, whatever the other end has made of them.
+        texts = {key: str(value) for key, value in data.items() if key in TEXTS}
+        self.data = {**data, **texts}
 
     @property
     def original(self) -> Exception:

@@ -3,33 +3,62 @@
 These texts are the product: a model reads them and writes the next attempt. Nothing here decides anything.
 """
 
+import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from ot.errors import ToolError
-from ot.registry import Registry, nearest, shown
+from ot.registry import Registry, shown
 
 EXAMPLE = "Example: ot.tools()"
 CALLS_SHOWN = 20
 SOURCE_SHOWN = 200
 NAME_SHOWN = 100
 MESSAGE_SHOWN = 5000
+CLOSE_ENOUGH, ABOUT_AS_NEAR, MOST_NEAR = 70, 10, 3
 CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
     "current one). Call a tool for that: ot.tools() lists them."
 )
+UNKNOWN = "No pack or tool has this name, and the variables of earlier runs are gone: each run starts anew."
+# What Python raises when the code itself tries what is not allowed; a tool may raise the same for reasons of its own.
+BY_CLASS = {
+    **dict.fromkeys(("PermissionError", "BlockingIOError", "FileNotFoundError", "URLError", "gaierror"), CONFINED),
+    "ModuleNotFoundError": "Only Python's standard library can be imported in a run. Tools do the rest: ot.tools() "
+    "lists them, ot.search(query='what it is for') finds one.",
+    "MemoryError": "The run needed more memory than it may have, or is nested too deeply. Do less at once, or raise "
+    "execution.memory_mb in onetool.yaml.",
+    "EOFError": "Nobody can type into a run. Put the text into the code: name = '...'",
+}
+BY_MESSAGE = {
+    "ConfigError: ": "Nothing was changed. Correct this, then type ot.reload() again.",
+    "SyntaxError: invalid syntax": f"A command is Python code. {EXAMPLE}",
+    "RuntimeError: can't start new thread": "A run has memory for some dozens of threads at a time. "
+    "ot.parallel([function, ...]) calls tools side by side and needs few.",
+    "TypeError: '(?:Pack|Ot)Proxy' object is not callable": "A pack is not called itself. Call one of its tools, "
+    "pack.tool(argument=value): ot.tools() lists them.",
+    "TypeError: object .{1,100} can't be used in 'await' expression": "Tools are plain functions: leave out await.",
+    r"AttributeError: 'dict' object has no attribute ('\w{1,100}')": "The values of a dict are read with brackets: "
+    r"value[\1]",
+    "ToolTimeout: the run took longer than": "Do less in one run, or raise execution.timeout in onetool.yaml.",
+    "BudgetExceeded: a run may make": "Make fewer in one run, or raise execution.max_tool_calls in onetool.yaml.",
+    "BudgetExceeded: the run printed": "Print less, or raise execution.max_output_bytes in onetool.yaml.",
+}
 
 
 def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str:
     """What the code of a run raised."""
     lines = [_headline(error), *_place(error), *_calls_before(calls)]
-    hint = _hint(error, registry)
+    hint = _hint(error, calls, registry)
     return "\n".join([*lines, hint] if hint else lines)
 
 
 def refusal(error: ToolError, calls: list[tuple[str, str]]) -> str:
     """What kept a run from starting, or ended it from outside."""
-    return "\n".join([f"{type(error).__name__}: {error.message}", *_calls_before(calls)])
+    lines = [f"{type(error).__name__}: {error.message}", *_calls_before(calls)]
+    hint = _by_message(lines[0])
+    return "\n".join([*lines, hint] if hint else lines)
 
 
 def _headline(error: Mapping[str, Any]) -> str:
@@ -57,30 +86,38 @@ def _calls_before(calls: list[tuple[str, str]]) -> list[str]:
     return [f"Calls already made: {earlier}{listed}"]
 
 
-def _hint(error: Mapping[str, Any], registry: Registry) -> str | None:
-    match error.get("class"):
-        case "NameError":
-            return _unknown_name(str(error.get("name") or ""), registry)
-        case "ModuleNotFoundError":
-            return f"Only Python's standard library can be imported in a run. For the rest there are tools: {EXAMPLE}"
-        case "PermissionError" | "BlockingIOError":
-            return CONFINED
-        case "MemoryError":
-            return (
-                "The run needed more memory than execution.memory_mb allows, or is nested too deeply: do less at once."
-            )
-        case "ToolTimeout":
-            return "Do less in one run, or raise execution.timeout in onetool.yaml."
-    return None
+def _hint(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str | None:
+    kind = str(error.get("class"))
+    if kind == "NameError":
+        return _unknown_name(str(error.get("name") or ""), registry)
+    a_tool_failed = any(outcome == ToolError.type for _, outcome in calls)
+    if kind in BY_CLASS:
+        return None if a_tool_failed else BY_CLASS[kind]
+    return _by_message(_headline(error))
+
+
+def _by_message(headline: str) -> str | None:
+    found = ((re.match(beginning, headline), advice) for beginning, advice in BY_MESSAGE.items())
+    return next((match.expand(advice) for match, advice in found if match), None)
 
 
 def _unknown_name(name: str, registry: Registry) -> str:
     """Nearest names first, then what there is."""
-    known = [*registry.packs(), *registry.aliases, *registry.names()]
-    near = nearest(name, known) if name else []
-    suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
-    tools = [name for name in registry.names() if not name.startswith("ot.")]
-    return f"{suggestion}Packs: {shown(registry.packs())}. Tools: {shown(tools)}. Type ot.help() for more."
+    tools = sorted(tool.name for tool in registry if tool.enabled)
+    near = _near(name, [*registry.packs(), *registry.aliases], tools)
+    start = f"Did you mean {' or '.join(near)}?" if near else UNKNOWN
+    others = shown([tool for tool in tools if not tool.startswith("ot.")])
+    return f"{start} Packs: {shown(registry.packs())}. Tools: {others}. Type ot.help() for more."
+
+
+def _near(name: str, packs: list[str], tools: list[str]) -> list[str]:
+    """The packs, aliases and tools that are about as near as the nearest. Code may have left a tool's pack out."""
+    from rapidfuzz import fuzz, process
+
+    words = dict(chain(((tool.rpartition(".")[2], tool) for tool in tools), zip(tools, tools, strict=True)))
+    words.update(zip(packs, packs, strict=True))
+    found = process.extract(name, list(words), scorer=fuzz.ratio, limit=MOST_NEAR, score_cutoff=CLOSE_ENOUGH)
+    return list(dict.fromkeys(words[word] for word, score, _ in found if score > found[0][1] - ABOUT_AS_NEAR))
 
 
 SYNTAX = {"SyntaxError", "IndentationError", "TabError"}

@@ -70,7 +70,8 @@ class Runner:
             self._refuse_too_long(code)
         except ToolError as error:
             return Result(ok=False, error=error)
-        return Result(ok=True, value={"code": code, "names": self._names_in(code)})
+        names = await _in_thread_if_long(code, self._names_in)
+        return Result(ok=True, value={"code": code, "names": names})
 
     def _code(self, command: object) -> str:
         if not isinstance(command, str):

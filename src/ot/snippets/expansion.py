@@ -98,9 +98,10 @@ def _inserted(name: str, code: str, values: Mapping[str, Any]) -> str:
 def _found(name: str, snippets: Mapping[str, Snippet]) -> Snippet:
     if name in snippets:
         return snippets[name]
-    near = [f"${match}" for match in nearest(name, dict(snippets))]
+    word = shortened(name)
+    near = [f"${match}" for match in nearest(word, dict(snippets))]
     known = shown([f"${known}" for known in snippets])
-    raise ToolNotFound(f"there is no snippet ${name}.{_guess(near)} Snippets: {known}.", nearest=near)
+    raise ToolNotFound(f"there is no snippet ${word}.{_guess(near)} Snippets: {known}.", nearest=near)
 
 
 def _guess(near: list[str]) -> str:

@@ -234,7 +234,7 @@ def _savings(database: "Connection", filters: Mapping[str, Any], round_trip_ms: 
         "own_tokens": round(own),
         "result_tokens": round(results),
         "sessions": sessions,
-        "round_trips": round(round_trips, 2),
+        "round_trips": round(round_trips, 6),  # enough for the time of a share to be exact
         "round_trip_ms": round_trip_ms,
     }
 

@@ -10,6 +10,13 @@ def tokens_of_text(text: str) -> int:
     return -(-size // BYTES_A_TOKEN)
 
 
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - see below
+        return ""
+
+
 def tokens_of(value: Any) -> int:
     """Of data, as JSON writes it; what is no data counts as nothing."""
     if isinstance(value, str):
@@ -18,6 +25,6 @@ def tokens_of(value: Any) -> int:
 
     try:
         size = len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
-    except (TypeError, ValueError, RecursionError):  # numbers over 64 bits, lone surrogates, circles
-        return tokens_of_text(str(value))
+    except Exception:  # noqa: BLE001 - numbers over 64 bits, circles, and whatever the methods of an object raise
+        return tokens_of_text(_text(value))
     return -(-size // BYTES_A_TOKEN)

@@ -10,35 +10,12 @@ BUILT: Table = {
         "info-level-min": "Level min gives name and description",
         "info-level-full": "Level full adds signature and source, and args, returns and example where known",
     },
-    "health": {
-        "show-health": "Version, Python, working folder, registry and proxy are reported",
-    },
-    "flow-style": {
-        "flow-style-formatting": "An object is an inline mapping, a list of objects a block of them",
-        "readability": "Output loads back to the same data and flows for two levels at most",
-    },
-    "packs": {
-        "list-all-packs": "Every pack is listed, at level min unless another is asked for",
-        "filter-by-pattern": "A pattern keeps the packs whose name contains it, whatever the case",
-        "info-level-list": "Level list gives bare pack names",
-        "info-level-min": "Level min gives name, source and number of tools",
-        "info-level-full": "Level full gives a heading, the instructions and the tools with descriptions",
-    },
-    "help": {
-        "general-help-no-query": "Without a query it shows discovery, info levels, examples and tips",
-        "exact-tool-lookup": "The name of a tool gives all that is known about that tool",
-        "exact-pack-lookup": "The name of a pack gives its instructions and its tools",
-        "no-matches": "A query that finds nothing says so and points to ot.tools() and ot.packs()",
-    },
-    "version": {
-        "get-version": "The version is a plain string",
-    },
-}
-
-ISSUE_2: Table = {
     "config": {
         "show-config": "Aliases, snippets with descriptions, and server names, and no other key",
         "empty-config": "With nothing configured the three keys are empty",
+    },
+    "health": {
+        "show-health": "Version, Python, working folder, registry and proxy are reported",
     },
     "notify": {
         "send-notification": "The message is appended to the file of its topic as one YAML document",
@@ -56,10 +33,19 @@ ISSUE_2: Table = {
         "html-write-error": "A path that cannot be written is an error with path and reason",
         "invalid-period": "An unknown period is an error with the valid ones and an example",
     },
+    "flow-style": {
+        "flow-style-formatting": "An object is an inline mapping, a list of objects a block of them",
+        "readability": "Output loads back to the same data and flows for two levels at most",
+    },
     "logging": {
         "span-naming": "A call of an ot function is logged as a span named after it",
     },
     "packs": {
+        "list-all-packs": "Every pack is listed, at level min unless another is asked for",
+        "filter-by-pattern": "A pattern keeps the packs whose name contains it, whatever the case",
+        "info-level-list": "Level list gives bare pack names",
+        "info-level-min": "Level min gives name, source and number of tools",
+        "info-level-full": "Level full gives a heading, the instructions and the tools with descriptions",
         "pack-with-configured-instructions": "Instructions from prompts.yaml stand in the full form",
     },
     "aliases": {
@@ -78,6 +64,10 @@ ISSUE_2: Table = {
         "snippet-output-format": "The full form is the definition as YAML, an example and its expansion",
     },
     "help": {
+        "general-help-no-query": "Without a query it shows discovery, info levels, examples and tips",
+        "exact-tool-lookup": "The name of a tool gives all that is known about that tool",
+        "exact-pack-lookup": "The name of a pack gives its instructions and its tools",
+        "no-matches": "A query that finds nothing says so and points to ot.tools() and ot.packs()",
         "snippet-lookup": "A name with a dollar gives the snippet with parameters, body and example",
         "alias-lookup": "The name of an alias gives its target and how to use it",
         "fuzzy-search": "A query that is no name gives results grouped by type",
@@ -102,6 +92,9 @@ ISSUE_2: Table = {
     "result-logging": {
         "span-naming": "The span is ot.result, with handle, offset, limit and the search if there was one",
     },
+    "version": {
+        "get-version": "The version is a plain string",
+    },
 }
 
 ISSUE_4: Table = {
@@ -117,4 +110,4 @@ ISSUE_4: Table = {
     },
 }
 
-PROMISES = document("ot-pack", BUILT, {"issue 2 of 9": ISSUE_2, "issue 4 of 9": ISSUE_4})
+PROMISES = document("ot-pack", BUILT, {"issue 4 of 9": ISSUE_4})

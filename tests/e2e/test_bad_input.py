@@ -1,0 +1,329 @@
+"""Hostile and broken input from outside: configuration, patterns, handles, snippets, files in the place of folders.
+
+Each is a clear error. The server goes on, in time, and nothing that was there before is lost.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import App, Connection, blocks, configure, connected, eventually, opened
+
+# What takes exponential time in a matcher that goes back.
+HOSTILE_PATTERNS = [r"(a+)+$", r"(a|a)*$", r"(a|aa)+$", r"(.*)*x", r"(x+x+)+y", r"a?" * 30 + "a" * 30]
+# What no search can be made of.
+WRONG_PATTERNS = ["(", "[", "*", "a{1000}{1000}", r"\1", "(?=a)", "(?<!a)b", r"\C", "\ud800", "(" * 1000, "(?P<"]
+HANDLES: list[Any] = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    "",
+    "a/b",
+    "a\\b",
+    "a\0b",
+    "result-" + "0" * 32,
+    "0" * 32,
+    "0" * 32 + ".meta.json",
+    "0" * 32 + "\n",
+    "F" * 32,
+    "\u0660" * 32,
+    "x" * 100_000,
+    "\ud800",
+    5,
+    None,
+    ["a"],
+]
+
+
+# --- onetool.yaml ----------------------------------------------------------------------------------------------------
+
+LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 12))
+BAD_FILES: dict[str, tuple[str, str]] = {
+    "an alias bomb": (LAUGHS, "are too many"),
+    "a bomb of texts": (f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 1000}]\n", "are too many"),
+    "deep lists": ("a: " + "[" * 50_000, "nested more than 100 deep"),
+    "deep mappings": ("{a: " * 50_000, "nested more than 100 deep"),
+    "deep blocks": ("".join(" " * n + "a:\n" for n in range(2_000)), "nested more than 100 deep"),
+    "an alias of itself": ("a: &a [*a]", "stands inside the very value that it names"),
+    "an object of Python's": ("a: !!python/object/apply:os.system [id]", "tag is not allowed"),
+    "five million bytes": ("# " + "x" * 5_000_000, "bytes are too many"),
+    "a number of many digits": ("execution: {timeout: " + "9" * 100_000 + "}", "digits is too long"),
+    "a key twice": ("aliases: {}\naliases: {}\n", "stood in line 1 already"),
+    "a list": ("- a\n- b\n", "the file must hold `key: value` lines"),
+    "nothing": ("", "the file is empty"),
+    "control characters": ("a: \x07", "is not valid YAML"),
+    "a tab": ("execution:\n\ttimeout: 5\n", "indent with spaces, not with tabs"),
+    "a reference that ends nowhere": ("docs_url: 'https://${'", "starts no ${NAME}"),
+}
+
+
+@pytest.fixture(scope="module")
+def reloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """A server with a good configuration, which is then put to the test."""
+    home = tmp_path_factory.mktemp("reloaded")
+    configure(home, "aliases: {before: machine.now}")
+    with connected(home) as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_refused_by_name_and_the_old_one_stays(reloaded: Connection, kind: str) -> None:
+    text, words = BAD_FILES[kind]
+    configure(reloaded.home, text)
+    answer = reloaded.run("ot.reload()")
+    assert answer.is_error
+    (message,) = blocks(answer)
+    assert f"ConfigError: {reloaded.home / '.onetool' / 'onetool.yaml'}:" in message
+    assert words in message
+    assert len(message) < 2000
+    assert not reloaded.run("before()").is_error
+
+
+def test_a_file_that_is_no_text_is_refused_too(reloaded: Connection) -> None:
+    (reloaded.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
+    assert "is not UTF-8 text; save the file as UTF-8" in blocks(reloaded.run("ot.reload()"))[0]
+    assert not reloaded.run("before()").is_error
+
+
+@pytest.mark.parametrize("kind", ["an alias bomb", "deep lists"])
+def test_a_bomb_at_the_start_lets_the_server_start(tmp_path: Path, kind: str) -> None:
+    text, words = BAD_FILES[kind]
+    configure(tmp_path, text)
+    with connected(tmp_path) as client:
+        (message,) = blocks(client.run("1 + 1"))
+        assert message.startswith("The configuration is wrong")
+        assert words in message
+        assert words in blocks(client.run("ot.health()"))[0]
+        configure(tmp_path, "aliases: {}")
+        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        assert blocks(client.run("1 + 1")) == ["2"]
+
+
+# --- patterns and handles --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with opened({"output": {"max_inline_size": 2000}}) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def handle(app: App) -> str:
+    """Of a result with one very long line among others: 200,000 times what hostile patterns like."""
+    kept: dict[str, Any] = json.loads(app.value("'first\\n' + 'a' * 200_000 + '!\\nlast'"))
+    return str(kept["handle"])
+
+
+@pytest.mark.parametrize("pattern", HOSTILE_PATTERNS)
+def test_a_hostile_pattern_takes_linear_time(app: App, handle: str, pattern: str) -> None:
+    assert app.data(f"ot.result(handle={handle!r}, search={pattern!r}, unit='lines')['matched_lines']") <= 3
+
+
+@pytest.mark.parametrize("pattern", WRONG_PATTERNS)
+def test_a_wrong_pattern_is_a_short_error(app: App, handle: str, pattern: str) -> None:
+    message = app.failure(f"ot.result(handle={handle!r}, search={pattern!r})")
+    assert message.startswith("ArgumentError: ")
+    assert "regular expression" in message or "cannot be searched for" in message
+    assert len(message) < 3000
+
+
+def test_patterns_of_lists_are_no_regular_expressions(app: App) -> None:
+    for function in ("tools", "packs", "aliases", "snippets"):
+        for pattern in ("(", "*", "(a+)+$" * 1000, "\0", "\ud800"):
+            assert app.data(f"ot.{function}(pattern={pattern!r})") == []
+
+
+@pytest.mark.parametrize(
+    "query", ["(", '"', "*", "a AND", "NEAR(", "'; DROP TABLE x; --", "\0", "\ud800", "x" * 100_000]
+)
+def test_a_search_takes_any_words(app: App, query: str) -> None:
+    assert isinstance(app.data(f"ot.search(query={query!r})"), list)
+    assert isinstance(app.data(f"ot.help(query={query!r})"), str)
+
+
+@pytest.mark.parametrize("function", ["ot.result", "ot.load"])
+@pytest.mark.parametrize("wrong", HANDLES, ids=range(len(HANDLES)))
+def test_a_handle_that_is_none_leads_nowhere(app: App, function: str, wrong: Any) -> None:
+    message = app.failure(f"{function}(handle={wrong!r})")
+    assert "Result not found: " in message or "handle: " in message
+    assert "root:" not in message
+    assert len(message) < 2000
+
+
+def test_a_handle_is_of_no_use_to_another_agent() -> None:
+    agents = {"other": {"permissions": ["read"]}}
+    with opened({"agents": agents, "output": {"max_inline_size": 100}}) as app:
+        kept = json.loads(app.value("'secret ' * 100"))
+        answer = app.run(f"ot.load({kept['handle']!r})", agent="other")
+        assert answer.is_error
+        assert "Result not found" in answer.text
+        assert "secret" not in answer.text
+
+
+# --- snippets and aliases --------------------------------------------------------------------------------------------
+
+CROOKED: dict[str, Any] = {
+    "aliases": {"one": "two", "two": "three", "three": "one", "self": "self", "again": "ot.call"},
+    "snippets": {
+        "syntax": {"body": "x = (1 +"},
+        "indented": {"body": "if True:\nprint(1)"},
+        "ping": {"body": "$pong"},
+        "pong": {"body": "$ping"},
+        "call_ping": {"body": "ot.snippet('call_pong')"},
+        "call_pong": {"body": "ot.snippet('call_ping')"},
+        "mixed": {"body": "one()"},
+        "grows": {"params": {"n": {"default": 1}}, "body": "$grows n={{ n + 1 }}"},
+        "loops": {"body": "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}"},
+        "large": {"body": "{{ 'x' * 1000000000 }}"},
+        "power": {"body": "{{ 9 ** 9 ** 9 }}"},
+        "escape": {"body": "{{ ''.__class__.__mro__ }}"},
+        "deep": {"body": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}"},
+        "good": {"body": "6 * 7"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def crooked() -> Iterator[App]:
+    with opened(CROOKED) as app:
+        yield app
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("syntax", "'(' was never closed"),
+        ("indented", "expected an indented block"),
+        ("ping", "snippets go round in a circle: $ping → $pong → $ping"),
+        ("call_ping", "snippets call each other more than 20 deep"),
+        ("mixed", "two"),
+        ("grows", "snippets go round in a circle: $grows → $grows"),
+        ("loops", "the body of $loops cannot be rendered: it makes more than"),
+        ("large", "the body of $large cannot be rendered"),
+        ("power", "the body of $power cannot be rendered"),
+        ("escape", "the body of $escape cannot be rendered"),
+        ("deep", "the body of $deep cannot be rendered"),
+    ],
+)
+def test_a_crooked_snippet_is_an_error_both_ways(crooked: App, name: str, words: str) -> None:
+    assert words in crooked.failure(f"${name}")
+    assert words in crooked.failure(f"ot.snippet({name!r})")
+    assert crooked.value("$good") == crooked.value("ot.snippet('good')") == "42"
+
+
+def test_crooked_snippets_and_aliases_are_listed_all_the_same(crooked: App) -> None:
+    listed = crooked.value("ot.snippets(info='full')")
+    assert all(f"name: {name}\n" in listed for name in CROOKED["snippets"])
+    assert len(crooked.data("ot.aliases()")) == len(CROOKED["aliases"])
+    assert "round in a circle" in crooked.value("ot.help('one')")
+
+
+@pytest.mark.parametrize("alias", ["one", "two", "three", "self", "again"])
+def test_an_alias_that_leads_nowhere_is_an_error(crooked: App, alias: str) -> None:
+    assert "ToolNotFound" in crooked.failure(f"{alias}()")
+    assert "ToolNotFound" in crooked.failure(f"ot.call({alias!r})")
+
+
+# --- files in the way ------------------------------------------------------------------------------------------------
+
+TOPICS = [
+    {"pattern": "folder", "file": "folder"},
+    {"pattern": "under", "file": "file/notes.yaml"},
+    {"pattern": "long", "file": "x" * 300},
+    {"pattern": "nul", "file": "a\0b"},
+    {"pattern": "device", "file": "/dev/full"},
+    {"pattern": "pipe", "file": "pipe"},
+    {"pattern": "good", "file": "good.yaml"},
+    {"pattern": "*a" * 100, "file": "good.yaml"},
+]
+
+
+@pytest.fixture(scope="module")
+def notified() -> Iterator[App]:
+    with opened({"notify": {"topics": TOPICS}}) as app:
+        data = app.onetool.folders.data
+        (data / "folder").mkdir()
+        (data / "file").write_text("kept", encoding="utf-8")
+        os.mkfifo(data / "pipe")
+        yield app
+
+
+@pytest.mark.parametrize("topic", ["folder", "under", "long", "nul", "device", "pipe"])
+def test_a_message_that_cannot_be_written_is_an_error(notified: App, topic: str) -> None:
+    message = notified.failure(f"ot.notify(topic={topic!r}, message='hello')")
+    assert message.startswith("ToolError: the message was not written to ")
+    assert notified.value("ot.notify(topic='good', message='hello')") == "OK: good -> good.yaml"
+    assert (notified.onetool.folders.data / "file").read_text("utf-8") == "kept"
+
+
+def test_a_hostile_topic_takes_no_time(notified: App) -> None:
+    assert notified.value("ot.notify(topic='a' * 500, message='')").startswith(("OK", "SKIP"))
+    assert "at most 500 characters" in notified.failure("ot.notify(topic='a' * 501, message='')")
+    assert "at most 1000000 characters" in notified.failure("ot.notify(topic='good', message='x' * 2_000_000)")
+
+
+def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
+    with opened({"output": {"max_inline_size": 100}}) as app:
+        taken = app.onetool.folders.data / "tmp"
+        taken.write_text("kept", encoding="utf-8")
+        message = app.failure("'x' * 1000")
+        assert f"could not be stored in {taken}" in message
+        assert "Return a smaller part of it." in message
+        failed = app.run("print('x' * 1000)\n1 / 0")
+        assert "ZeroDivisionError" in failed.text
+        assert app.value("6 * 7") == "42"
+        assert taken.read_text("utf-8") == "kept"
+        taken.unlink()
+        assert json.loads(app.value("'x' * 1000"))["size_bytes"] == 1000
+
+
+def test_a_statistics_folder_that_is_a_file_fails_no_call() -> None:
+    with opened() as app:
+        taken = app.onetool.folders.data / "stats"
+        taken.write_text("kept", encoding="utf-8")
+        assert app.value("machine.now()")
+        assert "statistics cannot be written" in app.value("ot.stats()")
+        assert eventually(lambda: "statistics cannot be written" in app.value("ot.health()"))
+        assert taken.read_text("utf-8") == "kept"
+        taken.unlink()
+        assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 1  # it was kept in mind
+
+
+def test_a_statistics_file_that_is_cut_under_a_running_server_fails_no_run() -> None:
+    with opened() as app:
+        for _ in range(50):
+            assert app.value("machine.now()")
+        assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 50
+        file = app.onetool.stores.stats_file
+        left = file.read_bytes()[: file.stat().st_size // 2]
+        file.write_bytes(left)
+        assert app.value("machine.now()")
+        assert eventually(lambda: "begun anew" in app.value("ot.health()"))
+        assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 1
+        assert [kept.read_bytes()[: len(left)] for kept in file.parent.glob("*.damaged-*[0-9Z]")] == [left]
+
+
+@pytest.mark.parametrize("name", ["cache", "logs", "tmp"])
+def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".onetool").mkdir()
+    (tmp_path / ".onetool" / name).write_text("kept", encoding="utf-8")
+    with connected(tmp_path) as client:
+        assert "machine.disk" in blocks(client.run("ot.search(query='free disk space')"))[0]
+        assert not client.run("machine.disk()").is_error
+        assert not client.run("ot.stats()").is_error
+    assert (tmp_path / ".onetool" / name).read_text("utf-8") == "kept"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"machine.disk": 5}'])
+def test_shapes_that_are_garbage_are_begun_anew(content: bytes) -> None:
+    with opened() as app:
+        file = app.onetool.folders.data / "stats" / "shapes.json"
+        file.parent.mkdir()
+        file.write_bytes(content)
+        assert "machine.disk" in app.value("ot.help('machine.disk')")
+        assert app.value("machine.disk()\nmachine.disk()\n'fine'") == "fine"
+        assert not app.run("ot.health()").is_error

@@ -1,0 +1,229 @@
+"""Hostile code forges what it sends to the server, and disks fail: answers stay clear, small and whole."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from tests.e2e.test_cells import TinyDisk, tiny_disk  # noqa: F401 - a fixture
+from tests.support import App, give, opened
+
+from ot import ToolError, tool
+from ot.app import OneTool
+from ot.config.model import Settings
+from ot.logging import Log
+
+# The code finds its own end of the socket and writes what it likes.
+FORGE = """
+import os, json, time
+own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
+def send(message):
+    line = message if isinstance(message, bytes) else json.dumps(message).encode()
+    left = memoryview(line + b'\\n')
+    while left: left = left[os.write(own, left):]
+def answer(**result):
+    send({'id': 1, 'result': {'has_value': True, 'format': None, 'from_ot': False, **result}})
+    time.sleep(5)
+"""
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+@tool("sample.odd")
+def odd() -> Any:
+    """Something that cannot cross a pipe."""
+    return [Odd()]
+
+
+@tool("sample.fail")
+def fail() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    raise ToolError("it failed", circle=circle)
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with opened({"execution": {"timeout": 10}}, (give, odd, fail)) as app:
+        yield app
+
+
+# --- forged answers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["has_value", "format", "from_ot", "sanitize", "is_json", "about", "bytes"])
+@pytest.mark.parametrize("value", [None, True, 5, "x", [], {}, [1], {"a": 1}, "x" * 100_000])
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_no_field_of_an_answer_is_believed(app: App, field: str, value: Any, pieces: int) -> None:
+    forged = "send({'method': 'value', 'params': {'text': 'piece'}})\n" * pieces
+    answer = app.run(f"{FORGE}{forged}answer(value=[1], {field}={value!r})")
+    assert not answer.is_error
+    assert len(answer.text) < 1000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"null",
+        b"\xff",
+        b'{"id":1}',
+        b'{"id":1,"result":5}',
+        b'{"id":1,"error":5}',
+        b'{"id":1,"error":{"data":5}}',
+        b'{"id":[1],"result":{}}',
+        b'{"id":99,"result":{}}',
+        b'{"id":2,"method":"call"}',
+        b'{"id":2,"method":"call","params":null}',
+        b'{"id":2,"method":"call","params":{"name":"sample.give","args":5,"kwargs":{}}}',
+        b'{"method":"value","params":{}}',
+        b'{"method":"output"}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_ends_the_run_with_a_word(app: App, line: bytes) -> None:
+    answer = app.run(f"{FORGE}send({line!r})\ntime.sleep(5)")
+    assert answer.is_error
+    assert answer.text.startswith("ToolError: the run ended with")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":2,"method":"call","params":{"name":"sample.give","args":[],"kwargs":[[1,2]]}}',
+        b'{"id":2,"method":"call","params":{"name":{"a":1},"args":[],"kwargs":{}}}',
+        b'{"id":{"a":[1]},"method":[1],"params":{}}',
+        b'{"id":2,"method":"snippet","params":{"name":[],"values":{}}}',
+        b'{"id":2,"method":"find","params":{"name":"\\ud800"}}',
+        b'{"id":2,"method":"list","params":{"pack":null}}',
+    ],
+)
+def test_odd_requests_are_answered_and_harm_nobody(app: App, line: bytes) -> None:
+    code = f"{FORGE}send({line!r})\nfound = json.loads(os.read(own, 100_000))\n'error' in found or 'result' in found"
+    assert app.value(code) == "True"
+
+
+@pytest.mark.parametrize("field", ["type", "class", "message", "line", "source", "name", "sanitize"])
+@pytest.mark.parametrize("value", [None, 5, [1], {"a": 1}, "x" * 3_000_000, "\ud800"])
+def test_no_field_of_an_error_is_believed(app: App, field: str, value: Any) -> None:
+    forged = {"type": "x", "class": "NameError", "message": "m", "line": 1, field: value}
+    code = f"forged = json.loads({json.dumps(forged)!r})" if len(str(value)) < 10 else f"forged = {forged!r}"
+    answer = app.run(f"{FORGE}{code}\nsend({{'id': 1, 'error': {{'data': forged}}}})\ntime.sleep(5)"[:900_000])
+    assert answer.is_error
+    assert len(answer.text.encode()) < 50_000
+
+
+def test_half_characters_are_shown_as_escapes(app: App) -> None:
+    forged = """send(b'{"method":"output","params":{"text":"\\\\ud800"}}')\nanswer(value='\\ud800')"""
+    for code in (f"{FORGE}{forged}", "print('\\ud800')\n'\\ud800'"):
+        blocks = app.run(code).blocks
+        assert [block.strip() for block in blocks] == ["\\ud800"] * 2
+    assert "\\ud800 (not_found)" in app.failure("try: ot.call('\\ud800')\nexcept ToolError: pass\n1 / 0")
+
+
+def test_a_forged_summary_is_cut(app: App) -> None:
+    code = f"{FORGE}for _ in range(2): send({{'method': 'value', 'params': {{'text': 'v' * 40_000}}}})\n"
+    assert len(app.value(f"{code}answer(about='a' * 3_000_000)")) < 5000
+
+
+@pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h"])
+def test_deep_values_kill_nobody(app: App, chosen: str) -> None:
+    """A depth at which a faster encoder wrote over the memory of the server."""
+    for depth in (80, 200, 400):
+        code = f"__format__ = {chosen!r}\nx = None\nfor _ in range({depth}):\n    x = [x, None]\n[x] * 300"
+        answer = app.run(code)
+        assert len(answer.text) < 60_000
+    assert app.value("1 + 1") == "2"
+
+
+# --- code that is honest and odd ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("exit([1])", "SystemExit: [1]"),
+        ("class E(ToolError):\n    def __init__(self): pass\nraise E()", "E\n  line 3: raise E()"),
+        ("class E(ToolError):\n    fields = 5\nraise E('x')", "E: x"),
+        ("raise ToolError('x', big='y' * 5_000_000)", "ToolError: x\n  line 1: raise ToolError("),
+        ("__sanitize__ = []\n__sanitize__.append(__sanitize__)\n1 / 0", "ZeroDivisionError: "),
+        ("import sys\nsys.modules.clear()\n1 / 0", "ZeroDivisionError: "),
+        ("sample.odd()", "RuntimeError: it has no text"),
+        ("sample.fail()", "ToolError: it failed"),
+        ("y = = '" + "a" * 900_000 + "'", "SyntaxError: invalid syntax\n  line 1: y = = 'aaa"),
+    ],
+)
+def test_every_error_is_told(app: App, code: str, shown: str) -> None:
+    assert app.failure(code).startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("import sys\ndel sys.modules['__main__']\n5", "5"),
+        ("import sys\nsys.modules['__main__'] = 5\n__format__ = 'json_h'\n[1]", "[\n  1\n]"),
+        ("__format__ = ['json_h']\nlen(str(list(range(400_000))))", "3088890"),
+        ("__format__ = __sanitize__ = globals()\n5", "5"),
+        ("__format__ = 'x' * 30_000_000\n5", "5"),
+    ],
+)
+def test_odd_settings_disturb_no_value(app: App, code: str, shown: str) -> None:
+    assert app.value(code) == shown
+
+
+# --- disks -------------------------------------------------------------------------------------------------
+
+
+def _file(place: Path) -> None:
+    place.write_text("in the way", encoding="utf-8")
+
+
+def _link(place: Path) -> None:
+    (place.parent / "elsewhere").mkdir()
+    place.symlink_to(place.parent / "elsewhere")
+
+
+def _link_to_nowhere(place: Path) -> None:
+    place.symlink_to(place.parent / "nowhere")
+
+
+@pytest.mark.parametrize("spoil", [_file, _link, _link_to_nowhere])
+def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable[[Path], None]) -> None:
+    with opened({}, [give]) as app:
+        spoil(app.onetool.folders.data / "tmp")
+        value = app.run("print('printed')\nsample.give('x' * 60_000)")
+        printed = app.run("print('x' * 60_000)\n__sanitize__ = False\n'the value'")
+        error = app.run("print('x' * 60_000)\n1 / 0")
+        assert not list((app.onetool.folders.data).glob("elsewhere/*"))
+    assert [answer.is_error for answer in (value, printed, error)] == [True] * 3
+    assert value.blocks[0] == "printed\n"
+    assert "The result of sample.give is too large to be shown and could not be stored in " in value.blocks[1]
+    assert "Calls already made: sample.give (ok)" in value.blocks[1]
+    assert ("could not be stored" in printed.blocks[0], printed.blocks[1]) == (True, "the value")
+    assert "could not be stored" in error.blocks[0]
+    assert error.blocks[1].startswith("ZeroDivisionError: ")
+
+
+def test_what_cannot_be_stored_is_wrapped_where_the_code_asked_for_it() -> None:
+    with opened() as app:
+        _file(app.onetool.folders.data / "tmp")
+        blocks = app.run("__sanitize__ = True\nprint('x')\n'x' * 60_000").blocks
+    assert [block.startswith("<external-content-") for block in blocks] == [True, True]
+
+
+def test_a_full_disk_loses_a_result_and_nothing_else(tiny_disk: TinyDisk) -> None:  # noqa: F811 - the fixture
+    with start_blocking_portal("asyncio") as portal:
+        onetool = OneTool(Settings(), folder=tiny_disk.place, log=Log())
+        with portal.wrap_async_context_manager(onetool):
+            app = App(portal, onetool)
+            assert "No space left on device" in app.failure("'x' * 3_000_000")
+            assert not list((tiny_disk.place / "tmp").iterdir())
+            assert json.loads(app.value("'x' * 60_000"))["size_bytes"] == 60_000

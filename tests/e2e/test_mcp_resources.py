@@ -1,0 +1,303 @@
+"""What an MCP client reads beside calling `run`: tools as resources, snippets as prompts, in both eras."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+import yaml
+from mcp import Client, MCPError
+from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
+from tests.support import App, Connection, blocks, configure, connected, opened
+
+from ot.faces.mcp_server import build_server
+from ot.tool import tool
+
+ERAS = ["auto", "legacy"]
+SNIPPETS: dict[str, Any] = {
+    "greet": {
+        "description": "Greet somebody",
+        "params": {"who": {"description": "whom to greet"}, "loud": {"default": False}},
+        "body": "'Hello {{ who }}' + ('!' if {{ loud }} else '')",
+    },
+    "fenced": {"body": "'''\n```\ninside\n```\n'''"},
+    "torn": {"body": "{% if %}"},
+}
+ODD_NAMES = [
+    "odd.a/b",
+    "odd.50%",
+    "odd.%2F",
+    "odd.what?x=1#y",
+    "odd.größe",
+    "odd.工具",
+    "odd.a+b&c",
+    "odd.'\"<b>",
+    "bare",
+]
+
+
+def asked(client: Connection, method: str, *positional: Any, **named: Any) -> Any:
+    return client.portal.call(partial(getattr(client.client, method), *positional, **named))
+
+
+def refused(client: Connection, method: str, *positional: Any, **named: Any) -> str:
+    with pytest.raises(MCPError) as caught:
+        asked(client, method, *positional, **named)
+    assert caught.value.code == INVALID_PARAMS
+    return str(caught.value)
+
+
+def all_of(client: Connection, kind: str) -> list[Any]:
+    """The whole of a list, page after page."""
+    found, cursor = [], None
+    while True:
+        page = asked(client, f"list_{kind}", cursor=cursor, cache_mode="bypass")
+        found += getattr(page, kind)
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+def text_of(client: Connection, uri: str) -> str:
+    (content,) = asked(client, "read_resource", uri, cache_mode="bypass").contents
+    assert isinstance(content, TextResourceContents)
+    assert content.uri == uri
+    return content.text
+
+
+def prompted(client: Connection, name: str, arguments: dict[str, str] | None = None) -> str:
+    result: GetPromptResult = asked(client, "get_prompt", name, arguments)
+    (message,) = result.messages
+    assert message.role == "user"
+    assert isinstance(message.content, TextContent)
+    return message.content.text
+
+
+@contextmanager
+def beside(app: App, mode: str) -> Iterator[Connection]:
+    """A client of an app in this process."""
+    client = Client(build_server(app.onetool), mode=mode)
+    with app.portal.wrap_async_context_manager(client):
+        yield Connection(app.portal, client, Path())
+
+
+@pytest.fixture(scope="module", params=ERAS)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, yaml.safe_dump({"snippets": SNIPPETS}, sort_keys=False))
+    with connected(home, request.param) as client:
+        yield client
+
+
+# --- resources -------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_says_that_it_has_resources_and_prompts(client: Connection) -> None:
+    offered = client.client.server_capabilities
+    assert offered is not None
+    assert offered.resources is not None
+    assert offered.prompts is not None
+
+
+def test_the_list_of_all_tools_comes_first_and_then_each_tool(client: Connection) -> None:
+    first, *others = all_of(client, "resources")
+    assert first.uri == "ot://tools"
+    names = yaml.safe_load(blocks(client.run("ot.tools(info='list')"))[0])
+    assert [resource.name for resource in others] == names
+    assert {resource.mime_type for resource in others} == {"text/markdown"}
+
+
+def test_there_is_one_template_and_it_leads_to_a_tool(client: Connection) -> None:
+    (template,) = asked(client, "list_resource_templates").resource_templates
+    assert template.uri_template == "ot://tool/{name}"
+    address = template.uri_template.replace("{name}", "machine.disk")
+    assert text_of(client, address).startswith("# machine.disk\n")
+
+
+def test_the_resource_of_all_tools_says_what_ot_tools_says(client: Connection) -> None:
+    assert text_of(client, "ot://tools") == blocks(client.run("ot.tools()"))[0]
+
+
+def test_the_resource_of_a_tool_says_what_ot_help_says(client: Connection) -> None:
+    for name in ("machine.disk", "ot.result"):
+        said = blocks(client.run(f"ot.help(query={name!r}, info='full')"))[0]
+        assert text_of(client, f"ot://tool/{name}") == said
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "ot://packs",
+        "ot://tool/",
+        "ot://tool/nothing",
+        "ot://tools/machine.disk",
+        "ot://tool/../tools",
+        "ot://tool/%2e%2e%2f",
+        "ot://tool/%ff%fe",
+        "ot://tool/" + "x" * 10_000,
+        "file:///etc/passwd",
+        "https://example.org/",
+        "",
+    ],
+)
+def test_an_unknown_resource_is_an_error_that_names_the_list(client: Connection, uri: str) -> None:
+    message = refused(client, "read_resource", uri)
+    assert "ot://tools" in message
+    assert len(message) < 1000
+
+
+def test_a_misspelt_tool_gets_the_nearest_address(client: Connection) -> None:
+    assert "Did you mean ot://tool/machine.disk?" in refused(client, "read_resource", "ot://tool/machine.dsk")
+
+
+@pytest.mark.parametrize("kind", ["resources", "prompts"])
+@pytest.mark.parametrize("cursor", ["MTIz", "-1", "1e3", "٣", "9" * 30, " ", ""])
+def test_a_cursor_of_another_list_is_an_error(client: Connection, kind: str, cursor: str) -> None:
+    assert "is no cursor of this list" in refused(client, f"list_{kind}", cursor=cursor)
+
+
+def test_a_cursor_behind_the_end_finds_nothing_more(client: Connection) -> None:
+    page = asked(client, "list_resources", cursor="999999")
+    assert (page.resources, page.next_cursor) == ([], None)
+
+
+def named_tools(names: list[str]) -> Iterator[Any]:
+    for name in names:
+
+        @tool(name)
+        def answer() -> str:
+            """Give an answer."""
+            return "yes"
+
+        yield answer
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_names_with_odd_characters_can_be_read_by_the_address_that_is_listed(mode: str) -> None:
+    with opened(tools=named_tools(ODD_NAMES)) as app, beside(app, mode) as client:
+        listed: dict[str, Resource] = {resource.name: resource for resource in all_of(client, "resources")}
+        for name in ODD_NAMES:
+            assert unquote(listed[name].uri) == f"ot://tool/{name}"
+            assert listed[name].uri == f"ot://tool/{quote(name, safe='')}"  # as the template is filled in
+            assert text_of(client, listed[name].uri).startswith(f"# {name}\n")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_more_tools_than_fit_on_a_page_come_in_several(mode: str) -> None:
+    names = [f"many.tool{number:04}" for number in range(1200)]
+    with opened(tools=named_tools(names)) as app, beside(app, mode) as client:
+        first = asked(client, "list_resources")
+        assert first.next_cursor is not None
+        assert len(first.resources) < 600
+        resources = all_of(client, "resources")
+        assert [resource.name for resource in resources] == ["tools", *app.onetool.registry.names()]
+        assert len({resource.uri for resource in resources}) == len(resources)
+        assert text_of(client, "ot://tool/many.tool1199").startswith("# many.tool1199\n")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_tool_that_comes_or_goes_is_listed_or_not(mode: str) -> None:
+    with opened() as app, beside(app, mode) as client:
+        (late,) = named_tools(["late.tool"])
+        app.portal.call(app.onetool.bus.register_tool, late)
+        assert "late.tool" in [resource.name for resource in all_of(client, "resources")]
+        app.portal.call(app.onetool.bus.unregister_tool, "late.tool")
+        assert "late.tool" not in [resource.name for resource in all_of(client, "resources")]
+        assert "There is no resource" in refused(client, "read_resource", "ot://tool/late.tool")
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_prompt_for_each_snippet(client: Connection) -> None:
+    prompts: dict[str, Prompt] = {prompt.name: prompt for prompt in all_of(client, "prompts")}
+    assert sorted(prompts) == sorted(SNIPPETS)
+    greet = prompts["greet"]
+    assert greet.description == "Greet somebody"
+    assert [(one.name, one.description, one.required) for one in greet.arguments or []] == [
+        ("who", "whom to greet", True),
+        ("loud", None, False),
+    ]
+
+
+def test_a_prompt_is_the_code_that_the_snippet_becomes(client: Connection) -> None:
+    text = prompted(client, "greet", {"who": "you", "loud": "true"})
+    code = text.partition("```python\n")[2].partition("\n```")[0]
+    assert blocks(client.run(code)) == ["Hello you!"]
+    assert blocks(client.run("$greet who=you loud=true")) == ["Hello you!"]
+
+
+def test_a_value_of_a_prompt_never_becomes_code(client: Connection) -> None:
+    hostile = "' + str(1 / 0) + '"
+    code = prompted(client, "greet", {"who": hostile}).partition("```python\n")[2].partition("\n```")[0]
+    assert blocks(client.run(code)) == [f"Hello {hostile}"]
+
+
+def test_the_fence_around_a_prompt_is_longer_than_those_in_it(client: Connection) -> None:
+    text = prompted(client, "fenced")
+    assert text.partition("````python\n")[2].partition("\n````")[0] == SNIPPETS["fenced"]["body"]
+    code = text[text.index("````") :]
+    assert blocks(client.run(code)) == ["\n```\ninside\n```\n"]
+
+
+def test_a_prompt_is_found_with_its_dollar_too(client: Connection) -> None:
+    assert prompted(client, "$greet", {"who": "you"}) == prompted(client, "greet", {"who": "you"})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("greeet", {"who": "me"}, "there is no snippet $greeet. Did you mean $greet?"),
+        ("", None, "there is no snippet $"),
+        ("greet", None, "$greet needs who. Call it as: $greet who=… [loud=False]"),
+        ("greet", {"loud": "true"}, "$greet needs who"),
+        ("greet", {"who": "me", "volume": "11"}, "$greet has no parameter 'volume'. Call it as: $greet who=…"),
+        ("torn", None, "the body of $torn cannot be rendered: line 1"),
+    ],
+)
+def test_a_wrong_prompt_says_what_is_right(
+    client: Connection, name: str, arguments: dict[str, str] | None, words: str
+) -> None:
+    assert words in refused(client, "get_prompt", name, arguments)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_more_prompts_than_fit_on_a_page_come_in_several(mode: str) -> None:
+    snippets = {f"s{number:04}": {"body": str(number)} for number in range(1100)}
+    with opened({"snippets": snippets}) as app, beside(app, mode) as client:
+        assert asked(client, "list_prompts").next_cursor is not None
+        assert [prompt.name for prompt in all_of(client, "prompts")] == sorted(snippets)
+
+
+# --- change ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_both_follow_a_reload_and_stay_as_they_are_after_a_bad_one(tmp_path: Path, mode: str) -> None:
+    configure(tmp_path, "snippets: {one: {body: '1'}}")
+    with connected(tmp_path, mode) as client:
+        assert [prompt.name for prompt in all_of(client, "prompts")] == ["one"]
+        assert "https://example.org/" not in text_of(client, "ot://tool/machine.disk")
+        configure(tmp_path, "{snippets: {two: {body: '2'}}, docs_url: 'https://example.org/'}")
+        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        configure(tmp_path, "snippets: [")
+        assert client.run("ot.reload()").is_error
+        assert [prompt.name for prompt in all_of(client, "prompts")] == ["two"]
+        assert "https://example.org/machine/" in text_of(client, "ot://tool/machine.disk")
+        assert "there is no snippet $one" in refused(client, "get_prompt", "one")
+
+
+def test_without_snippets_there_are_no_prompts(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        assert all_of(client, "prompts") == []
+        assert "there is no snippet $greet. Snippets: none." in refused(client, "get_prompt", "greet")
+
+
+def test_a_wrong_configuration_leaves_resources_and_no_prompts(tmp_path: Path) -> None:
+    configure(tmp_path, "snipets: {}")
+    with connected(tmp_path) as client:
+        assert all_of(client, "prompts") == []
+        assert text_of(client, "ot://tool/machine.disk").startswith("# machine.disk\n")

@@ -1,0 +1,281 @@
+"""Specification 2, snippets and projects: code with blanks, and paths that know their project."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support import App, give, opened, search
+
+from ot import ToolError, tool
+from ot.runner.answer import Journal
+
+SNIPPETS: dict[str, Any] = {
+    "wsq": {
+        "description": "Search twice and compare",
+        "params": {"q1": {}, "q2": {}, "p": {"default": "Summarise"}},
+        "body": "a = ws(query='{{ q1 }}')\nb = ws(query=\"{{ q2 }}\")\n['{{ p }}', a['query'], b['query']]",
+    },
+    "say": {"params": {"text": {}}, "body": "'{{ text }}'"},
+    "quotes": {
+        "params": {"v": {}},
+        "body": "['{{ v }}', \"{{ v }}\", '''{{ v }}''', f'{{ v }}', r'{{ v }}', {{ v }}]  # {{ v }}",
+    },
+    "sum": {"params": {"items": {}, "start": {"default": 0}}, "body": "return sum({{ items }}, {{ start }})"},
+    "outer": {"params": {"text": {}}, "body": "ot.snippet('say', text='{{ text }}') + '!'"},
+    "again": {"body": "ot.snippet('again')"},
+    "side_by_side": {"body": "ot.parallel([lambda: ot.snippet('side_by_side')])"},
+    "broken": {"body": "x = 1\ny = = 2"},
+    "divide": {"params": {"by": {}}, "body": "one = 1\none / {{ by }}"},
+    "sets": {"body": "x = 'of the snippet'\nprint(x)"},
+    "waits": {"body": "import asyncio\nawait asyncio.sleep(0, 5)"},
+    "nothing": {"body": "x = 1"},
+}
+FILES = {"/home/ada/app/readme.md": "# é\n"}
+
+
+@tool("fs.read")
+def read(path: str) -> dict[str, str]:
+    """What stands in for the files of the machine."""
+    if path not in FILES:
+        raise ToolError(f"no such file: {path}")
+    return {"content": FILES[path]}
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    settings = {
+        "aliases": {"ws": "sample.search"},
+        "snippets": SNIPPETS,
+        "projects": {"onetool": "~/projects/onetool", "app": "/home/ada/app", "list": "/srv/list", "a-b": "/srv/ab"},
+    }
+    with opened(settings, (give, search, read)) as app:
+        yield app
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.snippet.snippet-invocation")
+def test_a_snippet_is_expanded_and_run(app: App) -> None:
+    journal = Journal()
+    answer = app.run("$wsq q1=AI q2=ML p=Compare", journal=journal)
+    assert answer.blocks == ('["Compare","AI","ML"]',)
+    assert journal.calls == [("sample.search", "ok")] * 2
+
+
+@pytest.mark.parametrize(
+    "form", ["$say text={}", "```\n$say text={}\n```", "__ot $say text={}", "\n  $say   text={}\n"]
+)
+def test_a_snippet_may_stand_where_code_may(app: App, form: str) -> None:
+    assert app.value(form.format("hello")) == "hello"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("word", "word"),
+        ('"two words"', "two words"),
+        ("'two words'", "two words"),
+        ("'it''s'", "its"),
+        ("'it'\"'\"'s'", "it's"),
+        ('"it\'s"', "it's"),
+        ("two\\ words", "two words"),
+        ("a=b=c", "a=b=c"),
+        ('"a=b"', "a=b"),
+        ('"\\"quoted\\""', '"quoted"'),
+        ("''", ""),
+        ("'a\nb'", "a\nb"),
+        ("$HOME", "$HOME"),
+        ("'#no comment'", "#no comment"),
+    ],
+)
+def test_values_are_quoted_as_in_a_shell(app: App, written: str, meant: str) -> None:
+    assert app.value(f"$say text={written}") == meant
+    assert shlex.split(f"text={written}") == [f"text={meant}"]
+
+
+def test_values_may_stand_on_lines_of_their_own(app: App) -> None:
+    assert json.loads(app.value("$wsq\nq1: what is new in AI?\nq2: 'ML'\np:\n  two\n    lines")) == [
+        "two\n  lines",
+        "what is new in AI?",
+        "ML",
+    ]
+
+
+@pytest.mark.parametrize("command", ["$say text='never closed", "$say text=a text=b", "$say hello", "$ say text=a"])
+def test_a_command_that_cannot_be_read_says_why(app: App, command: str) -> None:
+    assert "$" in app.failure(command)
+    assert "Traceback" not in app.failure(command)
+
+
+@pytest.mark.parametrize("command", ["$wsq q1=AI", "$wsq q1=a q2=b q3=c", "ot.snippet('wsq', q1='AI')"])
+def test_unknown_and_missing_parameters_show_the_signature(app: App, command: str) -> None:
+    assert "Call it as: $wsq q1=… q2=… [p=Summarise]" in app.failure(command)
+
+
+@pytest.mark.parametrize("command", ["$devide by=1", "ot.snippet('devide', by=1)"])
+def test_an_unknown_snippet_names_the_nearest(app: App, command: str) -> None:
+    assert "Did you mean $divide?" in app.failure(command)
+
+
+def test_a_long_name_is_not_repeated(app: App) -> None:
+    assert len(app.failure("ot.snippet('x' * 3_000_000)")) < 1000
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "'",
+    '"',
+    "'''",
+    '"""',
+    "\\",
+    "\\'",
+    "' + str(1/0) + '",
+    "'); import os; ('",
+    "{1/0}",
+    "{{ 7 * 7 }}",
+    "\n1/0\n",
+    "\r1/0",
+    "\u2028",
+    "a\0b",
+    "# no comment\n1/0",
+    "é😀",
+    "\ue000",
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_no_value_breaks_out_of_the_place_it_is_put_into(app: App, value: str) -> None:
+    code = f"values = ot.snippet('quotes', v={value!r})\n[each == {value!r} for each in values]"
+    assert app.data(code) == [True] * 6
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_no_value_breaks_out_of_a_command(app: App, value: str) -> None:
+    assert app.value(f"$say text={shlex.quote(value)}") == value
+
+
+@pytest.mark.parametrize(
+    ("values", "total"), [("items=[1, 2]", 3), ("items=(1, 2), start=10", 13), ("items='[1,2]', start='5'", 8)]
+)
+def test_values_of_code_keep_their_kind(app: App, values: str, total: int) -> None:
+    assert app.data(f"ot.snippet('sum', {values})") == total
+
+
+# --- from code ---------------------------------------------------------------------------------------------
+
+
+def test_code_calls_snippets_that_call_snippets(app: App) -> None:
+    assert app.value("ot.snippet('outer', text='hello')") == "hello!"
+    assert app.value("ot.snippet('$say', text='hello')") == "hello"
+
+
+def test_a_snippet_without_a_value_gives_none(app: App) -> None:
+    assert app.value("ot.snippet('nothing')") == "None"
+
+
+def test_threads_call_snippets_side_by_side(app: App) -> None:
+    code = "ot.parallel([lambda n=n: ot.snippet('outer', text=str(n)) for n in range(40)])"
+    assert app.data(code) == [f"{n}!" for n in range(40)]
+
+
+def test_a_snippet_has_names_of_its_own_and_prints_where_the_run_prints(app: App) -> None:
+    assert app.run("x = 'mine'\not.snippet('sets')\nx").blocks == ("of the snippet\n", "mine")
+
+
+@pytest.mark.parametrize("code", ["ot.snippet('waits')", "import asyncio\nawait asyncio.sleep(0)\not.snippet('waits')"])
+def test_a_snippet_may_await_whoever_calls_it(app: App, code: str) -> None:
+    assert app.value(code) == "5"
+
+
+@pytest.mark.parametrize("name", ["again", "side_by_side"])
+def test_snippets_that_call_themselves_come_to_an_end(app: App, name: str) -> None:
+    assert f"snippets call each other more than 20 deep, the last is ${name}" in app.failure(f"ot.snippet({name!r})")
+
+
+def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> None:
+    place = "line 2: ot.snippet("
+    wrong_syntax = app.failure("x = 1\not.snippet('broken')")
+    assert wrong_syntax.startswith("SyntaxError: invalid syntax (<$broken>, line 2)\n")
+    assert place in wrong_syntax
+    raised = app.failure("x = 1\not.snippet('divide', by=0)")
+    assert raised.startswith("ZeroDivisionError: division by zero (<$divide>, line 2)\n")
+    assert place in raised
+
+
+def test_an_error_in_a_command_names_the_line_of_its_code(app: App) -> None:
+    assert app.failure("$divide by=0").startswith("ZeroDivisionError: division by zero\n  line 2: one / 0")
+    assert "line 2: y = = 2" in app.failure("$broken")
+
+
+def test_an_error_that_was_caught_leaves_no_trace_of_a_snippet(app: App) -> None:
+    code = "try:\n    ot.snippet('divide', by=0)\nexcept ZeroDivisionError:\n    pass\n1 / 0"
+    assert app.failure(code).startswith("ZeroDivisionError: division by zero\n  line 5: 1 / 0")
+
+
+# --- projects ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("run-tool.proj.dynamic-attribute-resolution")
+def test_a_project_is_an_attribute_and_a_path(app: App) -> None:
+    home = app.onetool.folders.home
+    assert app.data("[proj.onetool, type(proj.onetool).__name__, isinstance(proj.onetool, str)]") == [
+        str(home / "projects" / "onetool"),
+        "ProjectPath",
+        True,
+    ]
+    assert app.value("proj.app") == "/home/ada/app"
+    assert app.data("[proj.a_b, proj.path('a-b')]") == ["/srv/ab", "/srv/ab"]
+
+
+@pytest.mark.spec("run-tool.proj.function-priority")
+def test_functions_come_before_projects(app: App) -> None:
+    assert app.data("proj.list()") == ["a-b", "app", "list", "onetool"]
+    assert app.data("[proj.path('list'), proj.path(name='app')]") == ["/srv/list", "/home/ada/app"]
+
+
+@pytest.mark.spec("run-tool.proj.path-operations-in-code")
+def test_a_slash_joins_and_gives_a_path(app: App) -> None:
+    code = "path = proj.app / 'src' / 'main.py'\n[path, type(path).__name__, path.name, path.suffix, path.parent.name]"
+    assert app.data(code) == ["/home/ada/app/src/main.py", "ProjectPath", "main.py", ".py", "src"]
+    assert app.value("proj.app / 'src'") == "/home/ada/app/src"
+
+
+@pytest.mark.spec("run-tool.proj.error-message-for-unknown-project")
+def test_an_unknown_project_lists_functions_and_projects(app: App) -> None:
+    text = app.failure("proj.unknown")
+    assert text.startswith("AttributeError: proj has no 'unknown'. Functions: path, list. Projects: a-b, app, list, ")
+    assert app.value("hasattr(proj, 'unknown')") == "False"
+
+
+def test_without_projects_there_are_none() -> None:
+    with opened() as app:
+        assert app.data("proj.list()") == []
+        assert "Projects: none." in app.failure("proj.app")
+
+
+@pytest.mark.parametrize("part", ["..", "../other", "src/../../x", "/etc/passwd"])
+def test_joining_never_leaves_the_project(app: App, part: str) -> None:
+    assert "outside the project's folder '/home/ada/app'" in app.failure(f"proj.app / {part!r}")
+
+
+def test_leaving_the_project_has_to_be_asked_for(app: App) -> None:
+    assert app.value("proj.app.outside('..', 'other')") == "/home/ada/other"
+
+
+def test_reading_goes_through_the_tool(app: App) -> None:
+    journal = Journal()
+    assert app.run("(proj.app / 'readme.md').read_text()", journal=journal).blocks == ("# é\n",)
+    assert journal.calls == [("fs.read", "ok")]
+    assert "no such file" in app.failure("(proj.app / 'missing').read_text()")
+
+
+def test_a_path_is_text_for_tools(app: App) -> None:
+    assert app.data("sample.give({'path': proj.app / 'x'})") == {"path": "/home/ada/app/x"}
+
+
+def test_a_name_that_code_binds_hides_proj(app: App) -> None:
+    assert app.value("proj = 42\nproj") == "42"

@@ -1,0 +1,95 @@
+"""The server's end of a pipe: whoever asks gets an answer, and what was sent behind an answer changes nothing of it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ot.errors import ToolError
+from ot.runner.channel import Channel, RemoteError
+from ot.tool import Result
+
+Talk = Callable[[Channel, "Sink"], Awaitable[None]]
+
+
+class Sink(asyncio.WriteTransport):
+    """What the other end would read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.lines.put_nowait(json.loads(bytes(data)))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        """There is nothing to close."""
+
+
+def converse(talk: Talk, result: Result | Exception | None = None) -> None:
+    async def respond(_method: str, _params: dict[str, Any]) -> Result:
+        if isinstance(result, Result):
+            return result
+        raise result or AssertionError("nobody asks")
+
+    async def main() -> None:
+        channel, sink = Channel(1 << 20, respond, lambda _method, _params: None), Sink()
+        channel.connection_made(sink)
+        await talk(channel, sink)
+
+    asyncio.run(main())
+
+
+def test_the_size_of_an_answer_is_not_that_of_what_follows() -> None:
+    async def talk(channel: Channel, _sink: Sink) -> None:
+        answer = channel.request("run", {})
+        line = json.dumps({"id": 1, "result": {"value": "x" * 1000}}).encode()
+        channel.data_received(line + b'\n{"method":"output","params":{"text":"a"}}\n')
+        assert (await answer)["value"] == "x" * 1000
+        assert channel.last_bytes == len(line)
+
+    converse(talk)
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+class Unfinished(ToolError):
+    def __init__(self) -> None:
+        """It forgets what every error has."""
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "message"),
+    [
+        (Result(ok=True, value=[Odd()]), "RuntimeError", "it has no text"),
+        (Result(ok=True, value={"deep": object.__new__(Odd)}), "RuntimeError", "it has no text"),
+        (Result(ok=False, error=ToolError("failed", odd=Odd())), "ToolError", "failed"),
+        (Result(ok=False, error=Unfinished()), "Unfinished", "Unfinished"),
+        (OSError("no disk"), "OSError", "no disk"),
+    ],
+)
+def test_every_request_is_answered(result: Result | Exception, kind: str, message: str) -> None:
+    async def talk(channel: Channel, sink: Sink) -> None:
+        channel.data_received(b'{"id":7,"method":"call","params":{}}\n')
+        line = await sink.lines.get()
+        assert line["id"] == 7
+        assert (line["error"]["data"]["class"], line["error"]["data"]["message"]) == (kind, message)
+        assert not channel.closed.done()
+
+    converse(talk, result)
+
+
+def test_the_texts_of_an_error_are_texts() -> None:
+    error = RemoteError({"class": ["a"], "message": {"b": 1}, "type": None, "line": 3})
+    assert error.data == {"class": "['a']", "message": "{'b': 1}", "type": "None", "line": 3}

@@ -1,0 +1,70 @@
+"""No secret is seen, however it is written and wherever a text was cut."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import example, given, strategies as st
+
+from ot.redact import REDACTED, Redactor
+
+SECRET = 'pass "wörd"\\ 1\n2'
+KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nc29tZSBtb3JlIG9mIGl0\n-----END KEY-----"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET,
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False),
+        repr(SECRET),
+        str({"k": SECRET}),
+        f"a{SECRET}{SECRET}b",
+    ],
+)
+def test_a_secret_is_known_however_it_is_written(text: str) -> None:
+    shown = Redactor([SECRET])(text)
+    assert REDACTED in shown
+    assert not [part for part in ("pass", "w\\u00f6rd", "wörd") if part in shown]
+
+
+def test_a_secret_of_several_lines_is_known_by_each() -> None:
+    shown = Redactor([KEY])(yaml.safe_dump({"key": KEY}, default_style="|"))
+    assert "MIIE" not in shown
+    assert "c29tZ" not in shown
+
+
+def test_what_is_too_short_to_be_a_secret_stays() -> None:
+    assert Redactor(["abc", ""])("abc") == "abc"
+    assert Redactor(["long enough\nno\n"])("no") == "no"
+
+
+def test_texts_without_secrets_stay_as_they_are() -> None:
+    assert Redactor([SECRET])("nothing here") == "nothing here"
+    assert list(Redactor().pieces(["a", "b"])) == ["a", "b", ""]
+
+
+def test_secrets_that_overlap_leave_nothing_behind() -> None:
+    redact = Redactor(["abcdef", "defghi", "abcd"])
+    assert redact("-abcdefghi-abcd-") == f"-{REDACTED}-{REDACTED}-"
+    assert Redactor(["abab"])("xababab") == f"x{REDACTED}"
+
+
+SECRETS = st.lists(st.text("ab", min_size=4, max_size=7), max_size=4)
+
+
+@given(SECRETS, st.lists(st.text("abc", max_size=9), max_size=12))
+@example(["aaaa", "aaaab"], ["aaa", "a", "b"])
+@example(["abab"], ["ab", "ab", "ab", "c"])
+def test_pieces_are_redacted_as_the_whole_is(secrets: list[str], pieces: list[str]) -> None:
+    redact = Redactor(secrets)
+    shown = "".join(redact.pieces(pieces))
+    assert shown == redact("".join(pieces))
+    assert not [secret for secret in secrets if secret in shown]
+
+
+def test_no_more_is_held_back_than_a_secret_is_long() -> None:
+    shown = list(Redactor(["aaaa"]).pieces(["a" * 1000] * 1000))
+    assert "".join(shown) == REDACTED
+    assert max(map(len, Redactor(["x" * 10]).pieces(["y" * 1000] * 10))) <= 1009
