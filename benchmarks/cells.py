@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.lib import PATIENCE_SECONDS, Row, WrongAnswer, interleave_async
 
+from ot.children.channel import Channel
 from ot.errors import ToolError
 from ot.runner.cells import Limits
-from ot.runner.channel import Channel
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
 

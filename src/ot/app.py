@@ -18,9 +18,11 @@ import anyio
 from ot.bus.bus import ToolBus
 from ot.config.load import Loaded, load
 from ot.config.model import Settings
+from ot.config.trust import still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
+from ot.extensions.packs import Extensions
 from ot.logging import Log
 from ot.paths import FOLDER, Folders, find_folders, placed
 from ot.recording import Recording
@@ -71,11 +73,14 @@ class OneTool:
         read: Callable[[], Loaded] | None = None,
         log: Log | None = None,
         make_cells: Callable[..., Cells] = Cells,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log = make_cells, log
         self._recording = Recording()
-        self.bus = ToolBus(Registry(), record=self._recording.call)
+        self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover)
+        self._environment = os.environ if environment is None else environment
+        self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
@@ -97,6 +102,7 @@ class OneTool:
         for task in self._retiring:
             task.cancel()
         await self._now.cells.__aexit__(None, None, None)
+        await self._extensions.close()
         await anyio.to_thread.run_sync(self._now.stores.close)
         if self._log is not None:
             await anyio.to_thread.run_sync(self._log.close)
@@ -119,20 +125,21 @@ class OneTool:
                 is_error=True,
                 error="config_error",
             )
+        journal = journal or Journal()
         try:
-            context = self.context(agent)
+            context = self.context(agent, journal.note)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        journal = journal or Journal()
         with self._recording.run(context, journal) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         return replace(answer, blocks=(*map(state.redact, self._notices()), *answer.blocks))
 
     async def begin_session(self, own_tokens: int) -> None:
-        """A client has come, for which our own definition costs so much."""
+        """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
+        await self.discover()
         await anyio.to_thread.run_sync(self._recording.begin_session, self.registry, own_tokens)
 
-    def context(self, agent: str = "default") -> ToolContext:
+    def context(self, agent: str = "default", progress: Callable[[str], None] | None = None) -> ToolContext:
         """The facts of a call that this agent makes."""
         known = self.settings.agents
         if agent not in known:
@@ -145,6 +152,7 @@ class OneTool:
             permissions=limits.permissions,
             correlation_id=os.urandom(8).hex(),
             system=self,
+            progress=progress,
         )
 
     def warm_up(self) -> None:
@@ -177,6 +185,11 @@ class OneTool:
         return self._now.loaded.settings
 
     @property
+    def described(self) -> Mapping[str, str]:
+        """What packs say about themselves."""
+        return self._extensions.described
+
+    @property
     def folders(self) -> Folders:
         return self._now.loaded.folders
 
@@ -188,12 +201,17 @@ class OneTool:
     def results(self) -> ResultStore:
         return self._now.results
 
+    async def discover(self) -> None:
+        """Have in the registry what is in the folders now."""
+        await self._extensions.discover()
+
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
+        await self.discover()
         return await anyio.to_thread.run_sync(self._search, self._now, query, limit)
 
     def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
-        now = (self.registry.version, state)
+        now = (self.registry.version, state)  # packs say something new only together with their tools
         if self._searched != now:
             state.stores.search.update(documents(self.registry, state.loaded.settings))
             self._searched = now
@@ -208,6 +226,7 @@ class OneTool:
         """Read everything again; a configuration that is wrong changes nothing and is reported."""
         loaded = await anyio.to_thread.run_sync(self._read)
         self._become(loaded, None)
+        await self.discover()
         return RELOADED
 
     async def health(self) -> dict[str, Any]:
@@ -216,8 +235,9 @@ class OneTool:
             name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()
         }
         degraded = "disconnected" in servers.values()
+        await self.discover()
         unwritten = [*_lines(self.log.problem), *state.stores.problems]
-        problems = [*state.loaded.problems, *_lines(state.error), *unwritten]
+        problems = [*state.loaded.problems, *_lines(state.error), *self._extensions.problems, *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -228,6 +248,7 @@ class OneTool:
                 "server_count": len(servers),
                 "servers": servers,
             },
+            "workers": self._extensions.states,
             "isolation": await state.cells.probe(),
             "problems": problems,
         }
@@ -251,10 +272,11 @@ class OneTool:
         stores = _stores(old, loaded)
         results = stores.results(settings.output)
         presenter = Presenter(settings.output, results, redact)
-        runner = Runner(self.bus, cells, settings, presenter, _projects(loaded))
+        runner = Runner(self.bus, cells, settings, presenter, projects=_projects(loaded), discover=self.discover)
         self.registry.aliases = settings.aliases
         self._state = _State(loaded, error, cells, runner, redact, stores, results)
         self._recording.keep_in(self._log, stores)
+        self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
         if old is not None and not keep:
             self._retire(old.cells.retire())
         if old is not None and stores is not old.stores:

@@ -4,7 +4,7 @@ A tool that wants them takes a parameter annotated `ToolContext`; it is filled i
 the tool. `system` is how a tool reaches the running product; programs that use a bus alone leave it out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -34,11 +34,14 @@ class System(Protocol):
     @property
     def settings(self) -> Any: ...
     @property
+    def described(self) -> Mapping[str, str]: ...
+    @property
     def folders(self) -> Any: ...
     @property
     def stores(self) -> Any: ...
     @property
     def results(self) -> Any: ...
+    async def discover(self) -> None: ...
     async def search(self, query: str, limit: int = 20) -> list[Any]: ...
     async def health(self) -> dict[str, Any]: ...
     async def reload(self) -> str: ...
@@ -55,6 +58,7 @@ class ToolContext:
     correlation_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     system: System | None = None
+    progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
 
     def __post_init__(self) -> None:
         """A tool that could change what is in here could grant itself what it was not given."""

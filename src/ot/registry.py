@@ -20,6 +20,7 @@ class Registry:
         self._python_names: dict[str, str] = {}
         self._packs: dict[str, dict[str, str]] = {}
         self.aliases: Mapping[str, str] = aliases or {}
+        self.broken: dict[str, str] = {}  # packs that could not be had, and why
         self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
 
     def add(self, tool: Tool) -> None:
@@ -97,6 +98,8 @@ class Registry:
     def _not_found(self, name: str) -> ToolNotFound:
         pack = name.rpartition(".")[0]
         near = nearest(name, self._tools)
+        if name.partition(".")[0] in self.broken:
+            return ToolNotFound(f"the pack {pack!r} cannot be used: {self.broken[name.partition('.')[0]]}")
         message = f"there is no tool {name!r}."
         if near:
             message += f" Did you mean {' or '.join(near)}?"

@@ -4,7 +4,7 @@
 to. A backend has one method. `Result` is what a call gives back to a program.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, overload
 
@@ -33,6 +33,8 @@ class Tool:
     example: str = ""
     argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
+    file: str = ""  # where a user's tool is written down
+    refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
 
     @property
     def pack(self) -> str:

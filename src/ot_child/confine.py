@@ -36,7 +36,7 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit fo
 MAKE_DIR, MAKE_REG, REFER, TRUNCATE, IOCTL_DEV = 1 << 7, 1 << 8, 1 << 13, 1 << 14, 1 << 15
 READ = READ_FILE | READ_DIR
 WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE
+ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
 EVERY_RIGHT_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 TCP_BIND_AND_CONNECT = 0b11
 ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
@@ -96,9 +96,19 @@ def landlock_version() -> int:
         return 0
 
 
-def landlock(read: Iterable[str], write: Iterable[str], remove_folders_of: Iterable[str] = ()) -> None:
-    """Nothing but these files and folders from now on, no TCP, no signals and no abstract sockets to the outside."""
-    ruleset = landlock_ruleset(read, write)
+def landlock(
+    read: Iterable[str],
+    write: Iterable[str],
+    remove_folders_of: Iterable[str] = (),
+    *,
+    programs: bool = False,
+    network: bool = False,
+) -> None:
+    """Nothing but these files and folders from now on, no signals and no abstract sockets to the outside.
+
+    `programs` is whether what may be read may also be executed, `network` whether there is TCP.
+    """
+    ruleset = landlock_ruleset(read, write, programs=programs, network=network)
     try:
         for path in remove_folders_of:
             _allow_beneath(ruleset, path, REMOVE_DIR)
@@ -108,10 +118,13 @@ def landlock(read: Iterable[str], write: Iterable[str], remove_folders_of: Itera
         os.close(ruleset)
 
 
-def landlock_ruleset(read: Iterable[str], write: Iterable[str]) -> int:
+def landlock_ruleset(
+    read: Iterable[str], write: Iterable[str], *, programs: bool = False, network: bool = False
+) -> int:
     """The descriptor of a set of rules for these paths, which `restrict_to` puts in force, also in a child."""
-    ruleset = _create_ruleset()
-    for rights, paths in ((READ, read), (WRITE, write)):
+    ruleset = _create_ruleset(network=network)
+    execute = EXECUTE if programs else 0
+    for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
         for path in paths:
             _allow_beneath(ruleset, path, rights & _handled_rights())
     return ruleset
@@ -129,8 +142,9 @@ def _handled_rights() -> int:
     return max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
 
 
-def _create_ruleset() -> int:
-    attributes = struct.pack("QQQ", _handled_rights(), TCP_BIND_AND_CONNECT, ABSTRACT_SOCKETS_AND_SIGNALS)
+def _create_ruleset(*, network: bool) -> int:
+    tcp = 0 if network else TCP_BIND_AND_CONNECT
+    attributes = struct.pack("QQQ", _handled_rights(), tcp, ABSTRACT_SOCKETS_AND_SIGNALS)
     version = landlock_version()
     size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
     return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))

@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 over a pair of descriptors: one object a line, ids, both directions, any thread.
 
-This is the child's end, blocking and with threads; the server's end is `ot.runner.channel`. There is no reader
+This is the child's end, blocking and with threads; the server's end is `ot.children.channel`. There is no reader
 thread: whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one
 thread costs a write and a read, nothing else.
 """
@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -103,6 +104,42 @@ class Peer:
         finally:
             with self._state:
                 self._reading = False
-                if "id" in message:
-                    self._answers[message["id"]] = message
+                self._take(message)
                 self._state.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            self._answers[message["id"]] = message
+
+
+class Serving(Peer):
+    """A peer that is asked things, too. `on_notice` is told what needs no answer, by whoever reads it."""
+
+    def __init__(
+        self, reader: int, writer: int, encode: Callable[[Any], str], on_notice: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        super().__init__(reader, writer, encode)
+        self._on_notice = on_notice
+        self._asked: deque[dict[str, Any]] = deque()
+        self.idle = 0  # threads that wait for a request
+
+    def next_request(self) -> dict[str, Any]:
+        """What the other end asks for next. Any number of threads may wait here, and one of them reads."""
+        while True:
+            with self._state:
+                self.idle += 1
+                while self._reading and not self._asked:
+                    self._state.wait()
+                self.idle -= 1
+                if self._asked:
+                    return self._asked.popleft()
+                self._reading = True
+            self._read_one()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "method" not in message:
+            super()._take(message)
+        elif "id" in message:
+            self._asked.append(message)
+        else:
+            self._on_notice(message["method"], message["params"])

@@ -85,6 +85,7 @@ FOR_THE_ZYGOTE: dict[str, tuple[int | None, int | None]] = {
     "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
 }
+SOCKET, IO_URING = (41, 198), (425, 426, 427)
 PRCTL, PRLIMIT, SOCKETPAIR = (157, 167), (302, 261), (53, 199)
 # fmt: on
 
@@ -161,6 +162,19 @@ def cell_filter(machine: str) -> bytes | None:
         _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
         _verdict(PIDFD_OPEN[column], REFUSE),
         *(_verdict(numbers[column], PRETEND) for numbers in PRETENDED.values()),
+        _do(RETURN, ALLOW),
+    ])  # fmt: skip
+
+
+def offline_filter(machine: str) -> bytes | None:
+    """For a process that may do anything but talk to others: sockets on this machine only, by their name."""
+    if machine not in COLUMN:
+        return None
+    column = COLUMN[machine]
+    return b"".join([
+        _preamble(machine),
+        _if_argument_in(SOCKET[column], 0, (AF_UNIX,), REFUSE),
+        *(_verdict(number, REFUSE) for number in IO_URING),
         _do(RETURN, ALLOW),
     ])  # fmt: skip
 

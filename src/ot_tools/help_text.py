@@ -271,12 +271,14 @@ def _pack(name: str) -> str:
 
 def _instructions(pack: str, system: System) -> str:
     configured: Mapping[str, str] = system.settings.prompts.packs
-    return next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
+    told = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
+    return told or system.described.get(pack, "").strip()
 
 
 def _where_from(entries: Iterable[Tool], system: System) -> str:
     """Our packs have a page; those of the user have a file."""
-    ours = {entry.pack for entry in entries if entry.source == "local" and entry.pack in SHIPPED}
+    local = [entry for entry in entries if entry.source == "local" and not entry.file]
+    ours = {entry.pack for entry in local if entry.pack in SHIPPED}
     base = str(system.settings.docs_url).rstrip("/")
     lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(ours)]
     files = {file for entry in entries if entry.pack not in ours and (file := _file(entry))}
@@ -284,9 +286,9 @@ def _where_from(entries: Iterable[Tool], system: System) -> str:
 
 
 def _file(entry: Tool) -> str | None:
-    """Where the function stands. Not every backend has one, and not every function a file."""
-    function = getattr(entry.backend, "_function", None)
+    """Where it is written down. Not every backend has a function, and not every function a file."""
+    function = getattr(entry.backend, "function", None)
     try:
-        return None if function is None else inspect.getsourcefile(inspect.unwrap(function))
+        return entry.file or None if function is None else inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:  # a callable object, or one written in C
         return None

@@ -37,6 +37,7 @@ __all__ = [
     "packs",
     "reload",
     "result",
+    "scaffold",
     "search",
     "snippets",
     "stats",
@@ -137,6 +138,25 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     return {**shown, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
 
 
+@tool(permissions=["write"])
+async def scaffold(context: ToolContext, pack: str) -> str:
+    """Write an example extension pack, for somebody to edit into a real one.
+
+    Args:
+        pack: The name of the new pack.
+
+    Example:
+        ot.scaffold(pack="weather")
+    """
+    from ot.scaffold import write_extension
+
+    folders = _system(context).folders
+    file = await anyio.to_thread.run_sync(write_extension, folders.data, pack)
+    asked = folders.data != folders.user
+    more = " A person has to type `onetool trust` in that folder before it runs." if asked else ""
+    return f"OK: wrote {file}.{more} Then try: {pack}.greet(name='Ada')"
+
+
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +171,7 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    found = sorted((tool for tool in _registry(context) if tool.enabled), key=attrgetter("name"))
+    found = sorted((tool for tool in await _registry(context) if tool.enabled), key=attrgetter("name"))
     found = [entry for entry in found if _has(pattern, entry.name, python_name(entry.name))]
     if info == "list":
         return [entry.name for entry in found]
@@ -173,7 +193,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
         ot.packs(info="full")
     """
     system = _system(context)
-    found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
+    found = [pack for pack in (await _registry(context)).packs() if _has(python_name(pattern), pack)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.of_pack(pack, system) for pack in found])
         return "\n\n".join(texts) or f"No pack matches {pattern!r}. Type ot.packs() to see all."
@@ -252,6 +272,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     if not query.strip():
         return help_text.OVERVIEW
     system = _system(context)
+    await system.discover()
     if info != "list":
         text = await anyio.to_thread.run_sync(help_text.of_name, query.strip(), system, info == "full")
         if text is not None:
@@ -324,8 +345,11 @@ def _system(context: ToolContext) -> System:
     return context.system
 
 
-def _registry(context: ToolContext) -> Registry:
-    registry: Registry = _system(context).registry
+async def _registry(context: ToolContext) -> Registry:
+    """All tools there are at this moment, those of files that have just been written too."""
+    system = _system(context)
+    await system.discover()
+    registry: Registry = system.registry
     return registry
 
 

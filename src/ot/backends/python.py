@@ -20,13 +20,13 @@ class PythonBackend:
     """One function. `limiter` bounds the threads of all functions together; runs have threads of their own."""
 
     def __init__(self, function: Callable[..., Any], limiter: anyio.CapacityLimiter | None = None) -> None:
-        self._function, self._limiter = function, limiter
+        self.function, self._limiter = function, limiter
         self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         given = {**self._convert(args), **self._context_argument(context)}
         positional = [given.pop(name) for name in self._positional_only if name in given]
-        call = functools.partial(self._function, *positional, **given)
+        call = functools.partial(self.function, *positional, **given)
         if self._is_async:
             return await call()
         value = await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
@@ -40,7 +40,7 @@ class PythonBackend:
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self._function).parameters.values())
+        return list(inspect.signature(self.function).parameters.values())
 
     @functools.cached_property
     def _positional_only(self) -> list[str]:
@@ -54,7 +54,7 @@ class PythonBackend:
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
         rich = {
             name: parameter.annotation
-            for name, parameter in signature_of(self._function).parameters.items()
+            for name, parameter in signature_of(self.function).parameters.items()
             if not isinstance(parameter.annotation, str) and not _is_plain(parameter.annotation)
         }
         if not rich:

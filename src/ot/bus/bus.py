@@ -4,7 +4,7 @@ There is no middleware, there are no hooks. A step that is missing is one more l
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +33,17 @@ class Call:
 
 THREADS = 256
 Recorder = Callable[[Call, Any], None]
+Discover = Callable[[], Awaitable[None]]
 
 
 class ToolBus:
     """Register tools, find them, call them. Needs no configuration and starts empty."""
 
-    def __init__(self, registry: Registry | None = None, *, record: Recorder | None = None) -> None:
+    def __init__(
+        self, registry: Registry | None = None, *, record: Recorder | None = None, discover: Discover | None = None
+    ) -> None:
         self.registry = registry if registry is not None else Registry()
-        self._record = record
+        self._record, self._discover = record, discover
         self.threads = anyio.CapacityLimiter(THREADS)  # for tools alone, so that nothing else waits for them
 
     async def call_tool(
@@ -59,7 +62,7 @@ class ToolBus:
         value: Any = None
         error: BaseException | None = None
         try:
-            tool = self.registry.find(name)
+            tool = await self._resolve(name)
             args = _validated(tool, bind(tool, positional, params or {}))
             authorise(tool, args, context)
             value = await tool.backend.invoke(tool, args, context)
@@ -77,6 +80,17 @@ class ToolBus:
             if self._record is not None:
                 seconds = time.perf_counter() - started
                 self._record(Call(name, tool, context, seconds, _kind(error), _logged(tool, args)), value)
+
+    async def _resolve(self, name: str) -> Tool:
+        """The tool of this name as its source is now, which may have been written or edited a moment ago."""
+        tool = self.registry.get(name)
+        if tool is None and self._discover is not None:
+            await self._discover()
+        elif tool is not None and tool.refresh is not None:
+            await tool.refresh()
+        elif tool is not None:
+            return tool
+        return self.registry.find(name)
 
     def register_tool(self, thing: object) -> Tool:
         """A `Tool`, a function (with `@tool` or without), or an object with `name`, `permissions` and `call`."""

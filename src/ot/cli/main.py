@@ -16,6 +16,7 @@ COMMANDS = {
     "call": "call one tool: NAME key=value...",
     "tools": "list tools",
     "help": "help on a tool, a pack, or some words",
+    "init": "make .onetool/ in this folder, with an example pack",
     "stats": "show what has been called and what it saved",
     "doctor": "check everything and say what to do",
     "demo": "see the whole idea in a few seconds",

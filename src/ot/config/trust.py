@@ -47,6 +47,13 @@ def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
     return Verdict(trusted=True)
 
 
+def still_trusted(folders: paths.Folders, env: Mapping[str, str]) -> Verdict:
+    """Whether a project folder that is in use may still be used; one whose configuration a person named always may."""
+    if folders.project is None or not folders.trusted or folders.config_file is not None:
+        return Verdict(trusted=True)
+    return judge(folders.project, folders.user, env)
+
+
 def trust(project: Path, user_folder: Path) -> None:
     with _locked(user_folder):
         known, _ = _read_store(user_folder)

@@ -21,7 +21,7 @@ from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.version import __version__
 
 PROGRESS_SECONDS = 1.0
-COUNT_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what its session would have cost
+BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
 DESCRIPTION = """\
@@ -56,17 +56,17 @@ RUN = types.Tool(
 def build_server(app: OneTool) -> Server[Any]:
     resources, prompts = Resources(app), Prompts(app)
     instructions = _instructions(app)
-    counted: list[asyncio.Task[None]] = []
+    begun: list[asyncio.Task[None]] = []
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(app.warm_up)
-        loop.call_later(COUNT_SECONDS, count_session)
+        loop.call_later(BEGIN_SECONDS, begin_session)
         return types.ListToolsResult(tools=[RUN])
 
-    def count_session() -> None:
-        if not counted:
-            counted.append(asyncio.ensure_future(app.begin_session(_own_tokens(instructions))))
+    def begin_session() -> None:
+        if not begun:
+            begun.append(asyncio.ensure_future(app.begin_session(_own_tokens(instructions))))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name != RUN.name:
@@ -140,6 +140,7 @@ async def _tick(session: Any, journal: Journal) -> None:
         await asyncio.sleep(PROGRESS_SECONDS)
         seconds += PROGRESS_SECONDS
         last = f", last {journal.calls[-1][0]}" if journal.calls else ""
+        last += f"; {journal.doing}" if journal.doing else ""
         await session.report_progress(
             seconds, None, f"running for {seconds:g} s, {len(journal.calls)} tool calls{last}"
         )

@@ -16,8 +16,8 @@ from typing import Any, Protocol, Self
 
 import anyio.to_thread
 
+from ot.children.channel import Channel, ChannelClosed
 from ot.errors import ToolError, ToolTimeout
-from ot.runner.channel import Channel, ChannelClosed
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
 from ot_child.rpc import LONGEST_MESSAGE

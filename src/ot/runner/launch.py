@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +20,8 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 import ot_child
-from ot.runner.channel import Channel
+from ot.children.channel import Channel
+from ot.children.process import Process
 from ot_child.scratch import remove
 from ot_child.zygote import Options
 
@@ -323,31 +323,27 @@ class SpawnLauncher(_Base):
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
-        self._children: dict[int, asyncio.SubprocessTransport] = {}
+        self._children: dict[int, Process] = {}
         self._all_gone: asyncio.Event | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.makedirs, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
-        child = _Child(channel, self._on_stray)
-        start = asyncio.get_running_loop().subprocess_exec
-        transport, _ = await start(lambda: child, *command, env=_spawn_environment(), start_new_session=True)
-        self._children[ident] = transport
-        child.ended.add_done_callback(lambda _: self._exited(ident))
+        child = await Process.start(command, channel, self._printed, env=_spawn_environment())
+        self._children[ident] = child
+        child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
+
+    def _printed(self, text: str) -> None:
+        self._on_stray(text[:STRAY_OUTPUT_KEPT])
 
     def kill(self, ident: int) -> None:
-        if ident not in self._children:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            if sys.platform == "win32":
-                self._children[ident].kill()
-            else:  # the transport's own kill would reap the child behind asyncio's back
-                os.killpg(self._children[ident].get_pid(), signal.SIGKILL)
+        if ident in self._children:
+            self._children[ident].kill()
 
-    def _exited(self, ident: int) -> None:
-        transport = self._children.pop(ident)
+    def _exited(self, ident: int, status: int | None) -> None:
+        del self._children[ident]
         self._clean(ident)
-        self._on_gone(ident, transport.get_returncode(), "")
+        self._on_gone(ident, status, "")
         if not self._children and self._all_gone is not None:
             self._all_gone.set()
 
@@ -364,31 +360,3 @@ class SpawnLauncher(_Base):
 def _spawn_environment() -> dict[str, str]:
     """Windows cannot start a process without knowing where it is itself."""
     return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-
-
-class _Child(asyncio.SubprocessProtocol):
-    def __init__(self, channel: Channel, on_stray: OnStray) -> None:
-        self._channel, self._on_stray = channel, on_stray
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
-        assert to_child is not None
-        assert isinstance(from_child, asyncio.ReadTransport)
-        self._channel.reads_from(from_child)
-        self._channel.connection_made(to_child)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self._channel.data_received(data)
-        else:
-            self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1:
-            self._channel.connection_lost(exc)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """It has ended, and all that it wrote has been read."""
-        self.ended.set_result(None)

@@ -6,13 +6,14 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import anyio.to_thread
 
 from ot import snippets
 from ot.bus.bus import ToolBus
+from ot.children.channel import RemoteError
 from ot.config.model import Settings
 from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
@@ -20,7 +21,6 @@ from ot.registry import Registry
 from ot.runner import explain, fence_processor
 from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells
-from ot.runner.channel import RemoteError
 from ot.tool import Result
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
 LONGEST_NAME = 1000
 LONG = 50_000  # characters of code that are better looked through by a thread
 PROJECTS = "proj"
+DOTTED = re.compile(r"([^\W\d]\w*)\s*\.")
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
@@ -35,10 +36,17 @@ class Runner:
     """`projects` are the folders of `proj` by name, absolute."""
 
     def __init__(
-        self, bus: ToolBus, cells: Cells, settings: Settings, presenter: Presenter, projects: Mapping[str, str]
+        self,
+        bus: ToolBus,
+        cells: Cells,
+        settings: Settings,
+        presenter: Presenter,
+        *,
+        projects: Mapping[str, str],
+        discover: Callable[[], Awaitable[None]],
     ) -> None:
         self.bus, self.settings = bus, settings
-        self._cells, self._presenter, self._projects = cells, presenter, projects
+        self._cells, self._presenter, self._projects, self._discover = cells, presenter, projects, discover
 
     async def run(
         self,
@@ -52,6 +60,8 @@ class Runner:
         sanitize: object = None
         try:
             code = await self._expanded(await _in_thread_if_long(command, self._code))
+            if _names_something_new(code, self.bus.registry):
+                await self._discover()
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
@@ -97,6 +107,11 @@ class Runner:
 
     def _names_in(self, code: str) -> dict[str, Any]:
         return names_in(code, self.bus.registry, self._projects)
+
+
+def _names_something_new(code: str, registry: Registry) -> bool:
+    """Whether a pack may be meant that has appeared since anybody looked; mostly it is a variable."""
+    return any(not registry.is_pack(word) for word in set(DOTTED.findall(code)))
 
 
 async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:

@@ -1,0 +1,224 @@
+"""All extension packs: found in folders, read when new or changed, registered as tools, each with its worker.
+
+Nothing is read at start-up. `discover` looks for what is new, `refresh` at one file; both are asked for by those who
+are about to need it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from ot.config.load import Loaded
+from ot.config.model import Pack as PackSettings, Sandbox
+from ot.config.trust import Verdict
+from ot.context import Permission
+from ot.extensions import source
+from ot.extensions.environments import Environments, for_worker
+from ot.extensions.pack import Pack, Times
+from ot.extensions.source import Extension, Function
+from ot.extensions.worker import CallTool, Launch
+from ot.paths import extension_files, placed
+from ot.registry import Registry
+from ot.tool import Tool
+
+TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What the settings say, of which a change means a new worker."""
+
+    settings: PackSettings
+    times: Times
+    secrets: Mapping[str, str]
+
+
+class Extensions:
+    def __init__(self, registry: Registry, call_tool: CallTool, environment: Mapping[str, str]) -> None:
+        self._registry, self._call_tool, self._environment = registry, call_tool, environment
+        self._packs: dict[str, Pack] = {}
+        self._setups: dict[str, _Setup] = {}
+        self._found: dict[Path, Extension] = {}
+        self._accepted: set[Path] = set()
+        self._refused: tuple[str, ...] = ()
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loaded: Loaded
+        self._log: Callable[..., None]
+        self._environments: Environments
+
+    def use(self, loaded: Loaded, log: Callable[..., None], still_trusted: Callable[[], Verdict]) -> None:
+        """From now on, with these settings. What they change shows at the next `discover`."""
+        self._loaded, self._log, self._still_trusted = loaded, log, still_trusted
+        self._environments = Environments(loaded.folders.data / "environments", self._environment)
+
+    @property
+    def problems(self) -> list[str]:
+        found = self._found.values()
+        own = [problem for each in found for problem in (*([each.problem] if each.problem else []), *each.problems)]
+        return [*own, *self._refused]
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {name: pack.state for name, pack in sorted(self._packs.items())}
+
+    @property
+    def described(self) -> dict[str, str]:
+        return {name: pack.extension.description for name, pack in self._packs.items()}
+
+    async def discover(self) -> None:
+        """Look for files that are new, changed or gone."""
+        async with self._lock:
+            found = await anyio.to_thread.run_sync(self._look)
+            self._found = {extension.file: extension for extension in found}
+            self._become(_first_of_each(found))
+
+    async def refresh(self, name: str) -> None:
+        """Look at the file of one pack; cheap where it is as it was."""
+        pack = self._packs.get(name)
+        if pack is not None and _has_changed(pack.extension):
+            await self.discover()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(pack.close() for pack in self._packs.values()))
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> list[Extension]:
+        """In the project's folder, the user's, then those that the settings name."""
+        folders = self._loaded.folders
+        files = [file for layer in reversed(folders.layers) for file in extension_files(layer / TOOLS)]
+        for text in self._loaded.settings.tools_dir:
+            files += extension_files(placed(text, folders.working_dir, folders.home))
+        known = self._found
+        return [
+            known[file] if file in known and not _has_changed(known[file]) else source.read(file)
+            for file in self._trusted(files)
+        ]
+
+    def _trusted(self, files: list[Path]) -> list[Path]:
+        """A file that is new in a project's folder runs only after a person has looked at it."""
+        own = self._loaded.folders.user / TOOLS
+        new = {file for file in files if file not in self._accepted and not file.is_relative_to(own)}
+        verdict = self._still_trusted() if new else Verdict(trusted=True)
+        self._refused = verdict.problems
+        accepted = [file for file in files if verdict.trusted or file not in new]
+        self._accepted.update(accepted)
+        return accepted
+
+    def _become(self, extensions: Mapping[str, Extension]) -> None:
+        self._registry.broken = {name: each.problem for name, each in extensions.items() if each.problem}
+        usable = {name: each for name, each in extensions.items() if not each.problem}
+        for name in [name for name in self._packs if name not in usable]:
+            self._forget(name)
+        for name, extension in usable.items():
+            setup = self._setup(name)
+            if self._is_as_it_was(name, extension, setup):
+                continue
+            if name in self._packs:
+                self._forget(name)
+            elif self._registry.is_pack(name):
+                self._registry.broken[name] = f"{extension.file}: the name {name!r} is taken by a pack that ships"
+                continue
+            self._add(extension, setup)
+
+    def _is_as_it_was(self, name: str, extension: Extension, setup: _Setup) -> bool:
+        pack = self._packs.get(name)
+        if pack is None or self._setups[name] != setup or pack.extension.digest != extension.digest:
+            return False
+        pack.extension = replace(pack.extension, stamp=extension.stamp)
+        return pack.extension.file == extension.file
+
+    def _add(self, extension: Extension, setup: _Setup) -> None:
+        pack = Pack(extension, setup.times, self._prepare, self._call_tool, self._log)
+        self._packs[extension.pack], self._setups[extension.pack] = pack, setup
+        for function in extension.functions:
+            self._registry.add(self._tool(extension, function, pack, setup))
+        if extension.header is not None:
+            self._in_background(self._build_ahead(extension))
+
+    def _forget(self, name: str) -> None:
+        pack = self._packs.pop(name)
+        del self._setups[name]
+        for function in pack.extension.functions:
+            self._registry.remove(f"{name}.{function.name}")
+        pack.retire()
+
+    def _tool(self, extension: Extension, function: Function, pack: Pack, setup: _Setup) -> Tool:
+        granted = setup.settings.permissions
+        return Tool(
+            name=f"{extension.pack}.{function.name}",
+            backend=pack,
+            input=function.input,
+            description=function.description,
+            permissions=extension.permissions if granted is None else granted,
+            returns=function.returns,
+            example=function.example,
+            file=str(extension.file),
+            refresh=lambda: self.refresh(extension.pack),
+        )
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def _setup(self, name: str) -> _Setup:
+        settings = self._loaded.settings
+        own, workers = settings.tools.get(name, PackSettings()), settings.workers
+        times = Times(workers.start_timeout, own.timeout or workers.call_timeout, workers.idle_timeout)
+        secrets = {key: self._loaded.secrets[key] for key in own.secrets if key in self._loaded.secrets}
+        return _Setup(own, times, secrets)
+
+    async def _prepare(self, extension: Extension, tell: Callable[[str], None]) -> Launch:
+        python = await self._environments.python_for(extension.header, extension.file, tell)
+        setup, folders = self._setups[extension.pack], self._loaded.folders
+        return Launch(
+            pack=extension.pack,
+            file=extension.file,
+            python=python,
+            environment={**for_worker(self._environment), **setup.secrets},
+            settings=setup.settings.options,
+            cwd=folders.working_dir,
+            sandbox=_sandbox(extension, setup.settings, folders.working_dir, folders.home),
+            max_bytes=self._loaded.settings.execution.max_output_bytes,
+        )
+
+    async def _build_ahead(self, extension: Extension) -> None:
+        """So that the first call need not wait for uv. What goes wrong is told to whoever calls."""
+        name = extension.pack
+        try:
+            await self._environments.python_for(
+                extension.header, extension.file, lambda line: self._log("worker.environment", pack=name, text=line)
+            )
+        except Exception as error:  # noqa: BLE001 - see above
+            self._log("worker.environment", pack=name, status="error", text=str(error))
+
+    def _in_background(self, coroutine: Any) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _has_changed(extension: Extension) -> bool:
+    try:
+        return source.stamp_of(extension.file) != extension.stamp
+    except OSError:
+        return True
+
+
+def _first_of_each(found: list[Extension]) -> dict[str, Extension]:
+    """The first folder that has a pack wins, for the whole pack."""
+    return {extension.pack: extension for extension in reversed(found)}
+
+
+def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> Mapping[str, Any] | None:
+    rules: Sandbox | None = own.sandbox
+    if rules is None or not rules.enabled:
+        return None
+    permitted = extension.permissions if own.permissions is None else own.permissions
+    write = [str(placed(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
+    return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

@@ -1,0 +1,235 @@
+"""One worker as the server sees it: a process that has loaded an extension file, from its start to its end.
+
+It fails calls with words that say what became of the process. When to start one, and which one a call goes to, is
+decided in `pack`.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+import ot_child
+from ot.children.channel import Channel, ChannelClosed, RemoteError
+from ot.children.process import Process
+from ot.context import ToolContext
+from ot.errors import ToolError, ToolTimeout
+from ot.tool import Result
+from ot_child.rpc import LONGEST_MESSAGE
+
+MOST_UNREAD = 64 << 20
+STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
+LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
+END_SECONDS = 3.0
+WORDS_SHOWN = 1500
+CallTool = Callable[..., Awaitable[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that a worker is started with."""
+
+    pack: str
+    file: Path
+    python: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Any]
+    cwd: Path
+    sandbox: Mapping[str, Any] | None = None
+    max_bytes: int = 104_857_600
+
+    @property
+    def command(self) -> list[str]:
+        """Ours is on the path only while it is loaded; the current folder never is."""
+        home = str(Path(ot_child.__file__).parent.parent)
+        load = f"import sys; sys.path.insert(0, {home!r}); import ot_child.worker as worker; sys.path.pop(0)"
+        return [self.python, "-u", "-P", "-X", "utf8", "-c", f"{load}; worker.main()"]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file),
+            "module": self.file.stem,
+            "settings": dict(self.settings),
+            "sandbox": self.sandbox,
+            "max_bytes": self.max_bytes,
+        }
+
+
+@dataclass(slots=True)
+class _Call:
+    context: ToolContext
+    pieces: list[str] = field(default_factory=list)
+
+
+class Worker:
+    def __init__(self, launch: Launch, call_tool: CallTool, on_printed: Callable[[str], None]) -> None:
+        self._launch, self._call_tool, self._on_printed = launch, call_tool, on_printed
+        self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice)
+        self._process: Process | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls: dict[int, _Call] = {}
+        self._retired = False
+        self._ending: asyncio.Task[None] | None = None
+        self.is_stuck = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._retired or self.is_stuck or self._channel.closed.done()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    async def start(self, seconds: float) -> None:
+        """Raises what kept it from being ready."""
+        launch = self._launch
+        try:
+            self._process = await Process.start(
+                launch.command, self._channel, self._on_printed, env=launch.environment, cwd=launch.cwd
+            )
+        except OSError as error:
+            raise ToolError(f"{launch.pack} could not be started: {error}") from None
+        self._channel.notify("begin", launch.options)  # not as arguments, which anybody on the machine can read
+        self._channel.closed.add_done_callback(lambda _closed: self._lost())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ready
+        except TimeoutError:
+            self.kill()
+            raise ToolTimeout(f"{launch.pack} was not ready within {seconds:g} s{self._last_words()}") from None
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    async def call(self, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float) -> Any:
+        if self._channel.unsent > MOST_UNREAD:
+            raise ToolError(f"{self._launch.pack} does not read what it is sent; try again later")
+        answer = self._channel.request("call", {"function": function, "args": args})
+        ident = self._channel.last_id
+        call = self._calls[ident] = _Call(context)
+        try:
+            async with asyncio.timeout(seconds):
+                result = await asyncio.shield(answer)
+            return await _value(result, call.pieces)
+        except TimeoutError:
+            self._cancel(ident, answer)
+            raise ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s") from None
+        except asyncio.CancelledError:
+            self._cancel(ident, answer)
+            raise
+        except RemoteError as error:
+            raise error.original from None
+        except ChannelClosed as closed:
+            raise await self._autopsy(function, str(closed)) from None
+        finally:
+            del self._calls[ident]
+            self._end_if_done()
+
+    def _cancel(self, ident: int, answer: asyncio.Future[Any]) -> None:
+        """Tell the worker; one that goes on regardless gets no more calls."""
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._channel.notify("cancel", {"id": ident})
+
+        def look() -> None:
+            if not answer.done():
+                self.is_stuck = True
+                self._end_if_done()
+
+        asyncio.get_running_loop().call_later(STUCK_SECONDS, look)
+
+    async def _autopsy(self, function: str, reason: str) -> ToolError:
+        """Why it is gone, from the process itself where it has said so."""
+        assert self._process is not None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._process.ended), LAST_WORDS_SECONDS)
+        status = self._process.ended.result() if self._process.ended.done() else None
+        why = reason or ("its process is gone" if status is None else f"its process ended with status {status}")
+        return ToolError(
+            f"{self._launch.pack}.{function} got no answer: {why}{self._last_words()}. The next call starts it anew."
+        )
+
+    def _last_words(self) -> str:
+        words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
+        return f". It last printed:\n{words}\n" if words else ""
+
+    # --- what the worker says -----------------------------------------------------------------------------------------
+
+    async def _request(self, method: str, params: dict[str, Any]) -> Result:
+        call = self._calls.get(params["within"])
+        if method != "call" or call is None:
+            return Result(ok=False, error=ToolError("the call that this belongs to has ended"))
+        name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
+        return await self._call_tool(name, kwargs, call.context, positional=args)
+
+    def _notice(self, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "ready" if not self._ready.done():
+                self._ready.set_result(None)
+            case "failed" if not self._ready.done():
+                self._ready.set_exception(_cannot_be_loaded(self._launch, params))
+                self.kill()
+            case "piece":
+                self._add_piece(self._calls.get(params["id"]), str(params["text"]))
+
+    def _add_piece(self, call: _Call | None, text: str) -> None:
+        if call is None:
+            return
+        call.pieces.append(text)
+        if sum(map(len, call.pieces)) > self._launch.max_bytes + LONGEST_MESSAGE:
+            self._channel.close("it sent more than a result may have")
+
+    # --- its end ------------------------------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """No more calls; it ends when those in flight have their answers."""
+        self._retired = True
+        self._end_if_done()
+
+    def kill(self) -> None:
+        self._channel.close()
+        if self._process is not None:
+            self._process.kill()
+
+    async def end(self) -> None:
+        """Let it leave by itself, then make sure that nothing of it is left."""
+        self._channel.close()
+        if self._process is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._process.ended), END_SECONDS)
+        self._process.kill()
+        await self._process.ended
+
+    def _end_if_done(self) -> None:
+        if (self._retired or self.is_stuck) and not self._calls and self._ending is None:
+            self._ending = asyncio.ensure_future(self.end())
+
+    def _lost(self) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(ToolError(f"{self._launch.pack} ended before it was ready{self._last_words()}"))
+            self._ready.exception()  # nobody may be waiting for it
+        if self._process is not None:
+            self._process.kill()
+
+
+async def _value(result: Any, pieces: list[str]) -> Any:
+    """A large value comes as text in pieces before its answer."""
+    if not isinstance(result, dict):
+        raise ToolError("the worker answered with something that is no answer")
+    return await anyio.to_thread.run_sync(json.loads, "".join(pieces)) if pieces else result.get("value")
+
+
+def _cannot_be_loaded(launch: Launch, about: Mapping[str, Any]) -> ToolError:
+    line = f", line {about['line']}" if about.get("line") else ""
+    text = f"{launch.pack} cannot be loaded: {about.get('class')}: {about.get('message')} ({launch.file}{line})"
+    if about.get("missing"):
+        text += f'. Name the package in the header of the file: # dependencies = ["{about["missing"]}"]'
+    return ToolError(text, file=str(launch.file))

@@ -1,0 +1,255 @@
+"""A worker: one extension file, loaded in an environment of its own, and its functions called for as long as it lives.
+
+Calls come over a private pipe and are answered side by side: functions run in threads, coroutines on a loop. What the
+file prints goes to the log. The file sees `ot`: its settings, and `ot.call` for other tools. Whether a call may happen
+was decided in the server before it came here.
+"""
+
+import contextlib
+import contextvars
+import ctypes
+import hashlib
+import inspect
+import os
+import platform
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ot_child import arguments, confine, data, errors, syscalls
+from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost, Serving
+
+if TYPE_CHECKING:
+    import asyncio
+
+MOST_THREADS = 64
+LEAVE_SECONDS = 2.0  # for a worker whose server is gone to leave by itself
+PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")  # noqa: S108 - they are devices
+PIECE = 1 << 20
+NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
+CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
+
+
+class Worker:
+    def __init__(self, reader: int, writer: int) -> None:
+        self._peer = Serving(reader, writer, data.encode, self._notice)
+        self._options: dict[str, Any] = {}
+        self._threads = 0
+        self._running: dict[int, Callable[[], object]] = {}  # call -> how to cancel it
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting, self._cancelling = threading.Lock(), threading.Lock()
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def serve(self) -> None:
+        self._options = self._peer.receive()["params"]
+        if self._options["sandbox"] is not None:
+            _confine(self._options["sandbox"])
+        try:
+            digest = self._load()
+        except BaseException as error:  # noqa: BLE001 - whatever the file raised is why there is no pack
+            self._peer.notify("failed", _failure(error, self._options["file"]))
+            return
+        self._peer.notify("ready", {"pid": os.getpid(), "digest": digest})
+        self._answer_for_ever()
+
+    def _load(self) -> str:
+        file = self._options["file"]
+        sys.argv = [file]
+        with open(file, "rb") as opened:  # noqa: PTH123 - pathlib may be slower than the whole file
+            source = opened.read()
+        module = ModuleType(self._options["module"])
+        module.__dict__.update(__file__=file, ot=_offered(self._call, self._options["settings"]))
+        sys.modules[module.__name__] = module
+        sys.path.insert(0, os.path.dirname(file))  # noqa: PTH120 - see above
+        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what we are for
+        self._functions = vars(module)
+        return hashlib.sha256(source).hexdigest()
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def _answer_for_ever(self) -> None:
+        with contextlib.suppress(ConnectionLost):  # the server is gone, or wants no more
+            while True:
+                request = self._peer.next_request()
+                if not self._peer.idle:
+                    self._another_thread()
+                self._answer(request["id"], request["params"])
+
+    def _another_thread(self) -> None:
+        """Somebody must read while this thread is busy."""
+        with self._starting:
+            if self._threads < MOST_THREADS:
+                self._threads += 1
+                threading.Thread(target=self._answer_for_ever, daemon=True).start()
+
+    def _answer(self, ident: int, params: dict[str, Any]) -> None:
+        thread = threading.get_ident()
+        self._running[ident] = lambda: _raise_in(thread)
+        CURRENT.set(ident)
+        try:
+            function = self._functions[params["function"]]
+            positional, named = arguments.bound(function, params["args"])
+            value = function(*positional, **named)
+            if inspect.iscoroutine(value):
+                self._on_loop(ident, value)
+                return
+            self._done(ident, value)
+        except BaseException as error:  # noqa: BLE001 - the caller's business
+            self._failed(ident, error)
+
+    def _done(self, ident: int, value: Any) -> None:
+        self._is_over(ident)
+        text = data.encode(value)
+        if len(text) <= LONGEST_MESSAGE // 2:
+            self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}')
+            return
+        if len(text) > self._options["max_bytes"]:
+            raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
+        for start in range(0, len(text), PIECE):
+            self._peer.notify("piece", {"id": ident, "text": text[start : start + PIECE]})
+        self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
+
+    def _failed(self, ident: int, error: BaseException) -> None:
+        self._is_over(ident)
+        if isinstance(error, ConnectionLost):
+            return
+        traceback.print_exception(error)  # for the log
+        detail = errors.describe(error)
+        try:
+            line = _error(ident, detail)
+        except ValueError:  # it has fields that are no data
+            line = _error(ident, {key: detail[key] for key in ("type", "class", "message")})
+        self._peer.send_line(line)
+
+    def _is_over(self, ident: int) -> None:
+        """From here on it cannot be cancelled: an answer must not be cut off in the middle."""
+        with self._cancelling:
+            self._running.pop(ident, None)
+
+    # --- coroutines -----------------------------------------------------------------------------------------------
+
+    def _on_loop(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+        import asyncio
+
+        future = asyncio.run_coroutine_threadsafe(self._awaited(ident, coroutine), self._the_loop())
+        self._running[ident] = future.cancel
+
+    async def _awaited(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+        CURRENT.set(ident)
+        try:
+            self._done(ident, await coroutine)
+        except BaseException as error:  # noqa: BLE001 - see above
+            self._failed(ident, error)
+
+    def _the_loop(self) -> "asyncio.AbstractEventLoop":
+        import asyncio
+
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, daemon=True).start()
+            return self._loop
+
+    # --- the other direction --------------------------------------------------------------------------------------
+
+    def _notice(self, method: str, params: dict[str, Any]) -> None:
+        with self._cancelling:
+            cancel = self._running.get(params["id"]) if method == "cancel" else None
+            if cancel is not None:
+                cancel()
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """`ot.call`: another tool, with the rights of whoever called this one."""
+        try:
+            within = CURRENT.get()
+        except LookupError:
+            raise errors.ToolError(NO_CALL) from None
+        return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
+
+
+def _error(ident: int, detail: dict[str, Any]) -> str:
+    return data.encode({"jsonrpc": "2.0", "id": ident, "error": {"code": -32000, "message": "", "data": detail}})
+
+
+def _offered(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:
+    """The module `ot`, as an extension file sees it: predefined, and importable."""
+    offered = ModuleType("ot", "What OneTool offers to an extension file.")
+    vars(offered).update(call=call, settings=settings, tool=_tool, **errors.TREE)
+    sys.modules["ot"] = offered
+    return offered
+
+
+def _tool(*given: Any, **_options: Any) -> Any:
+    """`@tool` and `@tool(…)` say something to the server, which reads the file. Here they do nothing."""
+    return given[0] if given and callable(given[0]) else lambda function: function
+
+
+def _raise_in(thread: int) -> None:
+    """Python code notices at its next step; what waits in C, when it comes back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
+
+
+def _failure(error: BaseException, file: str) -> dict[str, Any]:
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        line = frame.lineno if frame.filename == file else line
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    message = errors.message_of(error)
+    return {"class": type(error).__name__, "message": message[:PIECE], "line": line, "missing": missing}
+
+
+# --- the process ----------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """The pipes arrive as descriptors 0 and 1; what is printed from here on goes to 2, which is the log."""
+    reader, writer = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    if hasattr(os, "fork"):
+        _stand_guard(reader)
+    with contextlib.suppress(ConnectionLost):
+        Worker(reader, writer).serve()
+
+
+def _stand_guard(reader: int) -> None:
+    """A process that does nothing until the server is gone, and then ends all that the worker may have started."""
+    if os.fork():
+        return
+    import select
+    import time
+
+    try:
+        os.closerange(0, reader)
+        os.closerange(reader + 1, 256)
+        poll = select.poll()
+        poll.register(reader, 0)  # nothing but the end of it
+        poll.poll()
+        time.sleep(LEAVE_SECONDS)
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def _confine(sandbox: dict[str, Any]) -> None:
+    """What a pack's own `sandbox:` asks for. Where this machine cannot do it, there is no pack."""
+    try:
+        confine.drop_capabilities()
+        readable = [*PROGRAMS, *_readable(), *sandbox["read"]]
+        writable = [*sandbox["write"], *DEVICES]
+        confine.landlock(readable, writable, programs=True, network=sandbox["network"])
+        if not sandbox["network"]:
+            confine.Filter(syscalls.offline_filter(platform.machine())).install()
+    except confine.Unavailable as error:
+        raise SystemExit(f"its sandbox cannot be put in force on this machine: {error}") from None
+
+
+def _readable() -> list[str]:
+    """Where this interpreter keeps its packages."""
+    return sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})
