@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import bus, calls, cells, flight, lib, memory, roundtrip, startup
+from benchmarks import bus, calls, cells, flight, lib, memory, roundtrip, startup, workers
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
@@ -25,6 +25,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "cells": cells.measure,
     "memory": memory.measure,
     "flight": flight.measure,
+    "workers": workers.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 

@@ -51,8 +51,8 @@ class Recording:
             self._result_tokens[run_id] += tokens
         else:
             run_id = ""
-        agent = call.context.agent_id
-        self._stores.recorder.call(CallRecord(name, agent, self.session, run_id, call.seconds, call.error, tokens))
+        agent, now = call.context.agent_id, time.time()
+        self._stores.recorder.call(CallRecord(name, agent, self.session, run_id, call.seconds, call.error, tokens, now))
         if _is_worth_learning(call):
             self._stores.shapes.learn(name, value)
 

@@ -4,14 +4,13 @@ What arrives is JSON data that fits the schema made of the same annotations; wha
 is.
 """
 
-import inspect
 import types
-import typing
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 Convert = Callable[[Any], Any]
+PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
 
 
 def bound(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -23,12 +22,16 @@ def bound(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[A
 
 @lru_cache(maxsize=1024)
 def _by_place(function: Callable[..., Any]) -> tuple[str, ...]:
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY)
+    code = getattr(function, "__code__", None)
+    return code.co_varnames[: code.co_posonlyargcount] if code is not None else ()
 
 
 @lru_cache(maxsize=1024)
 def _converters(function: Callable[..., Any]) -> dict[str, Convert]:
+    if all(hint in PLAIN for hint in getattr(function, "__annotations__", {}).values() if _is_hashable(hint)):
+        return {}
+    import typing
+
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # noqa: BLE001 - an annotation may be any expression; then there is nothing to go by
@@ -37,10 +40,16 @@ def _converters(function: Callable[..., Any]) -> dict[str, Convert]:
     return {name: convert for name, convert in found.items() if convert is not None}
 
 
+def _is_hashable(hint: Any) -> bool:
+    return type(hint).__hash__ is not None
+
+
 def _converter(hint: Any) -> Convert | None:
+    import typing
+
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         return _of_union(typing.get_args(hint))
-    return _of_class(hint) if inspect.isclass(hint) else None
+    return _of_class(hint) if isinstance(hint, type) else None
 
 
 def _of_union(parts: tuple[Any, ...]) -> Convert | None:

@@ -12,12 +12,22 @@ from typing import Any
 MAX_DEPTH = 200
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 class NotData(ValueError):
     """The value has no form as data."""
 
 
 def encode(value: Any) -> str:
     """The value as one line of ASCII JSON. NaN and Infinity stay: the server knows what its formats make of them."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError):  # it is not all data yet, or never will be
+        return _encode_anything(value)
+
+
+def _encode_anything(value: Any) -> str:
     plain = _Plain()
     encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,42 +103,6 @@ class Peer:
         finally:
             with self._state:
                 self._reading = False
-                self._take(message)
+                if "id" in message:
+                    self._answers[message["id"]] = message
                 self._state.notify_all()
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if "id" in message:
-            self._answers[message["id"]] = message
-
-
-class Serving(Peer):
-    """A peer that is asked things, too. `on_notice` is told what needs no answer, by whoever reads it."""
-
-    def __init__(
-        self, reader: int, writer: int, encode: Callable[[Any], str], on_notice: Callable[[str, dict[str, Any]], None]
-    ) -> None:
-        super().__init__(reader, writer, encode)
-        self._on_notice = on_notice
-        self._asked: deque[dict[str, Any]] = deque()
-        self.idle = 0  # threads that wait for a request
-
-    def next_request(self) -> dict[str, Any]:
-        """What the other end asks for next. Any number of threads may wait here, and one of them reads."""
-        while True:
-            with self._state:
-                self.idle += 1
-                while self._reading and not self._asked:
-                    self._state.wait()
-                self.idle -= 1
-                if self._asked:
-                    return self._asked.popleft()
-                self._reading = True
-            self._read_one()
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if "method" not in message:
-            super()._take(message)
-        elif "id" in message:
-            self._asked.append(message)
-        else:
-            self._on_notice(message["method"], message["params"])

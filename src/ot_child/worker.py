@@ -7,39 +7,33 @@ was decided in the server before it came here.
 
 import contextlib
 import contextvars
-import ctypes
-import hashlib
-import inspect
 import os
-import platform
-import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Coroutine
-from types import ModuleType
+from types import CoroutineType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ot_child import arguments, confine, data, errors, syscalls
-from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost, Serving
+from ot_child import arguments, data, errors
+from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost
+from ot_child.serving import Serving
 
 if TYPE_CHECKING:
     import asyncio
 
-MOST_THREADS = 64
 LEAVE_SECONDS = 2.0  # for a worker whose server is gone to leave by itself
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")  # noqa: S108 - they are devices
 PIECE = 1 << 20
+SWITCHES = {"PYTHONUNBUFFERED", "PYTHONUTF8"}
 NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
 CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
 
 
 class Worker:
     def __init__(self, reader: int, writer: int) -> None:
-        self._peer = Serving(reader, writer, data.encode, self._notice)
+        self._peer = Serving(reader, writer, data.encode, self._answer, self._notice)
         self._options: dict[str, Any] = {}
-        self._threads = 0
         self._running: dict[int, Callable[[], object]] = {}  # call -> how to cancel it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting, self._cancelling = threading.Lock(), threading.Lock()
@@ -50,14 +44,14 @@ class Worker:
         if self._options["sandbox"] is not None:
             _confine(self._options["sandbox"])
         try:
-            digest = self._load()
+            self._load()
         except BaseException as error:  # noqa: BLE001 - whatever the file raised is why there is no pack
             self._peer.notify("failed", _failure(error, self._options["file"]))
             return
-        self._peer.notify("ready", {"pid": os.getpid(), "digest": digest})
-        self._answer_for_ever()
+        self._peer.notify("ready", {"python": sys.executable})
+        self._peer.serve()
 
-    def _load(self) -> str:
+    def _load(self) -> None:
         file = self._options["file"]
         sys.argv = [file]
         with open(file, "rb") as opened:  # noqa: PTH123 - pathlib may be slower than the whole file
@@ -68,26 +62,11 @@ class Worker:
         sys.path.insert(0, os.path.dirname(file))  # noqa: PTH120 - see above
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what we are for
         self._functions = vars(module)
-        return hashlib.sha256(source).hexdigest()
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    def _answer_for_ever(self) -> None:
-        with contextlib.suppress(ConnectionLost):  # the server is gone, or wants no more
-            while True:
-                request = self._peer.next_request()
-                if not self._peer.idle:
-                    self._another_thread()
-                self._answer(request["id"], request["params"])
-
-    def _another_thread(self) -> None:
-        """Somebody must read while this thread is busy."""
-        with self._starting:
-            if self._threads < MOST_THREADS:
-                self._threads += 1
-                threading.Thread(target=self._answer_for_ever, daemon=True).start()
-
-    def _answer(self, ident: int, params: dict[str, Any]) -> None:
+    def _answer(self, request: dict[str, Any]) -> None:
+        ident, params = request["id"], request["params"]
         thread = threading.get_ident()
         self._running[ident] = lambda: _raise_in(thread)
         CURRENT.set(ident)
@@ -95,7 +74,7 @@ class Worker:
             function = self._functions[params["function"]]
             positional, named = arguments.bound(function, params["args"])
             value = function(*positional, **named)
-            if inspect.iscoroutine(value):
+            if isinstance(value, CoroutineType):
                 self._on_loop(ident, value)
                 return
             self._done(ident, value)
@@ -118,6 +97,8 @@ class Worker:
         self._is_over(ident)
         if isinstance(error, ConnectionLost):
             return
+        import traceback
+
         traceback.print_exception(error)  # for the log
         detail = errors.describe(error)
         try:
@@ -191,10 +172,14 @@ def _tool(*given: Any, **_options: Any) -> Any:
 
 def _raise_in(thread: int) -> None:
     """Python code notices at its next step; what waits in C, when it comes back."""
+    import ctypes
+
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
 
 
 def _failure(error: BaseException, file: str) -> dict[str, Any]:
+    import traceback
+
     line = error.lineno if isinstance(error, SyntaxError) else None
     for frame in traceback.extract_tb(error.__traceback__):
         line = frame.lineno if frame.filename == file else line
@@ -208,6 +193,8 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
 
 def main() -> None:
     """The pipes arrive as descriptors 0 and 1; what is printed from here on goes to 2, which is the log."""
+    for name in [name for name in os.environ if name in SWITCHES or name.startswith("UV_INDEX")]:
+        del os.environ[name]  # it was for us, or for uv
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -223,6 +210,7 @@ def _stand_guard(reader: int) -> None:
     if os.fork():
         return
     import select
+    import signal
     import time
 
     try:
@@ -239,6 +227,10 @@ def _stand_guard(reader: int) -> None:
 
 def _confine(sandbox: dict[str, Any]) -> None:
     """What a pack's own `sandbox:` asks for. Where this machine cannot do it, there is no pack."""
+    import platform
+
+    from ot_child import confine, syscalls
+
     try:
         confine.drop_capabilities()
         readable = [*PROGRAMS, *_readable(), *sandbox["read"]]

@@ -97,6 +97,10 @@ class Channel(asyncio.Protocol):
         """The number of the last request."""
         return self._last_id
 
+    def is_owed(self, ident: int) -> bool:
+        """Whether a request has not been answered, even where nobody waits for that any more."""
+        return ident in self._waiting and not self.closed.done()
+
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._send({"method": method, "params": params})
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -28,6 +29,25 @@ PASSED_ON = frozenset({
 })  # fmt: skip
 
 
+FAILED = "uv could not make the environment"
+# The script that uv runs: the worker, found in the folder that is its argument.
+BOOT = """
+import sys
+home = sys.argv.pop(1)
+sys.path.insert(0, home)
+import ot_child.worker as worker
+sys.path.remove(home)
+worker.main()
+"""
+
+
+class Start(NamedTuple):
+    """The beginning of a command that ends in the name of a script; `by_uv` names the script already."""
+
+    command: tuple[str, ...]
+    by_uv: bool = False
+
+
 def for_worker(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name in PASSED_ON}
 
@@ -38,45 +58,63 @@ def for_uv(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Environments:
-    """`folder` keeps, for each header, a script that has it, and where its Python is."""
+    """`folder` keeps, for each header, a script that has it, and where its Python is once that is known."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self._environment = folder, for_uv(environment)
         self._making: dict[str, asyncio.Task[str]] = {}
-        self._known: dict[str, str] = {}
 
-    async def python_for(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> str:
-        """The path of the interpreter. Making it may take a while, which is told; several may wait for one."""
+    async def start_of(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> Start:
+        """How to start a worker. What is not made yet uv makes on the way, unless somebody is at it already."""
         if header is None:
-            return sys.executable
-        key = f"{header.digest}-{file.parent.as_posix()}" if header.names_local_files else header.digest
-        known = self._known.get(key)
-        if known is not None and await anyio.to_thread.run_sync(os.access, known, os.X_OK):
-            return known
+            return Start((sys.executable,))
+        if header.names_local_files or header.digest in self._making:
+            return Start((await self._made(header, file, tell),))
+        known = await anyio.to_thread.run_sync(_noted, self._note(header))
+        if known:
+            return Start((known,))
+        script, uv = await anyio.to_thread.run_sync(self._script, header)
+        tell("uv is preparing the environment")
+        return Start((uv, "run", "--no-progress", "--script", script), by_uv=True)
+
+    async def build(self, header: Header, file: Path, tell: Tell) -> None:
+        """Have the environment ready before it is needed."""
+        if not await anyio.to_thread.run_sync(_noted, self._note(header)):
+            await self._made(header, file, tell)
+
+    async def remember(self, header: Header | None, python: str) -> None:
+        """Where a worker that uv has started found its Python."""
+        if header is not None and not header.names_local_files:
+            await anyio.to_thread.run_sync(_write, self._note(header), python)
+
+    def _note(self, header: Header) -> Path:
+        return self._folder / f"{header.digest}.path"
+
+    def _script(self, header: Header) -> tuple[str, str]:
+        script = self._folder / f"{header.digest}.py"
+        _write(script, f"{header.as_script}{BOOT}")
+        return str(script), _uv_program()
+
+    async def _made(self, header: Header, file: Path, tell: Tell) -> str:
+        """The path of its Python. Several may wait for one that is being made."""
+        key = f"{file}" if header.names_local_files else header.digest
         task = self._making.get(key)
         if task is None:
-            task = self._making[key] = asyncio.ensure_future(self._found_or_made(header, file, tell))
+            task = self._making[key] = asyncio.ensure_future(self._make(header, file, tell))
             task.add_done_callback(lambda _task: self._making.pop(key, None))
-        self._known[key] = await asyncio.shield(task)
-        return self._known[key]
+        return await asyncio.shield(task)
 
-    async def _found_or_made(self, header: Header, file: Path, tell: Tell) -> str:
-        script = file if header.names_local_files else self._folder / f"{header.digest}.py"
-        noted = self._folder / f"{header.digest}.path"
-        if not header.names_local_files:
-            known = await anyio.to_thread.run_sync(_noted, noted)
-            if known:
-                return known
-            await anyio.to_thread.run_sync(_write, script, header.as_script)
-        tell("uv is preparing the environment")
-        await self._uv(["sync", "--script", str(script)], tell)
-        python = (await self._uv(["python", "find", "--script", str(script)], tell)).strip()
-        await anyio.to_thread.run_sync(_write, noted, python)
+    async def _make(self, header: Header, file: Path, tell: Tell) -> str:
+        script, uv = await anyio.to_thread.run_sync(self._script, header)
+        script = str(file) if header.names_local_files else script
+        await self._uv(uv, ["sync", "--script", script], tell)
+        python = (await self._uv(uv, ["python", "find", "--script", script], tell)).strip()
+        await self.remember(header, python)
         return python
 
-    async def _uv(self, arguments: list[str], tell: Tell) -> str:
+    async def _uv(self, uv: str, arguments: list[str], tell: Tell) -> str:
         process = await asyncio.create_subprocess_exec(
-            await anyio.to_thread.run_sync(_uv_program),
+            uv,
             *arguments,
             "--no-progress",
             env=self._environment,
@@ -91,7 +129,7 @@ class Environments:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         if status:
-            raise ToolError(f"uv could not make the environment: {said.strip()[-LONGEST_ERROR:]}")
+            raise ToolError(f"{FAILED}: {said.strip()[-LONGEST_ERROR:]}")
         return output
 
 

@@ -94,7 +94,9 @@ class Pack:
             launch = await self._prepare(self.extension, lambda line: progress(f"{name}: {line}"))
             progress(f"{name}: starting")
             worker = Worker(launch, self._call_tool, lambda text: self._log("worker.output", pack=name, text=text))
-            await worker.start(self.times.start)
+            python = await worker.start(self.times.start)
+            if launch.remember is not None:
+                await launch.remember(python)
         except ToolError as error:
             self._failed(error)
             raise

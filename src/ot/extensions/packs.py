@@ -7,6 +7,7 @@ are about to need it.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ot.config.model import Pack as PackSettings, Sandbox
 from ot.config.trust import Verdict
 from ot.context import Permission
 from ot.extensions import source
-from ot.extensions.environments import Environments, for_worker
+from ot.extensions.environments import Environments, for_uv, for_worker
 from ot.extensions.pack import Pack, Times
 from ot.extensions.source import Extension, Function
 from ot.extensions.worker import CallTool, Launch
@@ -140,8 +141,7 @@ class Extensions:
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
         for function in extension.functions:
             self._registry.add(self._tool(extension, function, pack, setup))
-        if extension.header is not None:
-            self._in_background(self._build_ahead(extension))
+        self._in_background(self._build_ahead(extension))
 
     def _forget(self, name: str) -> None:
         pack = self._packs.pop(name)
@@ -174,25 +174,29 @@ class Extensions:
         return _Setup(own, times, secrets)
 
     async def _prepare(self, extension: Extension, tell: Callable[[str], None]) -> Launch:
-        python = await self._environments.python_for(extension.header, extension.file, tell)
+        start = await self._environments.start_of(extension.header, extension.file, tell)
+        variables = for_uv if start.by_uv else for_worker
         setup, folders = self._setups[extension.pack], self._loaded.folders
         return Launch(
             pack=extension.pack,
             file=extension.file,
-            python=python,
-            environment={**for_worker(self._environment), **setup.secrets},
+            start=start,
+            environment={**variables(self._environment), **setup.secrets},
             settings=setup.settings.options,
             cwd=folders.working_dir,
             sandbox=_sandbox(extension, setup.settings, folders.working_dir, folders.home),
             max_bytes=self._loaded.settings.execution.max_output_bytes,
+            remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
         )
 
     async def _build_ahead(self, extension: Extension) -> None:
         """So that the first call need not wait for uv. What goes wrong is told to whoever calls."""
-        name = extension.pack
+        name, header = extension.pack, extension.header
+        if header is None:
+            return
         try:
-            await self._environments.python_for(
-                extension.header, extension.file, lambda line: self._log("worker.environment", pack=name, text=line)
+            await self._environments.build(
+                header, extension.file, lambda line: self._log("worker.environment", pack=name, text=line)
             )
         except Exception as error:  # noqa: BLE001 - see above
             self._log("worker.environment", pack=name, status="error", text=str(error))

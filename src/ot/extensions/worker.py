@@ -19,6 +19,7 @@ from ot.children.channel import Channel, ChannelClosed, RemoteError
 from ot.children.process import Process
 from ot.context import ToolContext
 from ot.errors import ToolError, ToolTimeout
+from ot.extensions.environments import BOOT, FAILED, Start
 from ot.tool import Result
 from ot_child.rpc import LONGEST_MESSAGE
 
@@ -27,6 +28,7 @@ STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
 LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
 END_SECONDS = 3.0
 WORDS_SHOWN = 1500
+SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 CallTool = Callable[..., Awaitable[Result]]
 
 
@@ -36,19 +38,26 @@ class Launch:
 
     pack: str
     file: Path
-    python: str
+    start: Start
     environment: Mapping[str, str]
     settings: Mapping[str, Any]
     cwd: Path
     sandbox: Mapping[str, Any] | None = None
     max_bytes: int = 104_857_600
+    remember: Callable[[str], Awaitable[None]] | None = None  # to be told where Python was found
 
     @property
     def command(self) -> list[str]:
         """Ours is on the path only while it is loaded; the current folder never is."""
         home = str(Path(ot_child.__file__).parent.parent)
-        load = f"import sys; sys.path.insert(0, {home!r}); import ot_child.worker as worker; sys.path.pop(0)"
-        return [self.python, "-u", "-P", "-X", "utf8", "-c", f"{load}; worker.main()"]
+        if self.start.by_uv:
+            return [*self.start.command, home]
+        return [*self.start.command, "-P", "-c", BOOT, home]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What is printed comes at once and in UTF-8; the worker takes these words out again."""
+        return {**self.environment, **SWITCHES}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -72,7 +81,7 @@ class Worker:
         self._launch, self._call_tool, self._on_printed = launch, call_tool, on_printed
         self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice)
         self._process: Process | None = None
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
         self._retired = False
         self._ending: asyncio.Task[None] | None = None
@@ -86,12 +95,12 @@ class Worker:
     def in_flight(self) -> int:
         return len(self._calls)
 
-    async def start(self, seconds: float) -> None:
-        """Raises what kept it from being ready."""
+    async def start(self, seconds: float) -> str:
+        """The path of its Python. Raises what kept it from being ready."""
         launch = self._launch
         try:
             self._process = await Process.start(
-                launch.command, self._channel, self._on_printed, env=launch.environment, cwd=launch.cwd
+                launch.command, self._channel, self._on_printed, env=launch.variables, cwd=launch.cwd
             )
         except OSError as error:
             raise ToolError(f"{launch.pack} could not be started: {error}") from None
@@ -99,7 +108,7 @@ class Worker:
         self._channel.closed.add_done_callback(lambda _closed: self._lost())
         try:
             async with asyncio.timeout(seconds):
-                await self._ready
+                return await self._ready
         except TimeoutError:
             self.kill()
             raise ToolTimeout(f"{launch.pack} was not ready within {seconds:g} s{self._last_words()}") from None
@@ -112,34 +121,34 @@ class Worker:
     async def call(self, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float) -> Any:
         if self._channel.unsent > MOST_UNREAD:
             raise ToolError(f"{self._launch.pack} does not read what it is sent; try again later")
-        answer = self._channel.request("call", {"function": function, "args": args})
+        loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
         ident = self._channel.last_id
         call = self._calls[ident] = _Call(context)
+        timer = loop.call_later(seconds, self._too_late, answer, function, seconds)
         try:
-            async with asyncio.timeout(seconds):
-                result = await asyncio.shield(answer)
-            return await _value(result, call.pieces)
-        except TimeoutError:
-            self._cancel(ident, answer)
-            raise ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s") from None
-        except asyncio.CancelledError:
-            self._cancel(ident, answer)
+            return await _value(await answer, call.pieces)
+        except (ToolTimeout, asyncio.CancelledError):
+            self._cancel(ident)
             raise
         except RemoteError as error:
             raise error.original from None
         except ChannelClosed as closed:
             raise await self._autopsy(function, str(closed)) from None
         finally:
+            timer.cancel()
             del self._calls[ident]
             self._end_if_done()
 
-    def _cancel(self, ident: int, answer: asyncio.Future[Any]) -> None:
+    def _too_late(self, answer: asyncio.Future[Any], function: str, seconds: float) -> None:
+        if not answer.done():
+            answer.set_exception(ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s"))
+
+    def _cancel(self, ident: int) -> None:
         """Tell the worker; one that goes on regardless gets no more calls."""
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._channel.notify("cancel", {"id": ident})
 
         def look() -> None:
-            if not answer.done():
+            if self._channel.is_owed(ident):
                 self.is_stuck = True
                 self._end_if_done()
 
@@ -172,7 +181,7 @@ class Worker:
     def _notice(self, method: str, params: dict[str, Any]) -> None:
         match method:
             case "ready" if not self._ready.done():
-                self._ready.set_result(None)
+                self._ready.set_result(str(params["python"]))
             case "failed" if not self._ready.done():
                 self._ready.set_exception(_cannot_be_loaded(self._launch, params))
                 self.kill()
@@ -214,10 +223,16 @@ class Worker:
 
     def _lost(self) -> None:
         if not self._ready.done():
-            self._ready.set_exception(ToolError(f"{self._launch.pack} ended before it was ready{self._last_words()}"))
+            self._ready.set_exception(self._stillborn())
             self._ready.exception()  # nobody may be waiting for it
         if self._process is not None:
             self._process.kill()
+
+    def _stillborn(self) -> ToolError:
+        words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
+        if self._launch.start.by_uv:
+            return ToolError(f"{self._launch.pack} cannot be used: {FAILED}: {words}")
+        return ToolError(f"{self._launch.pack} ended before it was ready{self._last_words()}")
 
 
 async def _value(result: Any, pieces: list[str]) -> Any:
