@@ -8,6 +8,7 @@ import asyncio
 import os
 import platform
 import re
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,7 @@ class OneTool:
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
         self._searched: object = None  # what the search has been told about
+        self._updating = threading.Lock()
 
     async def __aenter__(self) -> Self:
         for tool in shipped_tools(self.bus.threads):
@@ -212,9 +214,10 @@ class OneTool:
 
     def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
         now = (self.registry.version, state)  # packs say something new only together with their tools
-        if self._searched != now:
-            state.stores.search.update(documents(self.registry, state.loaded.settings))
-            self._searched = now
+        with self._updating:
+            if self._searched != now:
+                state.stores.search.update(documents(self.registry, state.loaded.settings))
+                self._searched = now
         return state.stores.search.search(query, limit)
 
     @property
@@ -266,7 +269,8 @@ class OneTool:
         old, settings = self._state, loaded.settings
         redact = Redactor(loaded.secrets.values())
         if self._log is None:
-            self._log = Log(loaded.folders.data / "logs" / "onetool.log", settings.log_level, redact)
+            self._log = Log(loaded.folders.data / "logs" / "onetool.log")
+        self._log.use(settings.log_level, redact)
         keep = old is not None and old.loaded.settings.execution == settings.execution
         cells = old.cells if old is not None and keep else self._new_cells(settings)
         stores = _stores(old, loaded)
@@ -306,9 +310,10 @@ def _given(settings: Settings, folder: Path) -> Loaded:
 
 def _stores(old: _State | None, loaded: Loaded) -> Stores:
     folder, counted = loaded.folders.data, loaded.settings.stats.enabled
-    if old is not None and (old.stores.folder, old.stores.counted) == (folder, counted):
-        return old.stores
-    return Stores.opened(folder, counted=counted)
+    if old is None or old.stores.folder != folder:
+        return Stores.opened(folder, counted=counted)
+    old.stores.recorder.enabled = counted
+    return old.stores
 
 
 def _projects(loaded: Loaded) -> dict[str, str]:

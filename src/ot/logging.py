@@ -43,6 +43,10 @@ class Log:
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
 
+    def use(self, level: str, redact: Callable[[str], str]) -> None:
+        """From now on, what is below the level is left out and what is secret is taken out."""
+        self._level, self._redact = LEVELS[level.upper()], redact
+
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:
             return

@@ -43,8 +43,8 @@ class Recording:
         self._log, self._stores = log, stores
 
     def call(self, call: Call, value: Any) -> None:
-        self._log_call(call)
         name = call.tool.name if call.tool else call.name
+        self._log_call(call, name)
         tokens = tokens_of(value) if call.error is None else 0
         run_id = call.context.correlation_id
         if run_id in self._result_tokens:
@@ -78,15 +78,15 @@ class Recording:
             RunRecord(run_id, agent, self.session, seconds, outcome.error, calls, answered, tokens)
         )
 
-    def _log_call(self, call: Call) -> None:
+    def _log_call(self, call: Call, name: str) -> None:
         outcome = {"status": "ok"} if call.error is None else {"status": "error", "error_type": call.error}
         self._log.event(
-            call.name if call.name.startswith("ot.") else "tool.call",
+            name if name.startswith("ot.") else "tool.call",
             duration_ms=round(call.seconds * 1000, 3),
             **outcome,
             correlation_id=call.context.correlation_id,
             agent=call.context.agent_id,
-            tool=call.name,
+            tool=name,
             **call.logged,
         )
 

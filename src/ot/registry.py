@@ -52,10 +52,22 @@ class Registry:
         tool = self._tools.get(name) or self._tools.get(self._python_names.get(name, ""))
         if tool is not None:
             return tool
-        target = self._target(name)
-        if target is None:
-            raise self._not_found(name)
-        return self.find(target)
+        if name in self.aliases:
+            return self._find_target(name)
+        raise self._not_found(name)
+
+    def _find_target(self, alias: str) -> Tool:
+        chain = [alias]
+        while chain[-1] in self.aliases and chain[-1] not in self._tools:
+            target = self.aliases[chain[-1]]
+            if target in chain:
+                circle = " -> ".join([*chain, target])
+                raise ToolNotFound(f"the aliases go round in a circle: {circle}. Mend `aliases:` in onetool.yaml.")
+            chain.append(target)
+        try:
+            return self.find(chain[-1])
+        except ToolNotFound as error:
+            raise ToolNotFound(f"the alias {alias!r} stands for {chain[-1]!r}, and {error.message}") from None
 
     def get(self, name: str) -> Tool | None:
         """The same, or None."""
@@ -63,15 +75,6 @@ class Registry:
             return self.find(name)
         except ToolNotFound:
             return None
-
-    def _target(self, alias: str) -> str | None:
-        """What an alias stands for in the end; None where it is no alias, or only runs in a circle."""
-        seen = {alias}
-        name = self.aliases.get(alias, alias)
-        while name in self.aliases and name not in seen:
-            seen.add(name)
-            name = self.aliases[name]
-        return None if name in seen else name
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
@@ -86,7 +89,7 @@ class Registry:
         return sorted(self._tools)
 
     def packs(self) -> list[str]:
-        return sorted(pack for pack in self._packs if pack)
+        return sorted(filter(None, list(self._packs)))  # threads ask too, while tools come and go
 
     def in_pack(self, pack: str) -> Mapping[str, str]:
         """The tools of a pack, by the name that Python code uses, with their real names."""

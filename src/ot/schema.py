@@ -56,8 +56,9 @@ class Schema:
 
     @property
     def properties(self) -> Mapping[str, JSON]:
-        properties: Mapping[str, JSON] = self.json.get("properties", {})
-        return properties
+        """The schema of each argument; one that says only true or false says nothing about it."""
+        parts = self.json.get("properties", {}).items()
+        return {name: part if isinstance(part, dict) else {} for name, part in parts}
 
     @property
     def required(self) -> frozenset[str]:

@@ -17,7 +17,6 @@ from ot.stats.shapes import Shapes
 @dataclass(frozen=True, slots=True)
 class Stores:
     folder: Path
-    counted: bool
     recorder: Recorder
     shapes: Shapes
     search: Search
@@ -27,7 +26,7 @@ class Stores:
         """`counted` is whether calls are recorded at all."""
         stats = folder / "stats"
         recorder = Recorder(stats / "stats.db", enabled=counted)
-        return cls(folder, counted, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
+        return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
 
     def results(self, output: Output) -> ResultStore:
         return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines)

@@ -129,7 +129,7 @@ def names_in(code: str, registry: Registry, projects: Mapping[str, str]) -> dict
     words = set(IDENTIFIER.findall(code if code.isascii() else unicodedata.normalize("NFKC", code)))
     packs = {word: sorted(words & registry.in_pack(word).keys()) for word in words if registry.is_pack(word)}
     packs.update({word: [] for word in words if word in registry.broken})  # asked for a tool, it says what is wrong
-    aliases = {word: registry.aliases[word] for word in words if word in registry.aliases}
+    aliases = {word: registry.aliases[word] for word in words if word in registry.aliases and word not in packs}
     bare = {word: registry.in_pack("")[word] for word in words if word in registry.in_pack("")}
     proj = {"projects": dict(projects)} if PROJECTS in words and PROJECTS not in packs else {}
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}

@@ -104,7 +104,7 @@ class Damaged(Exception):
 
 class Recorder:
     def __init__(self, file: Path, *, enabled: bool, clock: Callable[[], float] = time.time) -> None:
-        self._file, self._enabled, self._clock = file, enabled, clock
+        self._file, self._clock, self.enabled = file, clock, enabled
         self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
         self._background = Background("onetool-stats", self._write_waiting)
         self._looked_over = False
@@ -128,7 +128,7 @@ class Recorder:
         self._background.close()
 
     def _add(self, record: Record) -> None:
-        if self._enabled:
+        if self.enabled:
             self._waiting.append(record if record.at is not None else replace(record, at=self._clock()))
             self._background.wake()
 
