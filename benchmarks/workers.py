@@ -10,16 +10,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.lib import ONETOOL, SERVERS, Row, WrongAnswer, interleave, interleave_async
 from benchmarks.startup import start
 
 from ot.app import OneTool
 from ot.extensions.environments import for_uv
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 CALLS = 300
 CONCURRENT, WORKERS = 1000, 4
@@ -52,13 +54,13 @@ def measure(rounds: int) -> list[Row]:
         Row("the same, against a bare line to an asyncio parent", samples["call"], samples["aline"], "us"),
         Row("first call, environment made: against uv run", samples["cold"], samples["uv run"], target=1.3),
         Row("first call, environment known: against its python", samples["warm"], samples["python"], target=1.5),
-        Row(f"{CONCURRENT} calls at once over {WORKERS} workers: lost or crossed", few, None, "", target=0),
+        Row(f"{CONCURRENT} calls at once over {WORKERS} workers: lost or crossed", few, unit="", target=0),
         Row(f"start-up to tools/list with {PACKS} packs, against none", starts["packs"], starts["none"], target=1.1),
     ]
 
 
 async def measured(rounds: int) -> dict[str, list[float]]:
-    echo = subprocess.Popen([sys.executable, SERVERS / "echo_lines.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    echo = echo_lines()
     aecho = await asyncio.create_subprocess_exec(
         sys.executable, SERVERS / "echo_lines.py", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -81,6 +83,10 @@ async def measured(rounds: int) -> dict[str, list[float]]:
     aecho.kill()
     await aecho.wait()
     return samples
+
+
+def echo_lines() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, SERVERS / "echo_lines.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 # --- a call ---------------------------------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ async def crossed(app: OneTool) -> float:
     texts = [f"{number}-{os.urandom(4).hex()}" for number in range(CONCURRENT)]
     calls = [call(app, f"known{number % WORKERS}.echo", text) for number, text in enumerate(texts)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    return sum(answer != text for answer, text in zip(answers, texts, strict=True))
+    return float(sum(answer != text for answer, text in zip(answers, texts, strict=True)))
 
 
 # --- a start ----------------------------------------------------------------------------------------------------------
@@ -170,9 +176,7 @@ async def warm_start(app: OneTool) -> float:
 async def uv_run() -> float:
     from uv import find_uv_bin
 
-    script = Path(f"{os.urandom(4).hex()}.py")
-    script.write_text(SOURCE.format(header=HEADER.format(mark=script.stem)), encoding="utf-8")
-    return timed([find_uv_bin(), "run", "-q", "--script", str(script)])
+    return timed([find_uv_bin(), "run", "-q", "--script", str(pack(f"run{os.urandom(4).hex()}", os.urandom(4).hex()))])
 
 
 async def python_start() -> float:

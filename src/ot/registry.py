@@ -62,7 +62,7 @@ class Registry:
             target = self.aliases[chain[-1]]
             if target in chain:
                 circle = " -> ".join([*chain, target])
-                raise ToolNotFound(f"the aliases go round in a circle: {circle}. Mend `aliases:` in onetool.yaml.")
+                raise ToolNotFound(f"the aliases go round in a circle: {circle}.")
             chain.append(target)
         try:
             return self.find(chain[-1])

@@ -215,23 +215,8 @@ def _of_alias(alias: str, system: System, *, full: bool) -> str | None:
     heading = f"# {alias}\n\nAlias of {target}: call {alias}(...) as you would {target}(...)."
     try:
         return f"{heading}\n\n{of_tool(registry.find(alias), system, full=full)}"
-    except ToolNotFound:
-        return (
-            f"{heading}\n\nIt does not work now: {_why_not(target, registry)} Change it under aliases: in onetool.yaml."
-        )
-
-
-def _why_not(target: str, registry: Registry) -> str:
-    seen = [target]
-    while (following := registry.aliases.get(seen[-1])) is not None:
-        if following in seen:
-            return f"the aliases go round in a circle: {' -> '.join([*seen, following])}."
-        seen.append(following)
-    try:
-        registry.find(seen[-1])
     except ToolNotFound as error:
-        return error.message
-    return "its tool was missing a moment ago; ask again."
+        return f"{heading}\n\nIt does not work now: {error.message} Aliases stand under aliases: in onetool.yaml."
 
 
 def _more(entry: Tool) -> Iterable[str]:

@@ -416,15 +416,15 @@ def test_the_name_of_an_alias_gives_its_target_and_how_to_call_it(rich: App) -> 
 @pytest.mark.parametrize(
     ("alias", "why"),
     [
-        ("gone", "there is no tool 'brave.serch'. Did you mean brave.search"),
-        ("round", "the aliases go round in a circle: about -> round -> about."),
-        ("about", "the aliases go round in a circle: round -> about -> round."),
+        ("gone", "the alias 'gone' stands for 'brave.serch', and there is no tool 'brave.serch'. Did you mean brave."),
+        ("round", "the aliases go round in a circle: round -> about -> round."),
+        ("about", "the aliases go round in a circle: about -> round -> about."),
     ],
 )
 def test_an_alias_that_leads_nowhere_says_why_and_where_to_mend_it(rich: App, alias: str, why: str) -> None:
     text = rich.value(f"ot.help(query={alias!r})")
     assert f"It does not work now: {why}" in text
-    assert text.endswith("Change it under aliases: in onetool.yaml.")
+    assert text.endswith("Aliases stand under aliases: in onetool.yaml.")
     assert rich.run(f"{alias}()").is_error
 
 

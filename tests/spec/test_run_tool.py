@@ -288,7 +288,7 @@ def test_tools_are_found_and_cached_in_one_module() -> None:
     with opened() as app:
         assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.shipped_tools())
     once, again = ({tool.name: tool.backend for tool in tool_loader.shipped_tools()} for _ in range(2))
-    assert all(vars(once[name])["_function"] is vars(again[name])["_function"] for name in once)
+    assert all(vars(once[name])["function"] is vars(again[name])["function"] for name in once)
 
 
 @pytest.mark.spec("run-tool.modules.pack-proxy-isolation")

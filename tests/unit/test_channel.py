@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ot.children.channel import Channel, RemoteError
 from ot.errors import ToolError
-from ot.runner.channel import Channel, RemoteError
 from ot.tool import Result
 
 Talk = Callable[[Channel, "Sink"], Awaitable[None]]

@@ -28,7 +28,7 @@ ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
 LONGEST_NAME = 1000
 LONG = 50_000  # characters of code that are better looked through by a thread
 PROJECTS = "proj"
-DOTTED = re.compile(r"([^\W\d]\w*)\s*\.")
+DOTTED = re.compile(r"(?<!\w)([^\W\d]\w*+)\s*+\.")  # in linear time: the code may be a megabyte of anything
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
@@ -60,7 +60,7 @@ class Runner:
         sanitize: object = None
         try:
             code = await self._expanded(await _in_thread_if_long(command, self._code))
-            if _names_something_new(code, self.bus.registry):
+            if await _in_thread_if_long(code, self._names_something_new):
                 await self._discover()
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal)
@@ -105,13 +105,12 @@ class Runner:
         self._refuse_too_long(expanded)
         return expanded
 
+    def _names_something_new(self, code: str) -> bool:
+        """Whether a pack may be meant that has appeared since anybody looked; mostly it is a variable."""
+        return any(not self.bus.registry.is_pack(word) for word in set(DOTTED.findall(code)))
+
     def _names_in(self, code: str) -> dict[str, Any]:
         return names_in(code, self.bus.registry, self._projects)
-
-
-def _names_something_new(code: str, registry: Registry) -> bool:
-    """Whether a pack may be meant that has appeared since anybody looked; mostly it is a variable."""
-    return any(not registry.is_pack(word) for word in set(DOTTED.findall(code)))
 
 
 async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
