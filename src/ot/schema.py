@@ -54,13 +54,13 @@ class Schema:
     def json(self) -> JSON:
         return self._make()
 
-    @property
+    @functools.cached_property
     def properties(self) -> Mapping[str, JSON]:
         """The schema of each argument; one that says only true or false says nothing about it."""
         parts = self.json.get("properties", {}).items()
         return {name: part if isinstance(part, dict) else {} for name, part in parts}
 
-    @property
+    @functools.cached_property
     def required(self) -> frozenset[str]:
         return frozenset(self.json.get("required", ()))
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from ot.children.channel import Channel
 
 PRINTED_KEPT = 4000
+READ_SIZE = 1 << 16  # asyncio's own, four times as much, is mapped and unmapped anew for every read
+AFTER_KILL_SECONDS = 1.0
 OnPrinted = Callable[[str], None]
 
 
@@ -51,6 +53,15 @@ class Process(asyncio.SubprocessProtocol):
             else:  # the transport's own kill would reap the child behind asyncio's back
                 os.killpg(self.pid, signal.SIGKILL)
 
+    async def end(self, seconds: float) -> None:
+        """Give it so long to leave by itself, then make sure that nothing of it is left."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self.ended), seconds)
+        self.kill()
+        with contextlib.suppress(TimeoutError):  # what it started may have left its group, and keep its pipes open
+            await asyncio.wait_for(asyncio.shield(self.ended), AFTER_KILL_SECONDS)
+        self._transport.close()
+
     # --- asyncio.SubprocessProtocol ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,6 +70,7 @@ class Process(asyncio.SubprocessProtocol):
         to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
         assert to_child is not None
         assert isinstance(from_child, asyncio.ReadTransport)
+        from_child.max_size = READ_SIZE  # type: ignore[attr-defined]
         self._channel.reads_from(from_child)
         self._channel.connection_made(to_child)
 

@@ -87,6 +87,13 @@ class Environments:
         if header is not None and not header.names_local_files:
             await anyio.to_thread.run_sync(_write, self._note(header), python)
 
+    async def close(self) -> None:
+        """Leave what is half made; uv will finish it another time."""
+        tasks = list(self._making.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def _note(self, header: Header) -> Path:
         return self._folder / f"{header.digest}.path"
 
@@ -128,6 +135,7 @@ class Environments:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            await process.wait()
         if status:
             raise ToolError(f"{FAILED}: {said.strip()[-LONGEST_ERROR:]}")
         return output
@@ -161,7 +169,10 @@ def _noted(file: Path) -> str | None:
 
 
 def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
+    except OSError as error:
+        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -39,33 +39,40 @@ class Pack:
         self.extension, self.times = extension, times
         self._prepare, self._call_tool, self._log = prepare, call_tool, log
         self._worker: Worker | None = None
+        self._workers: set[Worker] = set()  # all that have not ended
         self._starting = asyncio.Lock()
-        self._idle: asyncio.TimerHandle | None = None
+        self._last_call = 0.0
         self._failure: ToolError | None = None
         self._failures = 0
         self._next_try = 0.0
         self.state = "not started"
+        self._is_retired = False
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         worker = await self._ready_worker(context)
-        if self._idle is not None:
-            self._idle.cancel()
         try:
             return await worker.call(tool.short_name, args, context, self.times.call)
         finally:
-            self._wait_for_more(worker)
+            self._last_call = asyncio.get_running_loop().time()
 
     def retire(self) -> None:
         """Its file or its settings have changed: calls in flight end on what they began on."""
-        if self._idle is not None:
-            self._idle.cancel()
+        self._is_retired = True
         if self._worker is not None:
             self._worker.retire()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was replaced, and nothing of it is left."""
+        return self._is_retired and not self._workers
+
     async def close(self) -> None:
+        """End all its workers, those too that were retired and still have calls."""
         self.retire()
-        if self._worker is not None:
-            await self._worker.end()
+        await asyncio.gather(*(worker.end() for worker in list(self._workers)))
+
+    def _printed(self, text: str) -> None:
+        self._log("worker.output", pack=self.extension.pack, text=text)
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +100,8 @@ class Pack:
         try:
             launch = await self._prepare(self.extension, lambda line: progress(f"{name}: {line}"))
             progress(f"{name}: starting")
-            worker = Worker(launch, self._call_tool, lambda text: self._log("worker.output", pack=name, text=text))
+            worker = Worker(launch, self._call_tool, self._printed, self._workers.discard)
+            self._workers.add(worker)
             python = await worker.start(self.times.start)
             if launch.remember is not None:
                 await launch.remember(python)
@@ -104,6 +112,8 @@ class Pack:
             self.state = "not started"
             raise
         self._failure, self._failures, self.state = None, 0, "running"
+        self._last_call = asyncio.get_running_loop().time()
+        self._stop_when_idle(worker)
         seconds = asyncio.get_running_loop().time() - began
         self._log("worker.start", pack=name, status="ok", duration_ms=round(seconds * 1000, 3))
         return worker
@@ -118,14 +128,14 @@ class Pack:
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
-    def _wait_for_more(self, worker: Worker) -> None:
-        """Every call starts the idle time anew."""
-        if self._idle is not None:
-            self._idle.cancel()
-        if worker is self._worker and not worker.in_flight and not worker.is_over:
-            self._idle = asyncio.get_running_loop().call_later(self.times.idle, self._stop, worker)
-
-    def _stop(self, worker: Worker) -> None:
-        if not worker.in_flight:
-            worker.retire()
-            self.state = "stopped, nobody called it"
+    def _stop_when_idle(self, worker: Worker) -> None:
+        """Every call starts the idle time anew: who is too early comes again."""
+        loop = asyncio.get_running_loop()
+        left = self._last_call + self.times.idle - loop.time()
+        if worker.is_over:
+            return
+        if worker.in_flight or left > 0:
+            loop.call_later(left if left > 0 else self.times.idle, self._stop_when_idle, worker)
+            return
+        worker.retire()
+        self.state = "stopped, nobody called it"

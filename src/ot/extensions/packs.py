@@ -42,6 +42,7 @@ class Extensions:
     def __init__(self, registry: Registry, call_tool: CallTool, environment: Mapping[str, str]) -> None:
         self._registry, self._call_tool, self._environment = registry, call_tool, environment
         self._packs: dict[str, Pack] = {}
+        self._all: set[Pack] = set()  # those too that were replaced and whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._accepted: set[Path] = set()
@@ -85,9 +86,12 @@ class Extensions:
             await self.discover()
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*(pack.close() for pack in self._packs.values()))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._environments.close()
+        await asyncio.gather(*(pack.close() for pack in self._all))
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -139,6 +143,7 @@ class Extensions:
     def _add(self, extension: Extension, setup: _Setup) -> None:
         pack = Pack(extension, setup.times, self._prepare, self._call_tool, self._log)
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
+        self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
             self._registry.add(self._tool(extension, function, pack, setup))
         self._in_background(self._build_ahead(extension))

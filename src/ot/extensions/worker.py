@@ -74,11 +74,18 @@ class Launch:
 class _Call:
     context: ToolContext
     pieces: list[str] = field(default_factory=list)
+    size: int = 0
 
 
 class Worker:
-    def __init__(self, launch: Launch, call_tool: CallTool, on_printed: Callable[[str], None]) -> None:
-        self._launch, self._call_tool, self._on_printed = launch, call_tool, on_printed
+    def __init__(
+        self,
+        launch: Launch,
+        call_tool: CallTool,
+        on_printed: Callable[[str], None],
+        on_end: Callable[["Worker"], None],
+    ) -> None:
+        self._launch, self._call_tool, self._on_printed, self._on_end = launch, call_tool, on_printed, on_end
         self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice)
         self._process: Process | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -192,7 +199,8 @@ class Worker:
         if call is None:
             return
         call.pieces.append(text)
-        if sum(map(len, call.pieces)) > self._launch.max_bytes + LONGEST_MESSAGE:
+        call.size += len(text)
+        if call.size > self._launch.max_bytes + LONGEST_MESSAGE:
             self._channel.close("it sent more than a result may have")
 
     # --- its end ------------------------------------------------------------------------------------------------
@@ -206,27 +214,34 @@ class Worker:
         self._channel.close()
         if self._process is not None:
             self._process.kill()
+        self.retire()
 
     async def end(self) -> None:
         """Let it leave by itself, then make sure that nothing of it is left."""
-        self._channel.close()
-        if self._process is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._process.ended), END_SECONDS)
-        self._process.kill()
-        await self._process.ended
+        await asyncio.shield(self._begin_to_end())
 
-    def _end_if_done(self) -> None:
-        if (self._retired or self.is_stuck) and not self._calls and self._ending is None:
-            self._ending = asyncio.ensure_future(self.end())
+    def _begin_to_end(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+            self._channel.close()
+        return self._ending
 
-    def _lost(self) -> None:
-        if not self._ready.done():
+    async def _end(self) -> None:
+        if self._process is not None:
+            await self._process.end(END_SECONDS)
+        if not self._ready.done():  # only now has all been read that it printed
             self._ready.set_exception(self._stillborn())
             self._ready.exception()  # nobody may be waiting for it
-        if self._process is not None:
-            self._process.kill()
+        self._on_end(self)
+
+    def _end_if_done(self) -> None:
+        if (self._retired or self.is_stuck) and not self._calls:
+            self._begin_to_end()
+
+    def _lost(self) -> None:
+        if self._ending is None:  # it left on its own, or was cut off
+            self._retired = True
+            self._begin_to_end()
 
     def _stillborn(self) -> ToolError:
         words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
