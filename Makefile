@@ -24,8 +24,10 @@ nightly:
 	ONETOOL_NIGHTLY=1 $(RUN) pytest --timeout 3600
 
 # What the documentation says about speed, measured here and now.
+# With DATA=folder of the retrieval sets, also how well the search finds, beside the baselines.
 bench:
 	$(RUN) python benchmarks/run.py
+	$(RUN) python benchmarks/search.py $(if $(DATA),--data $(DATA))
 
 ci:
 	bash .ci/run

@@ -27,6 +27,7 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from ot import tool
 from ot.app import OneTool
 from ot.config.model import Settings
+from ot.extensions.environments import for_uv
 from ot.logging import Log
 from ot.runner.answer import Answer, Journal
 from ot.tool import Result
@@ -86,9 +87,14 @@ def opened(
 
 
 def environment(home: Path) -> dict[str, str]:
-    """All that the process knows of this machine: the home is its own, and so is the folder for scratch."""
+    """All that the process knows of this machine: the home is its own, and so is the folder for scratch.
+
+    What uv needs to reach its index is passed on, and packages are fetched once for all tests.
+    """
     scratch_of(home).mkdir(parents=True, exist_ok=True)
-    return {"HOME": str(home), "PATH": os.environ["PATH"], "TMPDIR": str(scratch_of(home))}
+    cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
+    own = {"HOME": str(home), "TMPDIR": str(scratch_of(home)), "UV_CACHE_DIR": cache}
+    return {**for_uv(os.environ), **own}
 
 
 def scratch_of(home: Path) -> Path:

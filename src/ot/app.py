@@ -134,7 +134,8 @@ class OneTool:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
-        return replace(answer, blocks=(*map(state.redact, self._notices()), *answer.blocks))
+        notices = self._notices()
+        return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int) -> None:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""

@@ -67,6 +67,8 @@ class ToolContext:
 
 
 def _frozen(value: Any) -> Any:
+    if value is None:
+        return value
     if isinstance(value, Mapping):
         return MappingProxyType({key: _frozen(item) for key, item in value.items()})
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support import App, configure, environment, opened
+from tests.support import App, command_line, configure, environment, opened
 
 from ot.config.load import load
 from ot.paths import find_folders
@@ -32,6 +32,16 @@ def app() -> Iterator[App]:
 def test_code_in_the_guide_runs(app: App, code: str) -> None:
     answer = app.run(code)
     assert not answer.is_error, answer.text
+
+
+def test_the_tool_in_the_guide_is_one(tmp_path: Path) -> None:
+    (source,) = blocks("docs/guide.md", "py")
+    file = tmp_path / ".onetool" / "tools" / "times" / "times_tools.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(source, encoding="utf-8")
+    done = command_line(tmp_path, "run", "times.since(day='2000-01-01'), ot.help('times')")
+    assert " years" in done.stdout, done.stdout + done.stderr
+    assert "Times in words." in done.stdout
 
 
 def test_code_in_the_readme_runs(app: App, tmp_path: Path) -> None:

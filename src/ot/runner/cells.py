@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import anyio.to_thread
@@ -27,8 +27,8 @@ FULL_SANDBOX = ("landlock", "seccomp")
 GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
 REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
-DISK_CHECK_SECONDS = 0.5
-THREAD_CHECK_SECONDS = 0.1
+WATCH_SECONDS = 0.1
+LOOKS_AT_DISK = 5  # of a run's looks, every so many
 MOST_THREADS = 1000
 BEGIN_SECONDS = 0.1  # for a run to have begun
 GONE_SECONDS = 1.0  # for what a cell sent before it went to be read
@@ -66,7 +66,7 @@ class Cell:
     host: Host | None = None
     verdict: Exception | None = None  # why it was killed, where it was
     went_with_zygote: bool = False
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
@@ -156,7 +156,8 @@ class Cells:
         answer = cell.channel.request("run", {**params, **bounds})
         if not self._waiting:  # else it can wait until this run has its answer
             self.warm_up()
-        self._bound(cell, self._limits.timeout)
+        loop = asyncio.get_running_loop()
+        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell, loop.time())
         result = await answer
         if not isinstance(result, dict):
             raise ToolError("the run ended with something that is no answer")
@@ -169,25 +170,18 @@ class Cells:
         status = cell.gone.result() if cell.gone.done() else None
         return ToolError(f"the run ended without an answer: {reason or _death(status)}")
 
-    def _bound(self, cell: Cell, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        late = ToolTimeout(f"the run took longer than {seconds:g} s and was ended")
-        cell.timers.append(loop.call_later(seconds + GRACE_SECONDS, self.kill, cell, late))
-        for seconds_between, check in (
-            (THREAD_CHECK_SECONDS, self._check_threads),
-            (DISK_CHECK_SECONDS, self._check_disk),
-        ):
-            self._every(seconds_between, cell, check)
-
-    def _every(self, seconds: float, cell: Cell, check: Callable[[Cell], None]) -> None:
-        """What no limit of the kernel bounds is looked at from time to time, as long as the run lasts."""
-
-        def look() -> None:
-            if cell.ident in self._cells and not cell.gone.done():
-                check(cell)
-                self._every(seconds, cell, check)
-
-        cell.timers.append(asyncio.get_running_loop().call_later(seconds, look))
+    def _watch(self, cell: Cell, began: float, looks: int = 1) -> None:
+        """Look after a run as long as it lasts: its time, and what no limit of the kernel bounds."""
+        if cell.ident not in self._cells or cell.gone.done():
+            return
+        loop, seconds = asyncio.get_running_loop(), self._limits.timeout
+        if loop.time() - began > seconds + GRACE_SECONDS:
+            self.kill(cell, ToolTimeout(f"the run took longer than {seconds:g} s and was ended"))
+            return
+        self._check_threads(cell)
+        if looks % LOOKS_AT_DISK == 0:
+            self._check_disk(cell)
+        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell, began, looks + 1)
 
     def _check_threads(self, cell: Cell) -> None:
         if _threads_of(cell.pid) > MOST_THREADS:
@@ -215,8 +209,8 @@ class Cells:
     def _end(self, cell: Cell) -> None:
         """A cell that answered leaves by itself; one that does not, or that was cut off, is made to."""
         answered = cell.verdict is None and cell.channel is not None and not cell.channel.busy
-        for timer in cell.timers:
-            timer.cancel()
+        if cell.watch is not None:
+            cell.watch.cancel()
         if cell.channel is not None:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
@@ -269,10 +263,12 @@ class Cells:
         raise AssertionError("the last attempt returns or raises")
 
     async def _readied(self, cell: Cell) -> Cell:
-        try:
-            self._layers = await asyncio.wait_for(asyncio.shield(cell.ready), START_SECONDS)
-        except TimeoutError:
-            raise ToolError(f"no cell was ready within {START_SECONDS} s") from None
+        if not cell.ready.done():
+            try:
+                await asyncio.wait_for(asyncio.shield(cell.ready), START_SECONDS)
+            except TimeoutError:
+                raise ToolError(f"no cell was ready within {START_SECONDS} s") from None
+        self._layers = cell.ready.result()
         if self._refused():
             missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
             raise ToolError(
