@@ -762,15 +762,16 @@ def test_a_greedy_run_costs_the_server_little_memory_and_its_neighbours_little_t
         place.run("1")
         before = place.facts()["peak_kb"]
         greedy = place.start(GREEDY[greed], "brief", shown=100)
-        slowest, largest = 0.0, 0
+        slowest, largest, began = 0.0, 0, time.monotonic()
         while not greedy.done():
             started = time.monotonic()
             assert place.run("demo.echo('here')").text == "here"
             slowest = max(slowest, time.monotonic() - started)
             largest = max(largest, place.facts()["peak_kb"])
-        cost = f"{(largest - before) // 1024} MB, and a neighbour waited {slowest:.1f} s"
+        lasted = time.monotonic() - began
+        cost = f"{(largest - before) // 1024} MB, and a neighbour waited {slowest:.1f} s of {lasted:.1f}"
         assert largest - before < 600_000, cost
-        assert slowest < 1.5, cost
+        assert slowest < lasted / 2, cost  # who was held up until the end would have waited for all of it
 
 
 def test_a_run_cannot_silence_the_log() -> None:

@@ -198,7 +198,7 @@ def test_only_the_kinds_that_are_asked_for_are_found() -> None:
 
 def test_a_tool_and_an_alias_of_one_name_are_both_found() -> None:
     both = [Document("tool", "grep", "Find lines."), Document("alias", "grep", "files.search")]
-    assert [(hit.kind, hit.match) for hit in asked("grep", both)] == [("alias", "exact"), ("tool", "exact")]
+    assert [(hit.kind, hit.match) for hit in asked("grep", both)] == [("tool", "exact"), ("alias", "exact")]
 
 
 def test_fields_that_only_run_together_are_not_the_same() -> None:

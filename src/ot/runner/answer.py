@@ -137,7 +137,7 @@ async def _in_thread_if(is_work: bool, work: Callable[[], T]) -> T:
 
 
 def _printed(journal: Journal) -> list[_Block]:
-    return [_Block(journal.printed, journal.printed_bytes)] if journal.printed_bytes else []
+    return [_Block(journal.printed, journal.printed_bytes)] if journal.printed else []
 
 
 def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:

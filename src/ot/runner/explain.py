@@ -21,6 +21,7 @@ CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
     "current one). Call a tool for that: ot.tools() lists them."
 )
+NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and the variables of earlier runs are gone: each run starts anew."
 # What Python raises when the code itself tries what is not allowed; a tool may raise the same for reasons of its own.
 BY_CLASS = {
@@ -33,7 +34,7 @@ BY_CLASS = {
 }
 BY_MESSAGE = {
     "ConfigError: ": "Nothing was changed. Correct this, then type ot.reload() again.",
-    "SyntaxError: invalid syntax": f"A command is Python code. {EXAMPLE}",
+    "SyntaxError: invalid syntax": NOT_CODE,
     "RuntimeError: can't start new thread": "A run has memory for some dozens of threads at a time. "
     "ot.parallel([function, ...]) calls tools side by side and needs few.",
     "TypeError: '(?:Pack|Ot)Proxy' object is not callable": "A pack is not called itself. Call one of its tools, "
@@ -47,10 +48,11 @@ BY_MESSAGE = {
 }
 
 
-def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str:
-    """What the code of a run raised."""
-    lines = [_headline(error), *_place(error), *_calls_before(calls)]
+def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry, snippet: str = "") -> str:
+    """What the code of a run raised; `snippet` is the one that the run was."""
+    lines = [_headline(error), *_place(error, snippet), *_calls_before(calls)]
     hint = _hint(error, calls, registry)
+    hint = None if snippet and hint == NOT_CODE else hint
     return "\n".join([*lines, hint] if hint else lines)
 
 
@@ -71,11 +73,12 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
-def _place(error: Mapping[str, Any]) -> list[str]:
+def _place(error: Mapping[str, Any], snippet: str) -> list[str]:
     if not error.get("line"):
         return []
     source = str(error.get("source") or "").strip()[:SOURCE_SHOWN]
-    return [f"  line {error['line']}: {source}" if source else f"  line {error['line']}"]
+    place = f"  line {error['line']} of {shortened(snippet, NAME_SHOWN)}" if snippet else f"  line {error['line']}"
+    return [f"{place}: {source}" if source else place]
 
 
 def _calls_before(calls: list[tuple[str, str]]) -> list[str]:

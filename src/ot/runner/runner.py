@@ -58,16 +58,21 @@ class Runner:
         """Run the command; `preset_format` is what `__format__` is where the code does not set it."""
         journal = journal if journal is not None else Journal()
         sanitize: object = None
+        snippet = ""
         try:
-            code = await self._expanded(await _in_thread_if_long(command, self._code))
+            code = await _in_thread_if_long(command, self._code)
+            if snippets.is_snippet(code):
+                snippet = code.split(maxsplit=1)[0]
+                code = await self._expanded(code)
             if await _in_thread_if_long(code, self._names_something_new):
                 await self._discover()
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
+            self._refuse_too_large(result["bytes"])
             return await self._presenter.success(journal, result, context.agent_id)
         except RemoteError as error:
-            text = explain.failure(error.data, journal.calls, self.bus.registry)
+            text = explain.failure(error.data, journal.calls, self.bus.registry, snippet)
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
@@ -97,10 +102,13 @@ class Runner:
                 "Keep data out of the code: let a tool read it, or raise execution.max_command_bytes."
             )
 
+    def _refuse_too_large(self, size: int) -> None:
+        most = self.settings.execution.max_output_bytes
+        if size > most:
+            raise BudgetExceeded(f"the value has more than {most} bytes; return a part of it")
+
     async def _expanded(self, code: str) -> str:
-        """`$name key=value` as the code it stands for; any other code as it is."""
-        if not snippets.is_snippet(code):
-            return code
+        """`$name key=value` as the code it stands for."""
         expanded = await anyio.to_thread.run_sync(snippets.expand, code, self.settings.snippets)
         self._refuse_too_long(expanded)
         return expanded

@@ -7,7 +7,14 @@ Kind = Literal["tool", "pack", "snippet", "alias"]
 Match = Literal["exact", "prefix", "word", "fuzzy", "text"]
 Key = tuple[Kind, str]
 Scored = list[tuple[Key, float]]
+ORDER: Final[tuple[Kind, ...]] = ("tool", "pack", "snippet", "alias")  # of things that have the same name
 KINDS: Final[frozenset[Kind]] = frozenset(get_args(Kind))
+
+
+def by_name(key: Key) -> tuple[str, int]:
+    """For sorting what is equal otherwise."""
+    kind, name = key
+    return name, ORDER.index(kind)
 
 
 @dataclass(frozen=True, slots=True)

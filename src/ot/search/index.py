@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import repeat
 from typing import Final
 
-from ot.search.documents import KINDS, Document, Key, Kind, Scored
+from ot.search.documents import KINDS, Document, Key, Kind, Scored, by_name
 from ot.search.lexicon import TOPICS
 from ot.search.vectors import Embedder
 from ot.search.words import HIDDEN, apart, telling, topics, words
@@ -105,7 +105,9 @@ class Index:
         if any(number not in self._keys for number, _ in rows):
             raise sqlite3.DatabaseError("the index speaks of documents that are not there")
         found = [(self._keys[number], score) for number, score in rows if score > 0]
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))  # not by rows: they stand in the order of changes
+        return sorted(
+            found, key=lambda pair: (-pair[1], by_name(pair[0]))
+        )  # not by rows: they stand in the order of changes
 
 
 def digest(document: Document) -> bytes:

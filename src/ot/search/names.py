@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from ot.search.documents import Key, Scored
+from ot.search.documents import Key, Scored, by_name
 from ot.search.words import squeezed
 
 SHORTEST_TYPO: Final = 4
@@ -31,7 +31,7 @@ class Names:
     def exact(self, query: str) -> list[Key]:
         wanted = squeezed(query)
         found = [key for key in self._holders.get(wanted, ()) if self._wholes[key] == wanted]
-        return sorted(found, key=lambda key: (key[1] != query, key))
+        return sorted(found, key=lambda key: (key[1] != query, by_name(key)))
 
     def beginning(self, query: str) -> Scored:
         """With the share of the name that the query covers."""
@@ -57,4 +57,4 @@ class Names:
         for form, score in scores:
             for key in self._holders[form]:
                 best[key] = max(score, best.get(key, 0.0))
-        return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+        return sorted(best.items(), key=lambda pair: (-pair[1], by_name(pair[0])))

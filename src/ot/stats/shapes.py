@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
@@ -249,6 +250,7 @@ class Shapes:
     def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._file, self._clock = file, clock
         self._known: dict[str, Shape] | None = None
+        self._learned: deque[tuple[str, Shape]] = deque()  # seen, and not taken up yet
         self._changed: set[str] = set()
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -261,20 +263,13 @@ class Shapes:
         seen = self._seen[name] = self._seen.get(name, 0) + 1
         if seen > SURE_AFTER and seen % SURE_AFTER:
             return
-        shape = shape_of(value)
-        with self._lock:
-            known = self._all()
-            merged = fitting(merge(known.get(name, NOTHING), shape))
-            if merged == known.get(name):
-                return
-            known[name] = merged
-            self._changed.add(name)
+        self._learned.append((name, shape_of(value)))
         self._background.wake()
 
     def text(self, name: str) -> str | None:
         """What the tool's results have looked like so far; None where there were none."""
         with self._lock:
-            shape = self._all().get(name)
+            shape = self._up_to_date().get(name)
         return None if shape is None else text_of(shape)
 
     def flush(self) -> None:
@@ -283,19 +278,27 @@ class Shapes:
     def close(self) -> None:
         self._background.close()
 
-    def _all(self) -> dict[str, Shape]:
+    def _up_to_date(self) -> dict[str, Shape]:
+        """All that is known, with what has been learnt since. It reads the file at first: not for who is in a hurry."""
         if self._known is None:
             try:
                 self._known = self._read()
             except (OSError, _Unreadable):  # it is reported, and dealt with, when there is something to write
                 self._known = {}
+        while self._learned:
+            name, shape = self._learned.popleft()
+            merged = fitting(merge(self._known.get(name, NOTHING), shape))
+            if merged != self._known.get(name):
+                self._known[name] = merged
+                self._changed.add(name)
         return self._known
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _write_changed(self) -> bool:
         with self._lock:
-            changed = {name: self._all()[name] for name in self._changed}
+            known = self._up_to_date()
+            changed = {name: known[name] for name in self._changed}
             self._changed.clear()
         if not changed:
             return True
