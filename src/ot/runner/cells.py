@@ -26,7 +26,7 @@ from ot_child.scratch import larger_than
 FULL_SANDBOX = ("landlock", "seccomp")
 GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
-REFILL_SECONDS = 0.001  # for the answer to be on its way before a new cell takes the processor
+PUT_OFF_SECONDS = 0.001  # for the answer to be on its way before anything is cleared away or a new cell is made
 WATCH_SECONDS = 0.1
 LOOKS_AT_DISK = 5  # of a run's looks, every so many
 MOST_THREADS = 1000
@@ -136,15 +136,21 @@ class Cells:
         async with self._slots:
             for _ in range(ATTEMPTS):
                 cell = await self._take()
-                began = asyncio.get_running_loop().time()
+                loop = asyncio.get_running_loop()
+                began = loop.time()
                 try:
-                    return await self._run_in(cell, params, host)
+                    answer = await self._run_in(cell, params, host)
                 except ChannelClosed as closed:
                     lost = cell.verdict or await self._autopsy(cell, str(closed))
-                finally:
                     self._end(cell)
+                except BaseException:
+                    self._end(cell)
+                    raise
+                else:
+                    loop.call_later(PUT_OFF_SECONDS, self._end, cell)
+                    return answer
                 # A cell that went with its zygote before it had begun is no fault of the run.
-                late = asyncio.get_running_loop().time() - began > BEGIN_SECONDS
+                late = loop.time() - began > BEGIN_SECONDS
                 if late or cell.verdict is not None or not cell.went_with_zygote or host.has_acted:
                     break
             raise lost
@@ -219,7 +225,7 @@ class Cells:
             loop.call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
-        loop.call_later(REFILL_SECONDS, self._refill)
+        self._refill()
 
     # --- cells that wait -------------------------------------------------------------------------------------------
 
