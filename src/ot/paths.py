@@ -77,7 +77,7 @@ def agent_files(folder: Path) -> tuple[Path, ...]:
 
 def extension_files(tools: Path) -> tuple[Path, ...]:
     """The extension packs in a folder of packs, such as `.onetool/tools`."""
-    return tuple(sorted(tools.glob("*/*_tools.py")))
+    return tuple(sorted(file for file in tools.glob("*/*_tools.py") if not file.name.startswith(".")))
 
 
 def is_folder(path: Path) -> bool:

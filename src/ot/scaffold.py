@@ -3,6 +3,8 @@
 Files that exist are left as they are.
 """
 
+import os
+from keyword import iskeyword
 from pathlib import Path
 
 from ot.errors import ToolError
@@ -96,7 +98,7 @@ def write_folder(folder: Path) -> list[Path]:
 
 
 def write_extension(folder: Path, pack: str) -> Path:
-    if not pack.isidentifier():
+    if not pack.isidentifier() or iskeyword(pack):
         raise ToolError(f"{pack!r} is no name for a pack; take letters, digits and _, like my_pack")
     file = extension_file(folder, pack)
     if not _written(file, EXTENSION.format(pack=pack)):
@@ -110,12 +112,12 @@ def extension_file(folder: Path, pack: str) -> Path:
 
 def _written(file: Path, text: str) -> bool:
     """False where there is such a file already."""
+    if os.path.lexists(file):
+        return False
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
-    except FileExistsError:
-        return False
     except OSError as error:
         raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
     return True

@@ -222,7 +222,7 @@ def type_from_source(node: ast.expr) -> Any:
     """The type that an annotation names, from a list of types that are known to be harmless; Any for the rest."""
     try:
         return _evaluate(node)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError):
         return Any
 
 
@@ -238,6 +238,8 @@ def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case a line
             return _evaluate(left) | _evaluate(right)
         case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=inner):
             return _known_types()["Literal"][ast.literal_eval(inner)]
+        case ast.Subscript(value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"), slice=ast.Tuple() as both):
+            return _evaluate(both.elts[0])
         case ast.Subscript(value=generic, slice=ast.Tuple(elts=parts)):
             return _evaluate(generic)[tuple(_evaluate(part) for part in parts)]
         case ast.Subscript(value=generic, slice=part):

@@ -4,10 +4,12 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from tests.extensions_support import opened_at, write_pack
 from tests.support import App, give, opened, search
 
 from ot import tool
@@ -372,6 +374,18 @@ def test_abbreviations_work_for_shipped_tools(app: App) -> None:
 def test_abbreviations_work_for_the_ot_pack(app: App) -> None:
     assert app.data("ot.tools(p='machine.d', i='list')") == ["machine.disk"]
     assert app.value("ot.help(q='machine.disk')").startswith("# machine.disk")
+
+
+@pytest.mark.spec("run-tool.prefix-scope.extension-tool-prefix-matching")
+def test_abbreviations_work_for_extension_tools(tmp_path: Path) -> None:
+    write_pack(
+        tmp_path / ".onetool" / "tools", "notes", "def find(query, query_info='', /, *, limit=5): return locals()"
+    )
+    with opened_at(tmp_path) as app:
+        assert app.data("notes.find(q='a', l=2)") == {"query": "a", "query_info": "", "limit": 2}
+        assert app.data("notes.find(query_i='b', query='a')") == {"query": "a", "query_info": "b", "limit": 5}
+        assert "two values for 'query'" in app.failure("notes.find('a', q='b')")
+        assert "'xyz'" in app.failure("notes.find(q='a', xyz=1)")
 
 
 # --- formats -----------------------------------------------------------------------------------------------

@@ -37,8 +37,23 @@ class ChannelClosed(Exception):
 
 
 class Channel(asyncio.Protocol):
-    def __init__(self, limit: int, on_request: OnRequest, on_notify: OnNotify) -> None:
+    """`limit` bounds a message; `at_once` and `messages` what a child may ask for, None without end.
+
+    A child that lives long is not bounded by its messages, and one whose calls lead back to itself needs many at once:
+    what is not read is not answered either.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        *,
+        at_once: int = AT_ONCE,
+        messages: int | None = MOST_MESSAGES,
+    ) -> None:
         self._limit, self._on_request, self._on_notify = limit, on_request, on_notify
+        self._at_once, self._most = at_once, messages
         self._buffer = bytearray()
         self._searched = 0
         self._taken = 0
@@ -136,8 +151,8 @@ class Channel(asyncio.Protocol):
 
     def _take(self, line: bytes) -> bool:
         self._taken += 1
-        if self._taken > MOST_MESSAGES:
-            self.close(f"it sent more than {MOST_MESSAGES} messages")
+        if self._most is not None and self._taken > self._most:
+            self.close(f"it sent more than {self._most} messages")
             return False
         try:
             self._dispatch(json.loads(line), len(line))
@@ -154,7 +169,7 @@ class Channel(asyncio.Protocol):
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
             task.add_done_callback(self._answered)
-            if len(self._tasks) >= AT_ONCE:
+            if len(self._tasks) >= self._at_once:
                 self._is_paused = True
                 self._reading.pause_reading()
         else:

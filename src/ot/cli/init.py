@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ot import paths, scaffold
 from ot.config.trust import trust
+from ot.errors import ToolError
 
 NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'
@@ -23,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
     folder, user = working_dir / paths.FOLDER, Path.home() / paths.FOLDER
     written = scaffold.write_folder(folder)
     if folder.resolve() != user.resolve():
-        trust(folder, user)
+        _trust(folder, user)
     if options.json:
         from ot.render import render
 
@@ -32,3 +33,12 @@ def main(options: argparse.Namespace) -> int:
     print("\n".join(f"wrote {file}" for file in written) or f"{folder} has all of it already")
     print(f"\n{NEXT.format(example=scaffold.extension_file(folder, scaffold.EXAMPLE_PACK))}", end="")
     return 0
+
+
+def _trust(folder: Path, user: Path) -> None:
+    """Whoever makes a folder knows what is in it."""
+    try:
+        trust(folder, user)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ToolError(f"{folder} is made but not trusted, because {user} cannot be written: {reason}") from None

@@ -19,6 +19,7 @@ from ot.extensions.pep723 import Header
 
 Tell = Callable[[str], None]
 LONGEST_ERROR = 4000
+LONGEST_LINE = 1 << 20
 # What programs need to find their files, and the network where there are proxies and certificates of one's own.
 PASSED_ON = frozenset({
     *("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TEMP", "TMP", "USER", "LOGNAME", "SHELL"),
@@ -75,7 +76,7 @@ class Environments:
             return Start((known,))
         script, uv = await anyio.to_thread.run_sync(self._script, header)
         tell("uv is preparing the environment")
-        return Start((uv, "run", "--no-progress", "--script", script), by_uv=True)
+        return Start((uv, "run", *_settings_of(script), "--script", script), by_uv=True)
 
     async def build(self, header: Header, file: Path, tell: Tell) -> None:
         """Have the environment ready before it is needed."""
@@ -114,8 +115,8 @@ class Environments:
     async def _make(self, header: Header, file: Path, tell: Tell) -> str:
         script, uv = await anyio.to_thread.run_sync(self._script, header)
         script = str(file) if header.names_local_files else script
-        await self._uv(uv, ["sync", "--script", script], tell)
-        python = (await self._uv(uv, ["python", "find", "--script", script], tell)).strip()
+        await self._uv(uv, ["sync", *_settings_of(script), "--script", script], tell)
+        python = (await self._uv(uv, ["python", "find", *_settings_of(script), "--script", script], tell)).strip()
         await self.remember(header, python)
         return python
 
@@ -123,7 +124,7 @@ class Environments:
         process = await asyncio.create_subprocess_exec(
             uv,
             *arguments,
-            "--no-progress",
+            limit=LONGEST_LINE,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -139,6 +140,11 @@ class Environments:
         if status:
             raise ToolError(f"{FAILED}: {said.strip()[-LONGEST_ERROR:]}")
         return output
+
+
+def _settings_of(script: str) -> tuple[str, ...]:
+    """Not those of the working folder: a `uv.toml` that somebody cloned must not say where packages come from."""
+    return ("--no-progress", "--project", str(Path(script).parent))
 
 
 async def _read(stream: asyncio.StreamReader | None, tell: Tell = lambda _line: None) -> str:
@@ -163,9 +169,9 @@ def _noted(file: Path) -> str | None:
     """The interpreter of an environment that was made before, if it is still there."""
     try:
         python = file.read_text(encoding="utf-8")
+        return python if Path(python).is_file() and os.access(python, os.X_OK) else None
     except (OSError, ValueError):
         return None
-    return python if os.access(python, os.X_OK) else None
 
 
 def _write(file: Path, text: str) -> None:

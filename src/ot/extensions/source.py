@@ -1,9 +1,12 @@
 """An extension file as it can be known without running it: its pack, its functions, what it needs."""
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+import stat
+import tokenize
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from ot.schema import Schema, signature_of_definition
 
 SUFFIX = "_tools"
 DECLARED = {"pack", "permissions", "__all__"}
+NAMED = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w+)["']""")  # for files that cannot be parsed
 LARGEST_FILE = 10 << 20
 Stamp = tuple[int, int, int]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -52,52 +56,68 @@ def stamp_of(file: Path) -> Stamp:
 
 def read(file: Path) -> Extension:
     """What the file says. It never raises: a file that cannot be read says so in `problem`."""
-    name = file.stem.removesuffix(SUFFIX)
+    unread = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0))
     try:
         stamp = stamp_of(file)
         source = _text(file)
-    except (OSError, ValueError) as error:
-        return Extension(name, file, (0, 0, 0), problem=f"{file} cannot be read: {error}")
-    digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()
+    except (LookupError, OSError, SyntaxError, ValueError) as error:  # an encoding may be unknown, or none for text
+        return replace(unread, problem=f"{file} cannot be read: {error}")
+    digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    unread = replace(unread, stamp=stamp, digest=digest)
     try:
-        return _parsed(name, file, stamp, digest, source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
-        return Extension(name, file, stamp, digest, problem=f"{file}{line}: {message}")
+        return _parsed(unread, source)
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        return _broken(unread, source, f"{file}{line}: {error.msg}")
+    except Exception as error:  # noqa: BLE001 - one odd file must not keep the others from being found
+        return _broken(unread, source, f"{file}: {str(error) or type(error).__name__}")
 
 
 def _text(file: Path) -> str:
-    if file.stat().st_size > LARGEST_FILE:
+    """The file in its own encoding, as Python reads it."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    if status.st_size > LARGEST_FILE:
         raise ValueError(f"it has more than {LARGEST_FILE} bytes")
-    return file.read_text(encoding="utf-8-sig")
+    with tokenize.open(file) as opened:
+        return opened.read()
 
 
-def _parsed(name: str, file: Path, stamp: Stamp, digest: str, source: str) -> Extension:
+def _broken(unread: Extension, source: str, problem: str) -> Extension:
+    """Known by the name under which somebody will call it."""
+    named = NAMED.search(source)
+    return replace(unread, pack=named[1] if named else unread.pack, problem=problem)
+
+
+def _parsed(unread: Extension, source: str) -> Extension:
     tree = ast.parse(source)
     literals = _literals(tree)
-    pack = literals.get("pack", name)
-    if not isinstance(pack, str) or not pack.isidentifier():
-        raise ValueError(f"{pack!r} is no name for a pack; take letters, digits and _")
-    problems = [mistake_in(source)]
+    definitions, problems = _definitions(tree, literals.get("__all__"))
     functions = []
-    for definition in _definitions(tree, literals.get("__all__")):
+    lines = source.split("\n")  # nothing else ends a line of Python
+    for definition in definitions:
         try:
             signature_of_definition(definition)
-            functions.append(_function(definition, source))
-        except TypeError as error:
+            _refuse_own_permissions(definition)
+            functions.append(_function(definition, lines))
+        except (SyntaxError, TypeError, ValueError) as error:
             problems.append(f"{definition.name}: {error}")
-    return Extension(
-        pack,
-        file,
-        stamp,
-        digest,
-        header_of(source),
-        tuple(functions),
-        _permissions(literals.get("permissions", [])),
-        ast.get_docstring(tree) or "",
-        problems=tuple(f"{file}: {problem}" for problem in problems if problem),
+    return replace(
+        unread,
+        pack=_pack(literals.get("pack", unread.pack)),
+        header=header_of(source),
+        functions=tuple(functions),
+        permissions=_permissions(literals.get("permissions", [])),
+        description=ast.get_docstring(tree) or "",
+        problems=tuple(f"{unread.file}: {problem}" for problem in (mistake_in(source), *problems) if problem),
     )
+
+
+def _pack(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+        raise ValueError(f"{name!r} is no name for a pack; take letters, digits and _, and no word of Python")
+    return name
 
 
 def _literals(tree: ast.Module) -> dict[str, Any]:
@@ -115,26 +135,35 @@ def _literals(tree: ast.Module) -> dict[str, Any]:
 def _literal(name: str, value: ast.expr) -> Any:
     try:
         return ast.literal_eval(value)
-    except ValueError:
+    except (TypeError, ValueError):
         rule = "must be written out, because the file is read and not run"
         raise ValueError(f"line {value.lineno}: {name} {rule}") from None
 
 
-def _definitions(tree: ast.Module, exported: Any) -> Iterator[Definition]:
+def _definitions(tree: ast.Module, exported: Any) -> tuple[list[Definition], list[str]]:
+    """The functions that are tools, and what was exported that cannot be one."""
     found = {node.name: node for node in tree.body if isinstance(node, Definition)}
     if exported is None:
-        yield from (node for name, node in found.items() if not name.startswith("_"))
-        return
-    for name in exported:
-        if name not in found:
-            raise ValueError(f"__all__ names {name!r}, which is no function of this file")
-        yield found[name]
+        return [node for name, node in found.items() if not name.startswith("_")], []
+    if not isinstance(exported, list | tuple) or not all(isinstance(name, str) for name in exported):
+        raise ValueError("__all__ must be a list of names")
+    names = dict.fromkeys(exported)
+    missing = [f"__all__ names {name!r}, which is no function of this file" for name in names if name not in found]
+    return [found[name] for name in names if name in found], missing
 
 
-def _function(definition: Definition, source: str) -> Function:
+def _refuse_own_permissions(definition: Definition) -> None:
+    """Whoever writes them counts on them; in an extension they are the whole pack's."""
+    options = (option for call in definition.decorator_list if isinstance(call, ast.Call) for option in call.keywords)
+    if any(option.arg in {"permissions", "argument_permissions"} for option in options):
+        raise ValueError("its decorator has permissions; write `permissions = [...]` at the top of the file instead")
+
+
+def _function(definition: Definition, lines: list[str]) -> Function:
     docstring = ast.get_docstring(definition) or ""
     returns = ast.unparse(definition.returns) if definition.returns else ""
-    schema = Schema.from_source(source, definition.name)
+    text = "\n".join(lines[definition.lineno - 1 : definition.end_lineno])  # of several with this name, the last
+    schema = Schema.from_source(text, definition.name)
     return Function(definition.name, schema, description(docstring), example(docstring), returns)
 
 

@@ -64,6 +64,7 @@ BUILT: Table = {
     "prefix-scope": {
         "internal-tool-prefix-matching": "Abbreviations work for tools in the server's process",
         "ot-pack-tool-prefix-matching": "Abbreviations work for the functions of the ot pack",
+        "extension-tool-prefix-matching": "Abbreviations work for extension tools in workers",
     },
     "format": {
         "default-format-compact-json": "Without __format__ data is JSON without white space",
@@ -102,12 +103,6 @@ BUILT: Table = {
     },
 }
 
-ISSUE_3: Table = {
-    "prefix-scope": {
-        "extension-tool-prefix-matching": "Abbreviations work for extension tools in workers",
-    },
-}
-
 ISSUE_4: Table = {
     "prefix-scope": {
         "mcp-proxy-tool-prefix-matching": "Abbreviations work for proxied tools, by their input schema",
@@ -117,5 +112,5 @@ ISSUE_4: Table = {
 PROMISES = document(
     "run-tool",
     BUILT,
-    {"issue 3 of 9": ISSUE_3, "issue 4 of 9": ISSUE_4},
+    {"issue 4 of 9": ISSUE_4},
 )

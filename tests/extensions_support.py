@@ -1,0 +1,46 @@
+"""What tests of extension packs stand on: files in a folder, and OneTool opened where they are."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
+from tests.support import App
+
+from ot.app import OneTool, read_settings
+from ot.logging import Log
+
+# All tests ask for the same, so that what uv has made for one is there for the next.
+HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
+
+
+def write_pack(folder: Path, pack: str, text: str, name: str = "") -> Path:
+    """An extension file under a folder of packs, such as `.onetool/tools`."""
+    file = folder / pack / f"{name or pack}_tools.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def configure(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "onetool.yaml").write_text(text, encoding="utf-8")
+
+
+def write_secrets(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "secrets.yaml"
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o600)
+
+
+@contextmanager
+def opened_at(
+    home: Path, project: Path | None = None, *, log: Log | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[App]:
+    """OneTool in the folder of a project, or in the home folder where there is none."""
+    onetool = OneTool(
+        read=lambda: read_settings({}, project or home, None, home), log=log or Log(), environment=environment
+    )
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as app:
+        yield App(portal, app)

@@ -1,0 +1,194 @@
+"""Arguments as a function in a worker wants them, made of data."""
+
+# ruff: noqa: UP006, UP007, UP035, UP045 - people write old and new
+
+import datetime as dt
+import enum
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Literal, Optional, Set, Tuple, Union
+
+import pytest
+
+from ot_child.arguments import bound
+from ot_child.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from nowhere import Nothing  # type: ignore[import-not-found]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+def converted(annotation: Any, value: Any) -> Any:
+    def function(x: Any) -> None: ...
+
+    function.__annotations__["x"] = annotation
+    return bound(function, {"x": value})[1]["x"]
+
+
+DAY, NOON = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+KEY = uuid.UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "made"),
+    [
+        (Path, "a/b", Path("a/b")),
+        (PurePosixPath, "a", PurePosixPath("a")),
+        (dt.date, "2024-02-29", DAY),
+        (dt.datetime, "2024-02-29T12:00:00+00:00", NOON),
+        (dt.datetime, "2024-02-29T12:00:00Z", NOON),
+        (dt.time, "12:30", dt.time(12, 30)),
+        (Decimal, "0.10", Decimal("0.10")),
+        (Decimal, 0.1, Decimal("0.1")),
+        (uuid.UUID, str(KEY), KEY),
+        (bytes, "AAE=", b"\0\1"),
+        (bytes, "AA\nE=", b"\0\1"),
+        (bytearray, "AAE=", bytearray(b"\0\1")),
+        (Colour, "red", Colour.RED),
+        (Colour, "RED", Colour.RED),
+        (Colour, 2, Colour.BLUE),
+        (Level, 1, Level.LOW),
+        (Optional[Path], None, None),
+        (Optional[Path], "x", Path("x")),
+        (Path | None, "x", Path("x")),
+        (Union[None, dt.date], "2024-02-29", DAY),
+        (Annotated[Path, "where"], "x", Path("x")),
+        (Annotated[Path, ["not hashable"]], "x", Path("x")),
+        (set, ["a"], {"a"}),
+        (set[str], ["a"], {"a"}),
+        (Set[Path], ["a"], {Path("a")}),
+        (AbstractSet[int], [1], {1}),
+        (frozenset[int], [1], frozenset({1})),
+        (tuple, [1], (1,)),
+        (Tuple, [1], (1,)),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (tuple[Path, ...], ["a"], (Path("a"),)),
+        (tuple[int, dt.date], [1, "2024-02-29"], (1, DAY)),
+        (list[Path], ["a"], [Path("a")]),
+        (List[dt.date], ["2024-02-29"], [DAY]),
+        (Sequence[Path], ["a"], [Path("a")]),
+        (Iterable[Colour], ["red"], [Colour.RED]),
+        (dict[str, Path], {"a": "b"}, {"a": Path("b")}),
+        (Mapping[str, list[Path]], {"a": ["b"]}, {"a": [Path("b")]}),
+        (list[Path] | None, ["a"], [Path("a")]),
+        ("Path", "x", Path("x")),
+        ("dt.date | None", "2024-02-29", DAY),
+    ],
+)
+def test_data_becomes_what_is_annotated(annotation: Any, value: Any, made: Any) -> None:
+    result = converted(annotation, value)
+    assert result == made
+    assert type(result) is type(made)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        *(str, int, list, dict, Any, None, object, list[int], dict[str, int], Dict, Literal["a"], int | str),
+        *(Path | str, Callable[[int], str], type[int], "Nothing", "no python (", 5, ["list"], {"a": 1}, lambda: 1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("value", ["text", 1.5, None, [1], {"a": "b"}])
+def test_what_no_annotation_explains_stays_as_it_is(annotation: Any, value: Any) -> None:
+    assert converted(annotation, value) is value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (dt.date, "soon", "Invalid isoformat string: 'soon'"),
+        (dt.date, 5, "argument must be str"),
+        (Colour, "green", "it is one of 'red', 2"),
+        (Colour, [], "it is one of 'red', 2"),
+        (bytes, "not base64!", "bytes are passed as base64"),
+        (bytes, 5, ""),
+        (Decimal, "many", ""),
+        (uuid.UUID, "x", "badly formed"),
+        (tuple[int, int], [1], ""),
+        (set[Path], 5, ""),
+        (set, [[]], "unhashable"),
+        (dict[str, Path], [], ""),
+    ],
+)
+def test_an_argument_that_cannot_be_made_is_named(annotation: Any, value: Any, said: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        converted(annotation, value)
+    assert caught.value.argument == "x"
+    assert str(caught.value).startswith(f"x={value!r} cannot be used: ")
+    assert said in str(caught.value)
+
+
+def test_a_long_argument_is_not_repeated_in_its_error() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        converted(bytes, "!" * 10_000)
+    assert len(str(caught.value)) < 300
+
+
+def test_one_annotation_that_nobody_knows_leaves_the_others() -> None:
+    def function(a: Path, b: "Nothing", c: "dt.date | None") -> "Nothing": ...
+
+    assert bound(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == ([], {"a": Path("x"), "b": 1, "c": DAY})
+
+
+# --- by place and by name ----------------------------------------------------------------------------------
+
+
+def places(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> list[Any]:
+    return [a, b, c, d, e]
+
+
+@pytest.mark.parametrize(
+    ("args", "got"),
+    [
+        ({"a": 1}, [1, DAY, 3, 4, 5]),
+        ({"e": 6, "a": 1, "d": 7}, [1, DAY, 3, 7, 6]),
+        ({"a": 1, "c": 9}, [1, DAY, 9, 4, 5]),
+        ({"c": 9, "b": 8, "a": 1}, [1, 8, 9, 4, 5]),
+        ({"a": None}, [None, DAY, 3, 4, 5]),
+    ],
+)
+def test_every_parameter_gets_its_own_value(args: dict[str, Any], got: list[Any]) -> None:
+    positional, named = bound(places, args)
+    assert places(*positional, **named) == got
+
+
+@functools.cache
+def cached(a: Path, /, b: int = 2) -> tuple[Path, int]:
+    return a, b
+
+
+def around(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return inside
+
+
+@pytest.mark.parametrize("function", [cached, around(cached), around(around(cached))])
+def test_decorated_functions_get_what_the_function_inside_wants(function: Callable[..., Any]) -> None:
+    positional, named = bound(function, {"a": "x", "b": 3})
+    assert function(*positional, **named) == (Path("x"), 3)
+
+
+def test_names_beyond_the_signature_are_passed_on() -> None:
+    def function(a: Path, /, **more: Any) -> None: ...
+
+    assert bound(function, {"a": "x", "b": 1}) == ([Path("x")], {"b": 1})
+
+
+def test_what_is_no_function_gets_everything_by_name() -> None:
+    assert bound(functools.partial(places, 1), {"d": 2}) == ([], {"d": 2})
+    assert bound(dict, {"a": 1}) == ([], {"a": 1})

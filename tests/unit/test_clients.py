@@ -1,0 +1,776 @@
+"""The configurations of clients: found, read and extended without losing a byte of what a person wrote."""
+
+import json
+import os
+import stat
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ot import yaml12
+from ot.clients import files, hiding, json_edit, jsonc, launch, reading, toml_edit, yaml_edit
+from ot.clients.catalogue import CLIENTS, Place
+from ot.clients.edits import Edit, applied
+from ot.clients.launch import Launch
+from ot.clients.reading import Found
+from ot.clients.taking import Taken, There, take
+from ot.clients.translate import is_ours
+from ot.errors import ConfigError, ToolError
+
+PATH = ("mcpServers", "onetool")
+ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}
+CURRENT = ("command", "args")
+
+
+def merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
+    return applied(text, json_edit.edits_for(text, "mcp.json", PATH, entry, CURRENT))
+
+
+def data_of(text: str) -> Any:
+    root = jsonc.parse(text, "mcp.json")
+    return None if root is None else root.data
+
+
+def wanted(old: Any, entry: Mapping[str, Any] = ENTRY) -> Any:
+    return {**(old or {}), "mcpServers": {**(old or {}).get("mcpServers", {}), "onetool": entry}}
+
+
+def without(text: str, edits: list[Edit]) -> str:
+    """The edited text with what was inserted cut out again."""
+    kept, at, shift = [], 0, 0
+    for edit in sorted(edits, key=lambda edit: edit.start):
+        assert edit.start == edit.end
+        kept.append(text[at : edit.start + shift])
+        at = edit.start + shift + len(edit.text)
+        shift += len(edit.text)
+    return "".join([*kept, text[at:]])
+
+
+# --- JSON with comments ------------------------------------------------------------------------------------
+
+TRIVIA = st.sampled_from(
+    ["", "", " ", "\n", "\t", "\r\n", "\n    ", "// c, }\n", '/* "a": { */', " /* é\n*/ ", "//\n//\n", "\r"]
+)
+KEYS = st.sampled_from(["a", "mcpServers", "é", "//", 'with \\" quote'])
+
+
+@st.composite
+def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
+    """A value as somebody might have written it, with comments in every gap."""
+    kind = draw(st.sampled_from(["{", "[", ""])) if 0 < depth < 4 else "{" if depth == 0 else ""
+    if not kind:
+        return draw(st.sampled_from(['"x, // }"', "1", "-0.5e3", "true", "null", '""', '"\\u00e9\\n"']))
+
+    def gap() -> str:
+        return draw(TRIVIA)
+
+    parts = [draw(json_texts(depth + 1)) for _ in range(draw(st.integers(0, 3)))]
+    if kind == "{":
+        keys = draw(st.lists(KEYS, min_size=len(parts), max_size=len(parts), unique=True))
+        values = [
+            "{}" if key == "mcpServers" and part[0] != "{" else part for key, part in zip(keys, parts, strict=True)
+        ]
+        parts = [f'"{key}"{gap()}:{gap()}{value}' for key, value in zip(keys, values, strict=True)]
+    inner = ",".join(f"{gap()}{part}{gap()}" for part in parts)
+    comma = draw(st.sampled_from(["", ","])) if parts else ""
+    return f"{kind}{inner}{comma}{gap()}{'}' if kind == '{' else ']'}"
+
+
+@settings(max_examples=300)
+@given(text=json_texts(), before=TRIVIA, after=TRIVIA, mark=st.sampled_from(["", "\ufeff"]))
+def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, before: str, after: str, mark: str) -> None:
+    whole = mark + before + text + after
+    old = data_of(whole)
+    edits = json_edit.edits_for(whole, "mcp.json", PATH, ENTRY, CURRENT)
+    new = applied(whole, edits)
+    assert data_of(new) == wanted(old)
+    assert without(new, edits) == whole
+    assert merged(new) == new
+
+
+@given(text=json_texts())
+def test_our_parser_reads_strict_json_as_python_does(text: str) -> None:
+    strict = json.dumps(data_of(text))
+    assert data_of(strict) == json.loads(strict)
+
+
+@given(text=json_texts(), entry=st.fixed_dictionaries({"command": st.text(), "args": st.lists(st.text())}))
+def test_a_stale_entry_is_brought_up_to_date_and_keeps_what_else_it_has(text: str, entry: dict[str, Any]) -> None:
+    old = merged(text)
+    new = merged(old, entry)
+    assert data_of(new) == wanted(data_of(text), {**ENTRY, **entry})
+    assert merged(new, entry) == new
+
+
+@pytest.mark.parametrize("text", ["", "\ufeff", " \n", "// only a comment", "/* one */\r\n"])
+def test_a_file_without_a_value_gets_one(text: str) -> None:
+    assert merged(text).startswith(text)
+    assert data_of(merged(text)) == wanted(None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("{}", '{\n  "mcpServers": {\n    "onetool": {\n      "command": "x",\n      "args": []\n    }\n  }\n}'),
+        ('{"a":1}', '{"a":1,"mcpServers":{"onetool":{"command":"x","args":[]}}}'),
+        (
+            '{\r\n\t"mcpServers": {\r\n\t\t"a": {} // about a\r\n\t}\r\n}\r\n',
+            (
+                '{\r\n\t"mcpServers": {\r\n\t\t"a": {}, // about a\r\n\t\t"onetool": {\r\n\t\t\t"command": "x"'
+                ',\r\n\t\t\t"args": []\r\n\t\t}\r\n\t}\r\n}\r\n'
+            ),
+        ),
+        (
+            '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        // "old": {},\n    },\n}\n',
+            (
+                '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        "onetool": {\n            "command": '
+                '"x",\n            "args": []\n        },\n        // "old": {},\n    },\n}\n'
+            ),
+        ),
+        (
+            '{ "mcpServers": { // none yet\n  } }',
+            '{ "mcpServers": { // none yet\n  "onetool": {\n    "command": "x",\n    "args": []\n  }\n  } }',
+        ),
+    ],
+)
+def test_the_entry_looks_as_if_the_person_had_written_it(old: str, new: str) -> None:
+    assert merged(old, {"command": "x", "args": []}) == new
+
+
+def test_lists_of_arguments_stand_in_one_line() -> None:
+    assert '"args": ["a b", "ü"]' in merged("{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{\n"a": 1\n"b": 2}', "mcp.json:3: is not valid JSON: expected , or }"),
+        ("{\n\n'a': 1}", "mcp.json:3: is not valid JSON: expected a key in double quotes"),
+        ('{"a" 1}', "expected : behind the key"),
+        ('{"a": }', "expected a value"),
+        ('{"a": 1', "the end of the file"),
+        ('{"a": 1} x', "behind the end"),
+        ("{\n/* never closed", "mcp.json:2: is not valid JSON: this comment is not closed"),
+        ('{"a": "tab\there"}', "expected a value"),
+        ('{"a": "\\x"}', "cannot be read"),
+        ('{"a": 012}', "expected a value"),
+        ('{"a": 1.}', "expected a value"),
+        ('{"a": +1}', "expected a value"),
+        ('{"a": NaN}', "expected a value"),
+        ("[" * 300, "nested more than 200"),
+        ("[1]", "must be an object"),
+        ('{"mcpServers": []}', "mcp.json:1: mcpServers must be an object"),
+        ('{"mcpServers": null}', "must be an object"),
+        ('{"mcpServers": {"onetool": 3}}', "mcpServers.onetool must be an object"),
+        ('{"mcpServers": {},\n"mcpServers": {}}', "stands in lines 1 and 2"),
+        ('{"mcpServers": {"onetool": {},\n\n"onetool": {}}}', "stands in lines 1 and 3"),
+    ],
+)
+def test_json_that_cannot_be_extended_is_refused_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        merged(text)
+    assert words in str(caught.value)
+
+
+def test_a_huge_file_takes_seconds_at_most() -> None:
+    history = [{"display": f'{number} \\ " é' * 5, "at": number} for number in range(60_000)]
+    text = json.dumps({"history": history, "mcpServers": {"a": {}}}, indent=1)
+    started = time.monotonic()
+    assert '"onetool"' in merged(text)
+    assert time.monotonic() - started < 20
+
+
+# --- TOML --------------------------------------------------------------------------------------------------
+
+TOML_PATH = ("mcp_servers", "onetool")
+TOML_LINES = st.lists(
+    st.sampled_from([
+        "# [mcp_servers.onetool]", "", "model = 'x' # why", '[mcp_servers."a b"]\ncommand = "c"',
+        "[mcp_servers.a.env]\nX = '''\n[mcp_servers.onetool]\ncommand = 1\n'''", "[[lists]]\na = [\n  1, # one\n]",
+        "[tools]\n\tweb = true", "[ mcp_servers . é ]".replace("é", '"é"'),
+    ]),
+    unique=True,
+)  # fmt: skip
+
+
+def toml_merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
+    return applied(text, toml_edit.edits_for(text, "config.toml", TOML_PATH, entry, CURRENT))
+
+
+@given(lines=TOML_LINES, ends=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), mark=st.sampled_from(["", "\ufeff"]))
+def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
+    lines: list[str], ends: str, last: bool, mark: str
+) -> None:
+    ordered = sorted(lines, key=lambda line: line.startswith("["))
+    text = mark + ("\n".join(ordered) + "\n" * last).replace("\n", ends)
+    old = toml_edit.parse(text, "config.toml")
+    new = toml_merged(text)
+    assert new.startswith(text)
+    servers = {**old.get("mcp_servers", {}), "onetool": ENTRY}
+    assert toml_edit.parse(new, "config.toml") == {**old, "mcp_servers": servers}
+    assert toml_merged(new) == new
+    assert "\n" not in new.replace(ends, "") or ends not in text
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        '[mcp_servers.onetool]\ncommand = "old" # why\nargs = ["x"]\nenabled = true\n',
+        '[mcp_servers.onetool]\r\nargs = [\r\n  "x", # one\r\n  "y",\r\n]\r\ncommand = "old"\r\n',
+        "a = '''\n[mcp_servers.onetool]\ncommand = 'old'\n'''\n[mcp_servers.'onetool'] # ours\ncommand = 'old'",
+        '[mcp_servers.onetool]\n[mcp_servers.onetool.env]\ncommand = "not this"\n',
+    ],
+)
+def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
+    before = toml_edit.parse(old, "c")
+    new = toml_merged(old)
+    entry = {**before["mcp_servers"]["onetool"], "command": ENTRY["command"], "args": ENTRY["args"]}
+    assert toml_edit.parse(new, "c") == {**before, "mcp_servers": {"onetool": entry}}
+    assert toml_merged(new) == new
+    for comment in ("# why", "# ours"):
+        assert (comment in old) == (comment in new)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = 1\nb = \n", "config.toml:2: is not valid TOML"),
+        ("a = '''\n", "config.toml:2: is not valid TOML"),
+        ("mcp_servers = {a = {command = 'x'}}", "edit it by hand"),
+        ("mcp_servers = 3", "edit it by hand"),
+        ("[[mcp_servers]]", "edit it by hand"),
+        ("[mcp_servers]\nonetool = {command = 'x', url = 'y'}", "edit it by hand"),
+    ],
+)
+def test_toml_that_cannot_be_extended_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        toml_merged(text)
+    assert words in str(caught.value)
+
+
+# --- YAML --------------------------------------------------------------------------------------------------
+
+SERVERS = {
+    "git hub": {"command": "npx", "args": ["-y", "a: b", "#no", "", "true", "1"], "env": {"X": "\x7f\u2028😀'\""}}
+}
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing yet\n",
+        "aliases: {}\n",
+        "aliases: {}",
+        "servers:\naliases: {a: b.c}\n",
+        "servers:  # ours\n  # none\naliases: {}\n",
+        "servers: {}   # none\n\n# next\naliases: {}\n",
+        "servers: ~\n",
+        "servers: {a: {command: x}}\nb: 1\n".replace("b: 1\n", "aliases: {}\n"),
+        "servers: {a: {command: x},}\n",
+        "servers:\n  a:\n    command: x  # why\n\n  # the end\naliases: {}\n",
+        "servers:\n    a:\n        command: x\n        args:\n        - one\n        - two # last",
+        "servers:\r\n  a:\r\n    command: |\r\n      x\r\n      y\r\naliases: {}\r\n",
+        "servers:\n  a: {command: x}\n",
+        "\ufeffservers:\n  a: {command: 'x'}\n",
+        "servers:\n  a:\n    command:\n",
+        "servers:\n  a: &a {command: x}\n  b: *a\n",
+        "---\nservers:\n  a: {command: x}\n",
+    ],
+)
+def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
+    old = yaml_edit.data_of(text, "onetool.yaml")
+    new = yaml_edit.with_keys(text, "onetool.yaml", "servers", SERVERS)
+    assert yaml12.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
+    comments = [line[line.index("#") :] for line in text.splitlines() if "#" in line]
+    assert all(comment in new for comment in comments)
+    lines = iter(new.splitlines())
+    assert all(line in lines for line in text.splitlines() if "servers" not in line)  # in the same order
+    assert ("\r\n" in text) == ("\r\n" in new)
+    more = yaml_edit.with_keys(new, "onetool.yaml", "servers", {"second": {"url": "https://x/?a=b#c"}})
+    assert yaml12.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
+
+
+@given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
+def test_any_text_comes_back_out_of_yaml(secrets: dict[str, str]) -> None:
+    text = yaml_edit.with_keys("# mine\nOLD: x\n", "secrets.yaml", None, secrets)
+    assert yaml12.read(text, "x").data == {"OLD": "x", **secrets}
+    assert text.startswith("# mine\n")
+
+
+@pytest.mark.parametrize("text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"])
+def test_yaml_that_cannot_be_extended_is_refused_or_still_right(text: str) -> None:
+    try:
+        new = yaml_edit.with_keys(text, "onetool.yaml", "servers", SERVERS)
+    except ConfigError as error:
+        assert "onetool.yaml" in str(error)  # noqa: PT017 - either way is right, and both are checked
+    else:
+        assert yaml12.read(new, "x").data["servers"] == SERVERS
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_file_keeps_its_mode_and_leaves_numbered_backups(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_bytes(b"one\r\n")
+    file.chmod(0o640)
+    backups = [files.write(files.read(file), text) for text in ("two\r\n", "three", "four")]
+    assert [backup and backup.name for backup in backups] == ["mcp.json.bak", "mcp.json.bak.1", "mcp.json.bak.2"]
+    assert [backup and backup.read_bytes() for backup in backups] == [b"one\r\n", b"two\r\n", b"three"]
+    assert file.read_bytes() == b"four"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+
+
+def test_a_new_file_is_made_with_its_folders(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "mcp.json"
+    assert files.write(files.read(file), "x") is None
+    assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles" / "mcp.json", tmp_path / "mcp.json"
+    real.parent.mkdir()
+    real.write_text("old")
+    link.symlink_to(real)
+    backup = files.write(files.read(link), "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert backup == tmp_path / "mcp.json.bak"
+    assert backup.read_text() == "old"
+    assert not backup.is_symlink()
+
+
+def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
+    link = tmp_path / "mcp.json"
+    link.symlink_to(tmp_path / "later" / "real.json")
+    files.write(files.read(link), "new")
+    assert (tmp_path / "later" / "real.json").read_text() == "new"
+    assert link.is_symlink()
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("read")
+    before = files.read(file)
+    file.write_text("written by the client")
+    with pytest.raises(ToolError, match="changed by another program"):
+        files.write(before, "ours")
+    assert file.read_text() == "written by the client"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_appeared_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    before = files.read(file)
+    file.write_text("")
+    with pytest.raises(ToolError, match="changed by another program"):
+        files.write(before, "ours")
+    assert file.read_text() == ""
+
+
+def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("x")
+    file.chmod(0o444)
+    with pytest.raises(ToolError, match="is read-only"):
+        files.write(files.read(file), "ours")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.yaml"
+    file.write_text("A: b\n")
+    file.chmod(0o644)
+    assert files.write(files.read(file), "A: c\n", mode=files.OWNER_ONLY, keep=False) is None
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.json"
+    latin.write_bytes('{\n"a": "é"}'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.json:2: is not UTF-8"):
+        files.read(latin)
+    with pytest.raises(ConfigError, match="is no file"):
+        files.read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is no file"):
+        files.read(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        files.read(tmp_path / "loop")
+
+
+def test_a_difference_shows_no_secret_and_no_endless_line(tmp_path: Path) -> None:
+    before = files.Read(tmp_path / "x.json", b"", 'a\n"KEY": "hidden value"\nb\n')
+    shown = files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
+    assert "hidden" not in shown
+    assert "+c\n+... a line of 5,000 characters" in shown
+
+
+@given(old=st.lists(st.sampled_from("abc")), new=st.lists(st.sampled_from("abc")))
+def test_a_difference_is_the_usual_one(old: list[str], new: list[str]) -> None:
+    shown = files.diff(files.Read(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
+    assert [line[1:] for line in shown[2:] if line[0] == "+"].count("a") >= new.count("a") - old.count("a")
+    for hunk in (line.split() for line in shown if line.startswith("@@")):
+        start, size = (int(number) for number in (hunk[2][1:] + ",1").split(",")[:2])
+        at = shown.index(" ".join(hunk)) + 1
+        body = [line[1:] for line in shown[at:] if line[0] in "+ "]
+        assert body[:size] == new[start - 1 : start - 1 + size] if size else True
+
+
+def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
+    text = "\n".join(["{", "}"] * 300_000)
+    started = time.monotonic()
+    shown = files.diff(files.Read(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
+    assert time.monotonic() - started < 5
+    assert "\n+new\n" in shown
+    assert len(shown.splitlines()) < 20
+
+
+# --- where things are, and how we are started --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ("linux", ".config/Code/User/mcp.json"),
+        ("darwin", "Library/Application Support/Code/User/mcp.json"),
+        ("win32", "AppData/Roaming/Code/User/mcp.json"),
+    ],
+)
+def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected: str) -> None:
+    place = Place(system, {}, Path("/home/ada"), Path("/work"))
+    assert CLIENTS["vscode"].file(place, project=False) == Path("/home/ada") / expected
+    assert CLIENTS["vscode"].file(place, project=True) == Path("/work/.vscode/mcp.json")
+
+
+@pytest.mark.parametrize(
+    ("client", "env", "expected"),
+    [
+        ("claude-code", {"CLAUDE_CONFIG_DIR": "/c"}, "/c/.claude.json"),
+        ("codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
+        ("zed", {"XDG_CONFIG_HOME": "/c"}, "/c/zed/settings.json"),
+        ("claude-desktop", {"XDG_CONFIG_HOME": ""}, "/home/ada/.config/Claude/claude_desktop_config.json"),
+    ],
+)
+def test_variables_move_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
+    place = Place("linux", env, Path("/home/ada"), Path("/work"))
+    assert CLIENTS[client].file(place, project=False) == Path(expected)
+
+
+def test_a_client_without_project_files_says_so() -> None:
+    with pytest.raises(ToolError, match="Windsurf has no configuration for a single folder"):
+        CLIENTS["windsurf"].file(Place("linux", {}, Path("/h"), Path("/w")), project=True)
+
+
+def installed(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "onetool").touch()
+    return folder / "python"
+
+
+def test_onetool_is_started_by_the_path_beside_its_python(tmp_path: Path) -> None:
+    python = installed(tmp_path / "bin")
+    assert launch.launch(python, None, lambda _: None) == Launch(str(tmp_path / "bin" / "onetool"))
+
+
+def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
+    python = installed(tmp_path / "archive-v0" / "x" / "bin")
+    programs = {"uvx": "/usr/bin/uvx"}
+    assert launch.launch(python, None, programs.get) == Launch("/usr/bin/uvx", ("onetool",))
+    git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
+    assert launch.launch(python, git, programs.get).args == ("--from", "git+https://x/y.git", "onetool")
+    assert launch.launch(python, None, lambda _: None).note
+
+
+def test_without_an_executable_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
+    start = launch.launch(tmp_path / "python", None, {"uvx": "/usr/bin/uvx"}.get)
+    assert start.command == str(tmp_path / "python")
+
+
+# --- servers of clients ------------------------------------------------------------------------------------
+
+
+def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/work")) -> Found:
+    return reading.find(files.Read(Path("/work") / name, text.encode(), text), folder)
+
+
+def taken(
+    *found: Found,
+    servers: Mapping[str, Any] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    keep_values: bool = True,
+) -> Taken:
+    there = There(servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/work"), Path("/home/ada"))
+    return take(found, there, keep_values=keep_values)
+
+
+def server_of(server: Mapping[str, Any], **env: str) -> Any:
+    return taken(Found(Path("/work/mcp.json"), {"a": server}), env=env).servers.get("a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcpServers": {"a": {"command": "x"}}}',
+        '\ufeff// VS Code\n{"servers": {"a": {"type": "stdio", "command": "x"},}}',
+        '{"mcp": {"servers": {"a": {"command": "x"}}}}',
+        '{"context_servers": {"a": {"source": "custom", "command": "x", "args": []}}}',
+        '{"context_servers": {"a": {"command": {"path": "x", "args": []}}}}',
+        '{"a": {"command": "x"}}',
+        '[mcp_servers.a]\ncommand = "x"',
+        '{"projects": {"/work": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers": {"b": {}}}}}',
+    ],
+)
+def test_the_content_tells_the_format(text: str) -> None:
+    assert taken(found_in(text)).servers == {"a": {"command": "x"}}
+
+
+def test_servers_of_other_folders_stay_there_and_are_named() -> None:
+    text = '{"mcpServers": {}, "projects": {"/other": {"mcpServers": {"b": {"command": "y"}}}, "/c": {}}}'
+    assert found_in(text).notes == ("servers of /other were left there: b",)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("", "x.json", "is empty"),
+        ("{}", "x.json", "holds no servers"),
+        ('{"theme": "dark"}', "x.json", "holds no servers"),
+        ("hello", "x.txt", "neither JSON nor TOML"),
+        ("a = ", "x.toml", r"x\.toml:1: is not valid TOML"),
+        ("{\n'", "x.json", r"x\.json:2: is not valid JSON"),
+        ("openapi: 3.1.0\ninfo: {}", "x.yaml", "is an OpenAPI document"),
+        ('{"openapi": "3.1.0"}', "x.json", "is an OpenAPI document"),
+        ('{"swagger": "2.0"}', "x.json", "is an OpenAPI document"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(text: str, name: str, words: str) -> None:
+    with pytest.raises(ToolError, match=words):
+        found_in(text, name)
+
+
+def test_an_archive_says_that_it_comes_later() -> None:
+    with pytest.raises(ToolError, match="ZIP archive"):
+        reading.refuse_archive(b"PK\x03\x04rest", Path("x.zip"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"command": "C:\\x.exe", "args": ["-y", 5, True], "env": {"N": 1, "B": False}, "cwd": "/d"},
+            {"command": "C:\\x.exe", "args": ["-y", "5", "true"], "env": {"N": "1", "B": "false"}, "cwd": "/d"},
+        ),
+        ({"url": "https://x/mcp", "type": "http"}, {"url": "https://x/mcp"}),
+        ({"url": "https://x/mcp", "type": "streamable-http"}, {"url": "https://x/mcp"}),
+        ({"url": "https://x/mcp", "transport": "sse"}, {"url": "https://x/mcp", "transport": "sse"}),
+        ({"serverUrl": "https://x/sse"}, {"url": "https://x/sse", "transport": "sse"}),
+        ({"httpUrl": "https://x/", "timeout": 5000}, {"url": "https://x/", "timeout": 5}),
+        ({"command": "x", "disabled": True}, {"command": "x", "enabled": False}),
+        ({"command": "x", "disabled": False, "enabled": True}, {"command": "x"}),
+        ({"command": "x", "enabled": False}, {"command": "x", "enabled": False}),
+        (
+            {"command": "x", "includeTools": ["a"], "excludeTools": ["b"], "tool_timeout_sec": 9},
+            {"command": "x", "timeout": 9, "tools": {"include": ["a"], "exclude": ["b"]}},
+        ),
+        (
+            {"url": "https://x", "bearer_token_env_var": "T", "env_http_headers": {"X": "K"}, "headers": {"A": "b"}},
+            {"url": "https://x", "headers": {"A": "b", "X": "${K:-}", "Authorization": "Bearer ${T:-}"}},
+        ),
+        (
+            {"command": "x", "env_vars": ["A", {"name": "B", "source": "local"}]},
+            {"command": "x", "env": {"A": "${A:-}", "B": "${B:-}"}},
+        ),
+    ],
+)  # fmt: skip
+def test_keys_of_clients_become_keys_of_onetool(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert server_of(given) == expected
+
+
+def test_an_address_without_a_type_is_sse_for_gemini_only() -> None:
+    servers = {"a": {"url": "https://x/mcp"}}
+    assert taken(Found(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
+    assert "transport" not in taken(Found(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${env:SET}", "${SET}"),
+        ("${env:UNSET}", "${UNSET:-}"),
+        ("${SET}/${UNSET:-d}", "${SET}/${UNSET:-d}"),
+        ("${workspaceFolder}/x", "/work/x"),
+        ("${workspaceFolderBasename}", "work"),
+        ("${userHome}${/}x", "/home/ada/x"),
+        ("${command:pick}", "$${command:pick}"),
+        ("${file:/etc/x}", "$${file:/etc/x}"),
+        ("${", "$${"),
+        ("${a b}", "$${a b}"),
+        ("${a{b}", "$${a{b}"),
+        ("$HOME", "$HOME"),
+    ],
+)
+def test_variables_of_clients_are_translated_or_kept(text: str, expected: str) -> None:
+    assert server_of({"command": "x", "args": [text]}, SET="1")["args"] == [expected]
+
+
+def test_what_means_nothing_here_is_reported() -> None:
+    servers = {"a": {"command": "x", "args": ["${command:pick}"], "envFile": ".env", "autoApprove": []}}
+    notes = " ".join(taken(Found(Path("/w/mcp.json"), servers)).notes)
+    assert "${command:pick}" in notes
+    assert "envFile, autoApprove" in notes
+
+
+def test_inputs_become_variables_that_are_asked_for() -> None:
+    text = """{"inputs": [{"id": "api-key", "description": "The key", "password": true},
+        {"id": "region", "default": "eu"}],
+        "servers": {"a": {"command": "x", "env":
+        {"K": "${input:api-key}", "R": "${input:region}", "U": "${input:1}"}}}}"""
+    result = taken(found_in(text))
+    assert result.servers["a"]["env"] == {"K": "${API_KEY:-}", "R": "${REGION:-eu}", "U": "${INPUT_1:-}"}
+    assert result.missing == {"API_KEY": "The key", "INPUT_1": ""}
+
+
+def test_gemini_variables_need_no_braces() -> None:
+    found = Found(Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}})
+    assert taken(found, env={"KEY": "1"}).servers["a"]["env"] == {"K": "${KEY}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [
+        ("OneTool", {"command": "x"}),
+        ("ot", {"command": "/opt/bin/onetool"}),
+        ("ot", {"command": "C:\\Tools\\OneTool.exe", "args": []}),
+        ("ot", {"command": "uvx", "args": ["onetool@latest"]}),
+        ("ot", {"command": "/usr/bin/uv", "args": ["run", "onetool"]}),
+    ],
+)
+def test_our_own_entry_is_known_and_left_out(name: str, server: dict[str, Any]) -> None:
+    assert is_ours(name, server)
+    assert taken(Found(Path("/w/mcp.json"), {name: server})).servers == {}
+
+
+def test_a_server_about_onetool_is_not_ours() -> None:
+    assert not is_ours("docs", {"command": "npx", "args": ["onetool"]})
+
+
+def test_names_become_names_that_code_can_use() -> None:
+    names = ["my-server", "my_server", "21st.dev", "class", "machine", "list", "münchen", "日本", "-", "ﬁle"]
+    result = taken(Found(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
+    assert list(result.servers) == [
+        "my_server", "my_server_2", "mcp_21st_dev", "mcp_class", "mcp_machine", "mcp_list", "münchen", "日本", "server",
+        "file",
+    ]  # fmt: skip
+    assert "my-server: is called my_server from now on" in " ".join(result.notes)
+
+
+def test_the_first_file_wins_and_what_is_there_stays() -> None:
+    first, second = (Found(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
+    result = taken(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
+    assert result.servers == {"a": {"command": "one"}}
+    assert "a: stands in /w/two too" in " ".join(result.notes)
+    assert "one: is there already, with other settings" in " ".join(result.notes)
+    assert "two: is there already" in result.notes
+
+
+@pytest.mark.parametrize(
+    "server",
+    [3, None, [], {}, {"args": []}, {"url": ""}, {"url": "ws://x", "type": "ws"}, {"url": "ftp://x"}, {"command": ""}],
+)
+def test_what_is_no_server_is_left_out_and_said(server: Any) -> None:
+    result = taken(Found(Path("/w/mcp.json"), {"a": server}))
+    assert result.servers == {}
+    assert any(note.startswith("a: was left out") for note in result.notes)
+
+
+def test_an_address_may_begin_with_a_variable() -> None:
+    assert server_of({"url": "${BASE:-https://x}/mcp"}) == {"url": "${BASE:-https://x}/mcp"}
+
+
+# --- secrets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GITHUB_TOKEN", "short-but-named"),
+        ("X", "ghp_" + "a" * 36),
+        ("X", "sk-proj-" + "a1" * 20),
+        ("DB", "postgres://me:word@host/db"),
+        ("X", "0123456789abcdef0123456789abcdef"),
+        ("Authorization", "Bearer abcdefgh123"),
+        ("PASSWORD", "correct horse"),
+        ("X-API-Key", "k1234567"),
+    ],
+)
+def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
+    assert hiding.looks_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_TOKENS", "4096"),
+        ("AUTH", "false"),
+        ("TOKEN", "${TOKEN}"),
+        ("Authorization", "Bearer ${TOKEN}"),
+        ("PATH", "/usr/local/bin:/usr/bin:/bin:/opt/some/long/path"),
+        ("URL", "https://example.com/a/long/path/with/many/parts"),
+        ("API_KEY", ""),
+        ("AUTH_TYPE", "oauth"),
+    ],
+)
+def test_what_is_no_secret_stays(name: str, value: str) -> None:
+    assert not hiding.looks_secret(name, value)
+
+
+def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same() -> None:
+    servers = {
+        "a": {"command": "x", "env": {"API_KEY": "first-key", "MODE": "dark"}},
+        "b-b": {"command": "x", "env": {"API_KEY": "second-key"}},
+        "c": {"command": "x", "env": {"API_KEY": "first-key"}},
+        "d": {"url": "https://x", "headers": {"Authorization": "Bearer third-key", "Accept": "x"}},
+    }
+    result = taken(Found(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, keep_values=False)
+    assert result.secrets == {"API_KEY": "first-key", "B_B_API_KEY_2": "second-key", "D_AUTHORIZATION": "third-key"}
+    assert result.servers["a"]["env"] == {"API_KEY": "${API_KEY}", "MODE": "dark"}
+    assert result.servers["b_b"]["env"] == {"API_KEY": "${B_B_API_KEY_2}"}
+    assert result.servers["c"]["env"] == {"API_KEY": "${API_KEY}"}
+    assert result.servers["d"]["headers"] == {"Authorization": "Bearer ${D_AUTHORIZATION}", "Accept": "x"}
+    again = taken(Found(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
+                  servers=result.servers, keep_values=False)  # fmt: skip
+    assert (again.servers, again.secrets) == ({}, {})
+
+
+def test_secrets_elsewhere_are_pointed_at() -> None:
+    servers = {"a": {"command": "x", "args": ["--key=sk-" + "a1" * 12]}, "b": {"url": "https://x/?k=" + "a1" * 20}}
+    notes = taken(Found(Path("/w/mcp.json"), servers), keep_values=False).notes
+    assert [note.split(":")[0] for note in notes] == ["a", "b"]
+
+
+def test_toml_of_codex_reads_like_its_documentation() -> None:
+    text = """[mcp_servers.figma]
+url = "https://mcp.figma.com/mcp"
+bearer_token_env_var = "FIGMA"
+http_headers = { "X-Region" = "us" }
+[mcp_servers.off]
+command = "x"
+enabled = false
+startup_timeout_sec = 20
+"""
+    result = taken(found_in(text, "config.toml"), env={"FIGMA": "1"})
+    headers = {"X-Region": "us", "Authorization": "Bearer ${FIGMA}"}
+    assert result.servers["figma"] == {"url": "https://mcp.figma.com/mcp", "headers": headers}
+    assert result.servers["off"] == {"command": "x", "enabled": False}
+    assert tomllib.loads(text)

@@ -1,0 +1,246 @@
+"""The Python that a header asks for: real uv, real environments, and as few of them as possible."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.extensions_support import HEADER
+from tests.support import family
+
+from ot.errors import ToolError
+from ot.extensions.environments import Environments, Start, for_uv, for_worker
+from ot.extensions.pep723 import Header, header_of
+
+FILE = Path("/nowhere/notes_tools.py")  # only headers with paths in them have a use for it
+EMPTY = Header("dependencies = []\n")
+Work = Callable[[Environments], Awaitable[object]]
+
+
+def six() -> Header:
+    header = header_of(HEADER)
+    assert header is not None
+    return header
+
+
+def ignore(_line: str) -> None: ...
+
+
+def at(folder: Path) -> Environments:
+    return Environments(folder, os.environ)
+
+
+def python_of(start: Start) -> str:
+    assert not start.by_uv
+    (python,) = start.command
+    return python
+
+
+def imports(python: str, module: str) -> bool:
+    return subprocess.run([python, "-P", "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+
+
+async def built(environments: Environments, header: Header, file: Path = FILE) -> str:
+    await environments.build(header, file, ignore)
+    return python_of(await environments.start_of(header, file))
+
+
+def test_a_file_without_a_header_gets_the_servers_own_python(tmp_path: Path) -> None:
+    assert asyncio.run(at(tmp_path).start_of(None, FILE)) == Start((sys.executable,))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_was_built_ahead_is_started_without_uv(tmp_path: Path) -> None:
+    python = asyncio.run(built(at(tmp_path), six()))
+    assert imports(python, "six")
+    assert not imports(python, "pydantic")
+
+
+def test_one_that_was_not_is_made_by_uv_on_the_way(tmp_path: Path) -> None:
+    told: list[str] = []
+    start = asyncio.run(at(tmp_path).start_of(six(), FILE, told.append))
+    assert start.by_uv
+    assert start.command[1] == "run"
+    assert start.command[-2] == "--script"
+    assert header_of(Path(start.command[-1]).read_text("utf-8")) == six()
+    assert told
+
+
+def test_a_known_environment_is_not_made_again(tmp_path: Path) -> None:
+    first = asyncio.run(built(at(tmp_path), EMPTY))
+    (script,) = tmp_path.glob("*.py")
+    script.unlink()
+    assert asyncio.run(built(at(tmp_path), EMPTY)) == first  # as the next server would, too
+    assert not script.exists()  # nobody asked uv
+
+
+def test_where_a_worker_found_its_python_is_remembered(tmp_path: Path) -> None:
+    async def remembered() -> Start:
+        await at(tmp_path).remember(EMPTY, sys.executable)
+        return await at(tmp_path).start_of(EMPTY, FILE)
+
+    assert asyncio.run(remembered()) == Start((sys.executable,))
+
+
+@pytest.mark.parametrize("note", [b"", b"/nowhere/python", b"\xff", b"/tmp", b"a\0b"])
+def test_a_note_that_leads_nowhere_is_no_note(tmp_path: Path, note: bytes) -> None:
+    (tmp_path / f"{EMPTY.digest}.path").write_bytes(note)
+    assert asyncio.run(at(tmp_path).start_of(EMPTY, FILE)).by_uv
+
+
+def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    environments = at(tmp_path)
+    first = asyncio.run(built(environments, EMPTY))
+    shutil.rmtree(Path(first).parent.parent)
+    assert asyncio.run(environments.start_of(EMPTY, FILE)).by_uv
+    again = asyncio.run(built(environments, EMPTY))
+    assert imports(again, "json")
+
+
+def test_several_who_want_the_same_get_the_same(tmp_path: Path) -> None:
+    async def at_once() -> list[str]:
+        one, other = at(tmp_path), at(tmp_path)  # the second as if it were another process
+        return await asyncio.gather(*(built(each, six()) for each in (one, one, other, other)))
+
+    assert len(set(asyncio.run(at_once()))) == 1
+
+
+def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
+    async def during() -> tuple[Start, Start]:
+        environments = at(tmp_path)
+        building = asyncio.ensure_future(environments.build(EMPTY, FILE, ignore))
+        while not environments._making:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+        started = await environments.start_of(EMPTY, FILE)
+        await building
+        return started, await environments.start_of(EMPTY, FILE)
+
+    first, second = asyncio.run(during())
+    assert first == second
+    assert not first.by_uv
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('requires-python = ">=99"\n', ">=99"),
+        ('dependencies = ["six>2", "six<1"]\n', "six"),
+        ('dependencies = ["no such requirement!"]\n', "no such requirement!"),
+        ("dependencies = 5\n", "dependencies = 5"),
+        ('requires-python = "soon"\n', "soon"),
+        ("tool = 1\n", "tool = 1"),
+    ],
+)
+def test_what_cannot_be_had_is_told_in_the_words_of_uv(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ToolError, match="uv could not make the environment: ") as caught:
+        asyncio.run(built(at(tmp_path), Header(text)))
+    assert said in str(caught.value)
+    assert not list(tmp_path.glob("*.path"))
+
+
+def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> None:
+    async def twice() -> int:
+        environments, failures = at(tmp_path), 0
+        for _ in range(2):
+            try:
+                await environments.build(Header('requires-python = ">=99"\n'), FILE, ignore)
+            except ToolError:
+                failures += 1
+        return failures
+
+    assert asyncio.run(twice()) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.start_of(EMPTY, FILE)):
+        with pytest.raises(ToolError, match="cannot be written"):
+            asyncio.run(_awaited(work, at(tmp_path / "file" / "environments")))
+
+
+async def _awaited(work: Work, environments: Environments) -> None:
+    await work(environments)
+
+
+def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
+    async def closed() -> object:
+        environments = at(tmp_path)
+        building = asyncio.ensure_future(environments.build(six(), FILE, ignore))
+        while len(family(os.getpid())) == before:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.001)
+        await environments.close()
+        (outcome,) = await asyncio.gather(building, return_exceptions=True)
+        return outcome
+
+    before = len(family(os.getpid()))
+    assert isinstance(asyncio.run(closed()), asyncio.CancelledError)
+    assert len(family(os.getpid())) == before
+
+
+# --- headers that name files -------------------------------------------------------------------------------
+
+
+def wheel(folder: Path, version: str) -> Path:
+    """The smallest package there is."""
+    folder.mkdir(exist_ok=True)
+    file = folder / f"tiny_thing-{version}-py3-none-any.whl"
+    info = f"tiny_thing-{version}.dist-info"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("tiny_thing.py", f"version = {version!r}")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-thing\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return file
+
+
+def with_source(path: str) -> str:
+    lines = ('dependencies = ["tiny-thing"]', "[tool.uv.sources]", f'tiny-thing = {{ path = "{path}" }}')
+    return "".join(f"{line}\n" for line in ("# /// script", *(f"# {line}" for line in lines), "# ///"))
+
+
+def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
+    environments = at(tmp_path / "environments")
+    pythons = {}
+    for name, version in (("one", "1.0"), ("two", "2.0")):
+        folder = tmp_path / name
+        source = with_source(f"./{wheel(folder, version).name}")
+        (folder / "notes_tools.py").write_text(source, encoding="utf-8")
+        header = header_of(source)
+        assert header is not None
+        pythons[version] = asyncio.run(built(environments, header, folder / "notes_tools.py"))
+    found = {
+        subprocess.run(
+            [python, "-c", "import tiny_thing as t; print(t.version)"], capture_output=True, check=True
+        ).stdout
+        for python in pythons.values()
+    }
+    assert found == {b"1.0\n", b"2.0\n"}
+
+
+def test_a_path_that_leads_nowhere_is_told_in_the_words_of_uv(tmp_path: Path) -> None:
+    source = with_source("./gone.whl")
+    (tmp_path / "notes_tools.py").write_text(source, encoding="utf-8")
+    header = header_of(source)
+    assert header is not None
+    with pytest.raises(ToolError, match=r"(?s)uv could not make the environment: .*gone\.whl"):
+        asyncio.run(built(at(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
+
+
+# --- what programs are told of this machine ----------------------------------------------------------------
+
+
+def test_a_worker_is_told_little_and_uv_a_little_more() -> None:
+    environment = dict.fromkeys(
+        ("HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_INDEX_URL", "UV_CACHE_DIR", "AWS_SECRET", "PYTHONPATH"),
+        "x",
+    )
+    assert set(for_worker(environment)) == {"HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_CACHE_DIR"}
+    assert set(for_uv(environment)) == {*for_worker(environment), "UV_INDEX_URL"}

@@ -1,0 +1,220 @@
+"""What is known of an extension file without running it, whatever is in it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ot.context import Permission
+from ot.extensions.source import LARGEST_FILE, Extension, read, stamp_of
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "notes_tools.py"
+
+
+def of(file: Path, text: str) -> Extension:
+    file.write_text(text, encoding="utf-8")
+    return read(file)
+
+
+def names(extension: Extension) -> list[str]:
+    return [function.name for function in extension.functions]
+
+
+def test_a_file_is_known_by_what_stands_in_it(file: Path) -> None:
+    extension = of(file, '"""Doc."""\npermissions = ["read", ":exec"]\nasync def f(x: int) -> list[str]:\n  """Do."""')
+    assert extension.pack == "notes"
+    assert extension.permissions == {Permission.READ, Permission.EXEC}
+    assert extension.description == "Doc."
+    assert (extension.problem, extension.problems, extension.header) == (None, (), None)
+    (function,) = extension.functions
+    assert (function.name, function.description, function.returns) == ("f", "Do.", "list[str]")
+    assert function.input.json["properties"] == {"x": {"type": "integer"}}
+
+
+def test_a_file_is_never_run(file: Path) -> None:
+    text = "import os\nos.abort()\n@os.abort()\ndef f(x: os.abort() = os.abort()): ...\nclass C(os.abort()): ..."
+    assert names(of(file, text)) == ["f"]
+
+
+def test_of_several_functions_with_one_name_the_last_counts(file: Path) -> None:
+    text = (
+        "from typing import overload\n@overload\ndef f(a: int): ...\n@overload\ndef f(a: str): ...\ndef f(b): 'Last.'\n"
+    )
+    (function,) = of(file, text).functions
+    assert list(function.input.properties) == ["b"]
+    assert function.description == "Last."
+
+
+def test_a_function_is_found_whatever_ends_the_lines_before_it(file: Path) -> None:
+    file.write_bytes(b"x = 'a\\\r\n\x0c b'\r\n\x0c\r\n@print\r\ndef f(a, b=(1,\r\n 2)):\r\n    return a\r\ny = 1")
+    (function,) = read(file).functions
+    assert list(function.input.properties) == ["a", "b"]
+    assert of(file, "t = '\u2028\x0b\x1c'\ndef g(c): return c").functions[0].input.required == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def a(): ...\ndef _b(): ...\nclass C: ...\nd = lambda: 1\nfrom os import getcwd", ["a"]),
+        ("__all__ = ['_b', 'a']\ndef a(): ...\ndef _b(): ...\ndef c(): ...", ["_b", "a"]),
+        ("__all__ = ('a', 'a')\ndef a(): ...", ["a"]),
+        ("__all__ = []\ndef a(): ...", []),
+        ("__all__: list[str] = ['a']\ndef a(): ...\ndef b(): ...", ["a"]),
+        ("def a(): ...\nclass K:\n  def b(self): ...\n  def a(self, x): ...", ["a"]),
+    ],
+)
+def test_tools_are_what_is_exported_or_public(file: Path, text: str, found: list[str]) -> None:
+    extension = of(file, text)
+    assert names(extension) == found
+    assert extension.problem is None
+
+
+def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
+    extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
+    assert names(extension) == ["a"]
+    assert [problem.rpartition(": ")[2] for problem in extension.problems] == [
+        "__all__ names 'LIMIT', which is no function of this file",
+        "__all__ names 'gone', which is no function of this file",
+    ]
+
+
+def test_a_function_that_cannot_be_a_tool_is_reported_and_the_others_are_tools(file: Path) -> None:
+    extension = of(file, "def a(*args): ...\ndef b(): ...")
+    assert names(extension) == ["b"]
+    assert extension.problems == (f"{file}: a: a tool cannot take *args: name its arguments, or take a list",)
+
+
+def test_a_function_with_permissions_of_its_own_is_refused_rather_than_called_without_them(file: Path) -> None:
+    extension = of(file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ...")
+    assert names(extension) == ["b", "c"]
+    assert "at the top of the file" in extension.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def f(:\n", ", line 1: invalid syntax"),
+        ("x = 1\nreturn = 2", ", line 2: invalid syntax"),
+        ("pack = name()", "line 1: pack must be written out"),
+        ("\npack = {[]: 1}", "line 2: pack must be written out"),
+        ("pack = 5", "5 is no name for a pack"),
+        ("pack = 'my-pack'", "'my-pack' is no name for a pack"),
+        ("pack = 'class'", "'class' is no name for a pack"),
+        ("__all__ = 5\ndef f(): ...", "__all__ must be a list of names"),
+        ("__all__ = [['f']]\ndef f(): ...", "__all__ must be a list of names"),
+        ("__all__ = 'f'\ndef f(): ...", "__all__ must be a list of names"),
+        ("__all__ = ['f'] + more", "line 1: __all__ must be written out"),
+        ("permissions = 'read'", "permissions must be a list of some of read, write"),
+        ("permissions = ['fly']", "permissions must be a list of some of read, write"),
+        ("permissions = None", "permissions must be a list of some of read, write"),
+        ("x = " + "(" * 5000, ""),
+        ("x = " + "-" * 100_000 + "1", ""),
+        ("x = '\0'", ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_where_and_why(file: Path, text: str, problem: str) -> None:
+    extension = of(file, text)
+    assert str(extension.problem).startswith(str(file))
+    assert problem in str(extension.problem)
+    assert extension.functions == ()
+
+
+def test_a_file_that_cannot_be_parsed_is_known_by_the_name_it_gives_itself(file: Path) -> None:
+    assert of(file, 'pack: str = "other"\ndef f(:').pack == "other"
+    assert of(file, "def f(:").pack == "notes"
+
+
+def test_a_file_is_read_in_its_own_encoding(file: Path) -> None:
+    file.write_bytes("# -*- coding: latin-1 -*-\ndef f(): 'é'".encode("latin-1"))
+    assert read(file).functions[0].description == "é"
+    file.write_bytes("\ufeffdef f(): 'é'".encode())
+    assert read(file).functions[0].description == "é"
+
+
+@pytest.mark.parametrize("content", [b"'\xff'", b"# coding: no-such\n", b"# coding: rot13\n", b"\xff\xfe\x00"])
+def test_bytes_that_are_no_text_are_reported(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    assert str(file) in str(read(file).problem)
+
+
+def test_what_is_no_file_is_reported_and_nobody_waits_for_it(file: Path) -> None:
+    assert "cannot be read" in str(read(file).problem)
+    os.mkfifo(file)
+    assert "no regular file" in str(read(file).problem)
+    file.unlink()
+    file.mkdir()
+    assert "no regular file" in str(read(file).problem)
+
+
+def test_a_file_that_is_too_large_is_reported(file: Path) -> None:
+    with file.open("wb") as opened:
+        opened.truncate(LARGEST_FILE + 1)
+    assert "more than" in str(read(file).problem)
+
+
+def test_a_broken_header_is_a_small_problem(file: Path) -> None:
+    extension = of(file, "# /// script\n# x = [\n# ///\ndef f(): ...")
+    assert names(extension) == ["f"]
+    assert extension.header is None
+    assert "its header is no TOML" in extension.problems[0]
+
+
+def test_the_stamp_tells_that_a_file_was_written_and_the_digest_whether_it_changed(file: Path) -> None:
+    first = of(file, "def f(): ...")
+    assert first.stamp == stamp_of(file)
+    os.utime(file, ns=(1, 1))
+    again = read(file)
+    assert again.stamp != first.stamp
+    assert again.digest == first.digest
+    assert of(file, "def g(): ...").digest != first.digest
+
+
+PIECES = (
+    "pack",
+    "__all__",
+    "permissions",
+    " = ",
+    "'x'",
+    "[",
+    "]",
+    "{",
+    "}",
+    "(",
+    ")",
+    ":",
+    "\n",
+    "def ",
+    "f",
+    "a",
+    ",",
+)
+MORE = (
+    "*",
+    "/",
+    "=",
+    "1",
+    "...",
+    "lambda: ",
+    "# /// script\n",
+    "# ///\n",
+    "# ",
+    "@",
+    "async ",
+    "Literal",
+    "|",
+    '"',
+    "\\",
+)
+
+
+@given(st.lists(st.sampled_from((*PIECES, *MORE)), max_size=40).map("".join))
+@settings(max_examples=200, deadline=None)
+def test_no_text_makes_reading_fail(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "any_tools.py"
+    extension = of(file, text)
+    assert extension.problem is None or str(file) in extension.problem
+    assert len(set(names(extension))) == len(extension.functions)

@@ -1,0 +1,340 @@
+"""The worker's end of the line: requests answered side by side, by as many threads as that takes and no more."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pytest
+from tests.support import PATIENCE, eventually
+
+from ot_child import serving
+from ot_child.errors import ToolError
+from ot_child.rpc import ConnectionLost
+from ot_child.serving import Serving
+
+Function = Callable[["Line", Any], Any]
+
+
+class Line:
+    """A served end, and the other end as the server has it. Functions get the line and what was sent to them."""
+
+    def __init__(self, functions: dict[str, Function]) -> None:
+        self._functions, self.patience = functions, PATIENCE
+        reader, self._to = os.pipe()
+        back, writer = os.pipe()
+        self._lines = os.fdopen(back, "rb")
+        self._ends = (reader, writer)
+        self._in_flight: set[int] = set()
+        self.notices: list[tuple[str, dict[str, Any]]] = []
+        self.peer = Serving(
+            reader, writer, json.dumps, self._answer, lambda name, params: self.notices.append((name, params))
+        )
+        self.thread = threading.Thread(target=self.peer.serve, daemon=True)
+        self.answers: dict[int, Any] = {}
+        self.asked: list[dict[str, Any]] = []
+        self._arrived = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        self._listener.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+        assert eventually(lambda: not self._in_flight)  # whoever still has an answer has a line for it
+        os.close(self._ends[1])
+        self._listener.join(PATIENCE)
+        self._lines.close()
+        os.close(self._ends[0])
+
+    def hang_up(self) -> None:
+        if self._to >= 0:
+            os.close(self._to)
+            self._to = -1
+
+    def send(self, ident: int, function: str, value: Any = None) -> None:
+        self.write({"id": ident, "method": "call", "params": {"function": function, "value": value}})
+
+    def write(self, *messages: dict[str, Any]) -> None:
+        os.write(self._to, b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages))
+
+    def answer_to(self, ident: int) -> Any:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: ident in self.answers, self.patience), f"no answer to {ident}"
+            return self.answers[ident]
+
+    def next_question(self) -> dict[str, Any]:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: self.asked, PATIENCE), "nothing was asked"
+            return self.asked.pop(0)
+
+    def _listen(self) -> None:
+        for line in self._lines:
+            message = json.loads(line)
+            with self._arrived:
+                if "method" in message:
+                    self.asked.append(message)
+                else:
+                    self.answers[message["id"]] = message["result"]
+                self._arrived.notify_all()
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        self._in_flight.add(request["id"])
+        try:
+            self.peer.send_line(json.dumps({"id": request["id"], "result": self._result(request["params"])}))
+        finally:
+            self._in_flight.discard(request["id"])
+
+    def _result(self, params: dict[str, Any]) -> Any:
+        try:
+            return self._functions[params["function"]](self, params["value"])
+        except ToolError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+GATE = threading.Event()
+
+
+def echo(_line: Line, value: Any) -> Any:
+    return value
+
+
+def nap(_line: Line, seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def wait(_line: Line, _value: Any) -> bool:
+    return GATE.wait(3 * PATIENCE)
+
+
+def ask(line: Line, value: Any) -> Any:
+    return line.peer.request("call", {"asked": value})
+
+
+def ask_twice(line: Line, value: Any) -> list[Any]:
+    return [ask(line, [value, n]) for n in range(2)]
+
+
+def ask_in_thread(line: Line, value: Any) -> list[Any]:
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda n=n: found.append(ask(line, [value, n]))) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(found)
+
+
+FUNCTIONS: dict[str, Function] = {each.__name__: each for each in (echo, nap, wait, ask, ask_twice, ask_in_thread)}
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    GATE.clear()
+    with Line(FUNCTIONS) as line:
+        try:
+            yield line
+        finally:
+            GATE.set()
+
+
+def test_requests_are_answered_in_a_row(line: Line) -> None:
+    for ident in range(200):
+        line.send(ident, "echo", [ident])
+        assert line.answer_to(ident) == [ident]
+
+
+def test_many_requests_at_once_get_their_own_answers(line: Line) -> None:
+    for ident in range(500):
+        line.send(ident, "echo", ident * 2)
+    assert [line.answer_to(ident) for ident in range(500)] == [ident * 2 for ident in range(500)]
+
+
+def test_a_quick_request_needs_no_other_thread(line: Line) -> None:
+    before = threading.active_count()
+    for ident in range(50):
+        line.send(ident, "echo", ident)
+        line.answer_to(ident)
+    assert threading.active_count() <= before + 2  # the first may seem long on a machine that is busy
+
+
+def test_a_long_request_holds_nobody_up(line: Line) -> None:
+    line.send(1, "wait")
+    for ident in range(2, 100):
+        line.send(ident, "echo", ident)
+        assert line.answer_to(ident) == ident
+    assert 1 not in line.answers
+    GATE.set()
+    assert line.answer_to(1) is True
+
+
+def test_a_long_request_after_a_rest_holds_nobody_up(line: Line) -> None:
+    """Nobody looks after a while without requests; whoever comes then must wake them."""
+    for round_ in range(3):
+        GATE.clear()
+        line.send(10 * round_, "echo")
+        line.answer_to(10 * round_)
+        assert eventually(lambda: not line.peer._busy.is_set())
+        line.peer._long.clear()
+        line.send(10 * round_ + 1, "wait")
+        line.send(10 * round_ + 2, "echo", "through")
+        assert line.answer_to(10 * round_ + 2) == "through"
+        GATE.set()
+        assert line.answer_to(10 * round_ + 1) is True
+
+
+@pytest.mark.xfail(reason="Serving._watch must look once more after _busy.clear()", raises=AssertionError)
+def test_a_request_that_comes_while_the_watch_lies_down_is_watched(line: Line) -> None:
+    """The moment between the last look and the rest, held open."""
+
+    class Busy(threading.Event):
+        def clear(self) -> None:
+            line.send(2, "wait")
+            assert eventually(lambda: line.peer._since is not None)
+            self.clear = super().clear  # type: ignore[method-assign]
+            super().clear()
+
+    busy = Busy()
+    old, line.peer._busy = line.peer._busy, busy
+    old.set()  # whoever waits on the old one comes round to the new
+    line.send(1, "echo", 1)
+    assert line.answer_to(1) == 1
+    assert eventually(lambda: "clear" in vars(busy))
+    line.patience = 2.0
+    line.send(3, "echo", "through")
+    assert line.answer_to(3) == "through"
+
+
+def test_slow_and_quick_ones_side_by_side(line: Line) -> None:
+    for ident in range(100):
+        line.send(ident, *(("nap", 0.02) if ident % 3 == 0 else ("echo", ident)))
+    assert [line.answer_to(ident) for ident in range(100)] == [
+        0.02 if ident % 3 == 0 else ident for ident in range(100)
+    ]
+
+
+def test_more_long_ones_than_threads_all_end(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_THREADS", 4)
+    for ident in range(40):
+        line.send(ident, "nap", 0.005)
+    assert [line.answer_to(ident) for ident in range(40)] == [0.005] * 40
+
+
+# --- asking the other end from inside ----------------------------------------------------------------------
+
+
+def answer_questions(line: Line, count: int) -> None:
+    for _ in range(count):
+        question = line.next_question()
+        line.write({"id": question["id"], "result": question["params"]["asked"]})
+
+
+def test_a_request_may_ask_the_other_end(line: Line) -> None:
+    line.send(1, "ask", "x")
+    answer_questions(line, 1)
+    assert line.answer_to(1) == "x"
+
+
+def test_others_are_answered_while_one_waits_for_the_other_end(line: Line) -> None:
+    line.send(1, "ask", "x")
+    question = line.next_question()
+    for ident in range(2, 50):
+        line.send(ident, "echo", ident)
+        assert line.answer_to(ident) == ident
+    line.write({"id": question["id"], "result": "at last"})
+    assert line.answer_to(1) == "at last"
+    line.send(50, "echo", 50)
+    assert line.answer_to(50) == 50
+
+
+def test_answers_of_the_other_end_go_to_who_asked(line: Line) -> None:
+    for ident in range(20):
+        line.send(ident, "ask", ident)
+    questions = [line.next_question() for _ in range(20)]
+    for question in reversed(questions):
+        line.write({"id": question["id"], "result": question["params"]["asked"]})
+    assert [line.answer_to(ident) for ident in range(20)] == list(range(20))
+
+
+@pytest.mark.parametrize("function", ["ask_twice", "ask_in_thread"])
+def test_one_request_may_ask_several_times(line: Line, function: str) -> None:
+    count = 2 if function == "ask_twice" else 5
+    for ident in range(5):
+        line.send(ident, function, ident)
+    answer_questions(line, 5 * count)
+    assert [line.answer_to(ident) for ident in range(5)] == [[[ident, n] for n in range(count)] for ident in range(5)]
+
+
+def test_an_error_of_the_other_end_is_raised_where_it_was_asked(line: Line) -> None:
+    line.send(1, "ask", "x")
+    error = {"class": "PermissionDenied", "message": "no"}
+    line.write({"id": line.next_question()["id"], "error": {"code": 1, "message": "no", "data": error}})
+    assert line.answer_to(1) == "PermissionDenied: no"
+
+
+def test_all_threads_may_wait_for_the_other_end_at_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_THREADS", 3)
+    for ident in range(3):
+        line.send(ident, "ask", ident)
+    answer_questions(line, 3)
+    assert [line.answer_to(ident) for ident in range(3)] == [0, 1, 2]
+
+
+def test_notices_are_heard_whoever_reads(line: Line) -> None:
+    line.write({"method": "cancel", "params": {"id": 1}})
+    line.send(1, "ask", "x")
+    question = line.next_question()
+    line.write({"method": "cancel", "params": {"id": 2}}, {"id": question["id"], "result": 0})
+    line.answer_to(1)
+    assert line.notices == [("cancel", {"id": 1}), ("cancel", {"id": 2})]
+
+
+# --- the end -----------------------------------------------------------------------------------------------
+
+
+def test_serving_ends_with_the_line() -> None:
+    with Line(FUNCTIONS) as line:
+        line.send(1, "echo", 1)
+        line.answer_to(1)
+        line.hang_up()
+        line.thread.join(PATIENCE)
+        assert not line.thread.is_alive()
+
+
+def test_serving_ends_while_calls_are_under_way() -> None:
+    GATE.clear()
+    with Line(FUNCTIONS) as line:
+        for ident in range(5):
+            line.send(ident, "wait")
+        line.send(9, "echo", 9)
+        line.answer_to(9)
+        line.hang_up()
+        GATE.set()
+        line.thread.join(PATIENCE)
+        assert not line.thread.is_alive()
+
+
+def test_who_waits_for_the_other_end_learns_that_it_is_gone() -> None:
+    lost: list[bool] = []
+
+    def ask_in_vain(line: Line, value: Any) -> Any:
+        try:
+            return ask(line, value)
+        except ConnectionLost:
+            lost.append(True)
+            raise
+
+    with Line({"ask": ask_in_vain}) as line:
+        for ident in range(3):
+            line.send(ident, "ask")
+        for _ in range(3):
+            line.next_question()
+        line.hang_up()
+        assert eventually(lambda: len(lost) == 3)
