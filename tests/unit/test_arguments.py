@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
+from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Literal, Optional, Set, Tuple, Union
 
 import pytest
@@ -98,7 +99,7 @@ def test_data_becomes_what_is_annotated(annotation: Any, value: Any, made: Any) 
         *(str, int, list, dict, Any, None, object, list[int], dict[str, int], Dict, Literal["a"], int | str),
         *(Path | str, Callable[[int], str], type[int], "Nothing", "no python (", 5, ["list"], {"a": 1}, lambda: 1),
     ],
-    ids=repr,
+    ids=lambda annotation: "a function" if isinstance(annotation, FunctionType) else repr(annotation),
 )
 @pytest.mark.parametrize("value", ["text", 1.5, None, [1], {"a": "b"}])
 def test_what_no_annotation_explains_stays_as_it_is(annotation: Any, value: Any) -> None:

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import os
 import sys
+from keyword import iskeyword
 from pathlib import Path
 
 COMMANDS = {
@@ -16,6 +17,8 @@ COMMANDS = {
     "call": "call one tool: NAME key=value...",
     "tools": "list tools",
     "help": "help on a tool, a pack, or some words",
+    "connect": "connect an assistant: print its MCP configuration, or write it",
+    "import": "take servers over from an assistant's configuration",
     "init": "make .onetool/ in this folder, with an example pack",
     "stats": "show what has been called and what it saved",
     "doctor": "check everything and say what to do",
@@ -88,7 +91,7 @@ def _overview() -> argparse.ArgumentParser:
 
 
 def _run_command(name: str, arguments: list[str]) -> int:
-    command = importlib.import_module(f"ot.cli.{name}")
+    command = importlib.import_module(f"ot.cli.{name}_" if iskeyword(name) else f"ot.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"onetool {name}", description=command.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
     command.add_arguments(parser)

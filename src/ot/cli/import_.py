@@ -1,0 +1,191 @@
+"""Take MCP servers over from an assistant's configuration, which stays as it is, into .onetool/onetool.yaml."""
+
+import argparse
+import json
+import os
+import pkgutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ot import paths, scaffold, yaml12
+from ot.clients import files, hiding, reading, taking, yaml_edit
+from ot.clients.catalogue import CLIENTS, Place
+from ot.config.trust import is_trusted, trust
+from ot.errors import ToolError
+from ot.redact import Redactor
+
+SECTION = "servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Both files of a folder, as they are and as they will be."""
+
+    taken: taking.Taken
+    config: files.Read
+    config_text: str
+    secrets: files.Read
+    secrets_text: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    known = ", ".join(CLIENTS)
+    parser.add_argument("source", metavar="FILE|CLIENT", help=f"a client's configuration file, or one of {known}")
+    parser.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
+    parser.add_argument("--keep-values", action="store_true", help="leave secrets where they are used")
+    parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
+    folder = folders.user if options.user else _target(folders)
+    place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
+    plan = make_plan(_found(options.source, place), folders, folder, options.keep_values)
+    # A name such as `token` says what is secret in a client's file, in a diff nothing does.
+    redact = Redactor({*plan.taken.secrets.values(), *hiding.secrets_in(plan.taken.servers)})
+    diff = files.diff(plan.config, plan.config_text, redact)
+    done = [] if options.dry_run else _carry_out(plan, folder, folders)
+    print(_as_json(plan, diff, done) if options.json else _as_text(plan, diff, done, options))
+    return 0
+
+
+def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, keep_values: bool) -> Plan:
+    config, secrets = files.read(folders.config_of(folder)), files.read(folder / paths.SECRETS)
+    servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
+    if not isinstance(servers, dict):
+        raise ToolError(f"{config.path}: {SECTION} must be a mapping, `name: ...`; correct it, then try again")
+    there = taking.There(servers, _secrets(secrets), _packs(), os.environ, folders.working_dir, folders.home)
+    taken = taking.take(found, there, keep_values=keep_values)
+    config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
+    secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)
+    return Plan(taken, config, config_text, secrets, secrets_text)
+
+
+def _target(folders: paths.Folders) -> Path:
+    if folders.project is not None:
+        return folders.project
+    if folders.config_file is not None:
+        return folders.config_file.parent
+    return folders.working_dir / paths.FOLDER
+
+
+def _found(source: str, place: Place) -> list[reading.Found]:
+    looked = CLIENTS[source].files(place) if source in CLIENTS else [paths.placed(source, Path.cwd(), place.home)]
+    existing = [path for path in looked if path.exists()]
+    if not existing and source in CLIENTS:
+        raise ToolError(f"{CLIENTS[source].title} has no configuration here; looked at {', '.join(map(str, looked))}")
+    if not existing:
+        raise ToolError(f"there is no file {source}; give a file, or one of {', '.join(CLIENTS)}")
+    return [_in_file(path, place.working_dir, lenient=len(existing) > 1) for path in existing]
+
+
+def _in_file(path: Path, folder: Path, *, lenient: bool) -> reading.Found:
+    """A client's settings without servers are no mistake where it has another file with some."""
+    reading.refuse_archive(_start_of(path), path)
+    try:
+        return reading.find(files.read(path), folder)
+    except reading.NoServers as error:
+        if not lenient:
+            raise
+        return reading.Found(path, {}, notes=(str(error),))
+
+
+def _start_of(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError:  # reading it will say what is wrong
+        return None
+
+
+def _secrets(read: files.Read) -> dict[str, str]:
+    if not read.text.strip("\ufeff \t\r\n"):
+        return {}
+    data = yaml12.read(read.text, str(read.path), typed=False).data
+    return {name: value for name, value in (data or {}).items() if isinstance(value, str)}
+
+
+def _packs() -> frozenset[str]:
+    import ot_tools
+
+    return taking.pack_names(module.name for module in pkgutil.iter_modules(ot_tools.__path__))
+
+
+def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
+    if not plan.taken.servers:
+        return []
+    is_new, is_users = not folder.exists(), os.path.realpath(folder) == os.path.realpath(folders.user)
+    folder.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
+    done = [*_write_secrets(plan, folder), _write(plan.config, plan.config_text)]
+    if is_users or folders.config_file is not None:
+        return done
+    was_trusted = is_new or is_trusted(folder, folders.user, {})
+    _trust(folder, folders.user)
+    also = "" if was_trusted else ", with everything that was in it before: look at it once"
+    return [*done, f"{folder} is trusted now{also}"]
+
+
+def _write_secrets(plan: Plan, folder: Path) -> list[str]:
+    if not plan.taken.secrets:
+        return []
+    ignore = files.read(folder / ".gitignore")
+    lines = []
+    if ignore.raw is None:
+        lines.append(_write(ignore, scaffold.NOT_FOR_GIT))
+    elif paths.SECRETS not in ignore.text.split():
+        lines.append(f"{ignore.path} does not name {paths.SECRETS}: add it, or git will take it")
+    # No copy is kept: lines were only added, and a second file with secrets is one that nobody ignores.
+    files.write(plan.secrets, plan.secrets_text, mode=files.OWNER_ONLY, keep=False)
+    return [*lines, f"wrote {plan.secrets.path}, for you only"]
+
+
+def _write(before: files.Read, text: str) -> str:
+    backup = files.write(before, text)
+    return f"wrote {before.path}" + (f" (what was there is in {backup.name})" if backup else "")
+
+
+def _trust(folder: Path, user: Path) -> None:
+    try:
+        trust(folder, user)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ToolError(f"{folder} is written but not trusted, because {user} cannot be written: {reason}") from None
+
+
+def _as_json(plan: Plan, diff: str, done: list[str]) -> str:
+    data: dict[str, Any] = {
+        "file": str(plan.config.path),
+        "servers": list(plan.taken.servers),
+        "secrets": list(plan.taken.secrets),
+        "missing": plan.taken.missing,
+        "notes": plan.taken.notes,
+        "done": done,
+        "diff": diff,
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _as_text(plan: Plan, diff: str, done: list[str], options: argparse.Namespace) -> str:
+    taken = plan.taken
+    lines = [diff, ""] if taken.servers else []
+    lines += taken.notes
+    if taken.secrets:
+        lines.append(f"secrets go to {plan.secrets.path}: {', '.join(taken.secrets)} (--keep-values leaves them)")
+    lines += [f"missing: put {_described(name, text)} into {plan.secrets.path}" for name, text in taken.missing.items()]
+    return "\n".join([*lines, *done, _ending(taken, options)])
+
+
+def _described(name: str, text: str) -> str:
+    return f"{name} ({text})" if text else name
+
+
+def _ending(taken: taking.Taken, options: argparse.Namespace) -> str:
+    if not taken.servers:
+        return "Nothing is left to take over; no file was changed."
+    names = ", ".join(taken.servers)
+    if options.dry_run:
+        return f"Would take over {names}. Nothing was written, because of --dry-run."
+    return f"Took over {names}. Take them out of your assistant's file, so that they do not run twice."

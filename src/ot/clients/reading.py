@@ -1,0 +1,117 @@
+"""Finding the servers in a client's configuration, whatever the client: the content tells which format it is.
+
+Servers come out as the client wrote them; `ot.clients.translate` knows what that means.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ot.clients import jsonc, toml_edit
+from ot.clients.edits import line_of
+from ot.clients.files import Read
+from ot.errors import ConfigError, ToolError
+
+_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
+_ZIP = b"PK\x03\x04"
+_OPENAPI = re.compile(r"""^\s*["']?(?:openapi|swagger)["']?\s*:""", re.MULTILINE)
+_LATER = "OpenAPI documents and bundle ZIPs cannot be imported yet"
+
+
+class NoServers(ToolError):
+    """A proper file that has nothing for us in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Servers as they stand in one file. `inputs` are what VS Code asks a person for, `notes` what to tell them."""
+
+    file: Path
+    servers: Mapping[str, Any]
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def find(read: Read, folder: Path) -> Found:
+    """The servers of a file that count in this folder."""
+    text = read.text.removeprefix("\ufeff")
+    if not text.strip():
+        raise NoServers(f"{read.path} is empty; there is nothing to import")
+    data, notes = _parsed(text, str(read.path))
+    if isinstance(data, dict) and {"openapi", "swagger"} & data.keys():
+        raise ToolError(f"{read.path} is an OpenAPI document. {_LATER}")
+    servers, more = _servers(data, str(read.path), folder)
+    return Found(read.path, servers, _inputs(data), (*notes, *more))
+
+
+def refuse_archive(raw: bytes | None, path: Path) -> None:
+    if raw is not None and raw.startswith(_ZIP):
+        raise ToolError(f"{path} is a ZIP archive. {_LATER}")
+
+
+def _parsed(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
+    without_comments = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)
+    if without_comments.startswith("{"):
+        root = jsonc.parse(text, source)
+        return (None, ()) if root is None else (root.data, tuple(_repeated(root, text, source)))
+    try:
+        return toml_edit.parse(text, source), ()
+    except ConfigError:
+        if _OPENAPI.search(text):
+            raise ToolError(f"{source} is an OpenAPI document. {_LATER}") from None
+        if source.endswith(".toml"):
+            raise
+        raise ToolError(f"{source} is no configuration of a client: neither JSON nor TOML") from None
+
+
+def _repeated(root: jsonc.Node, text: str, source: str) -> Iterable[str]:
+    for member in root.members:
+        if member.key in _KEYS and member.node.kind == "{":
+            keys = [inner.key for inner in member.node.members]
+            for inner in member.node.members[1:]:
+                if keys.count(inner.key) > 1 and member.node.all_of(inner.key)[-1] is inner:
+                    yield f"{source}:{line_of(text, inner.start)}: {inner.key} stands there twice; the last one counts"
+
+
+def _servers(data: Any, source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    if not isinstance(data, dict):
+        raise ToolError(f"{source} is no configuration of a client: it must be an object")
+    holders = [data, *(inner for key in ("mcp",) if isinstance(inner := data.get(key), dict))]
+    found = [holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)]
+    own, notes = _of_projects(data.get("projects"), folder)
+    if own:
+        found.append(own)
+    if not found and _are_servers(data):
+        found = [data]
+    if not found and not notes and not any(key in holder for holder in holders for key in _KEYS):
+        raise NoServers(f"{source} holds no servers; looked for {', '.join(_KEYS)}")
+    return {name: server for servers in found for name, server in servers.items()}, notes
+
+
+def _of_projects(projects: Any, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Claude Code keeps a folder's private servers in ~/.claude.json, under the folder's path."""
+    own: dict[str, Any] = {}
+    others = []
+    for path, project in projects.items() if isinstance(projects, dict) else ():
+        servers = project.get("mcpServers") if isinstance(project, dict) else None
+        if isinstance(servers, dict) and servers:
+            if Path(path) == folder:
+                own = servers
+            else:
+                others.append(f"servers of {path} were left there: {', '.join(servers)}")
+    return own, others
+
+
+def _are_servers(data: Mapping[str, Any]) -> bool:
+    """A bare `{name: {command: ...}}`, as READMEs show it."""
+    keys = {"command", "url", "serverUrl", "httpUrl"}
+    return bool(data) and all(isinstance(server, dict) and keys & server.keys() for server in data.values())
+
+
+def _inputs(data: Any) -> dict[str, Mapping[str, Any]]:
+    holders = [data, data.get("mcp")] if isinstance(data, dict) else []
+    lists = [holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder]
+    every = [item for items in lists if isinstance(items, list) for item in items]
+    return {str(item["id"]): item for item in every if isinstance(item, dict) and "id" in item}

@@ -1,0 +1,199 @@
+"""Taking servers over: which of them, under which names, with which secrets moved. Nothing is written here."""
+
+import builtins
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+from ot.clients import hiding
+from ot.clients.reading import Found
+from ot.clients.translate import Translator, is_ours
+
+_EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """What is there before: servers and secrets by name, names that packs have, variables that have a value."""
+
+    servers: Mapping[str, Any]
+    secrets: Mapping[str, str]
+    packs: frozenset[str]
+    env: Mapping[str, str]
+    working_dir: Path
+    home: Path
+
+
+@dataclass(slots=True)
+class Taken:
+    servers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def take(files: Iterable[Found], there: There, *, keep_values: bool) -> Taken:
+    """The servers of all files; of two with the same name, the first file's."""
+    taker = _Taker(there, keep_values)
+    for found in files:
+        taker.file(found)
+    return taker.taken
+
+
+class _Taker:
+    def __init__(self, there: There, keep_values: bool) -> None:
+        self._there = there
+        self._keep_values = keep_values
+        self._seen: set[str] = set()
+        self._names: set[str] = set()
+        self.taken = Taken()
+
+    def file(self, found: Found) -> None:
+        self.taken.notes += found.notes
+        translator = self._translator(found)
+        for name, server in found.servers.items():
+            if name in self._seen:
+                self.taken.notes.append(f"{name}: stands in {found.file} too, and was left out there")
+                continue
+            self._seen.add(name)
+            self._server(name, server, translator)
+        self.taken.notes += translator.notes
+        self.taken.missing |= translator.missing
+
+    def _translator(self, found: Found) -> Translator:
+        there = self._there
+        gemini = ".gemini" in found.file.parts or any(
+            isinstance(server, Mapping) and "httpUrl" in server for server in found.servers.values()
+        )
+        folder = _workspace(found.file, there.working_dir, there.home)
+        return Translator(folder, there.home, self._is_known, found.inputs, gemini)
+
+    def _is_known(self, variable: str) -> bool:
+        return any(variable in names for names in (self._there.env, self._there.secrets, self.taken.secrets))
+
+    def _server(self, name: str, server: Any, translator: Translator) -> None:
+        if is_ours(name, server):
+            self.taken.notes.append(f"{name}: was left out, because it is OneTool itself")
+            return
+        made = translator.server(name, server) if isinstance(server, Mapping) else None
+        wrong = _wrong_with(made) if made is not None else None
+        if made is None or wrong:
+            self.taken.notes.append(f"{name}: was left out: {wrong or 'it is no description of a server'}")
+            return
+        usable = self._usable(name)
+        hidden = made if self._keep_values else self._hidden(usable, made)
+        self._warn(name, hidden)
+        self._keep(name, usable, hidden)
+
+    def _keep(self, name: str, usable: str, made: dict[str, Any]) -> None:
+        if usable != name:
+            self.taken.notes.append(f"{name}: is called {usable} from now on, because code must be able to write it")
+        old = self._there.servers.get(usable)
+        if old is None:
+            self.taken.servers[usable] = made
+        elif _without_defaults(old) == _without_defaults(made):
+            self.taken.notes.append(f"{usable}: is there already")
+        else:
+            self.taken.notes.append(f"{usable}: is there already, with other settings, and was left as it is")
+
+    def _usable(self, name: str) -> str:
+        """A name that code can use, that no pack has and that no other server of this import got."""
+        plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_") or "server"
+        if not plain.isidentifier() or iskeyword(plain) or plain in self._there.packs or hasattr(builtins, plain):
+            plain = f"mcp_{plain}"
+        usable = next(one for one in _numbered(plain) if one not in self._names)
+        self._names.add(usable)
+        return usable
+
+    def _hidden(self, server: str, made: Mapping[str, Any]) -> dict[str, Any]:
+        changed = dict(made)
+        for key, name_of in (("env", _of_variable), ("headers", _of_header)):
+            if key in made:
+                changed[key] = {
+                    name: self._replaced(value, name_of(server, name)) if _is_to_hide(name, value) else value
+                    for name, value in made[key].items()
+                }
+        return changed
+
+    def _replaced(self, value: str, wanted: Iterator[str]) -> str:
+        scheme, secret = hiding.split(value)
+        known = {**self._there.secrets, **self.taken.secrets}
+        name = next(one for one in wanted if known.get(one, secret) == secret)
+        if name not in known:
+            self.taken.secrets[name] = secret
+        return f"{scheme}${{{name}}}"
+
+    def _warn(self, name: str, made: Mapping[str, Any]) -> None:
+        texts = [*made.get("args", []), made.get("url", "")]
+        queries = [part.partition("=")[2] for text in texts for part in re.split(r"[?&\s]", text)]
+        if any(map(hiding.looks_secret_itself, [*texts, *queries])):
+            self.taken.notes.append(
+                f"{name}: its args or url seem to hold a secret; put it into secrets.yaml and write ${{NAME}} there"
+            )
+
+
+def _without_defaults(server: Any) -> str:
+    """A variable that has got its value since the last import makes no other server of it."""
+    return json.dumps(server, sort_keys=True).replace(":-}", "}")
+
+
+def _is_to_hide(name: str, value: str) -> bool:
+    return "${" not in value and hiding.looks_secret(name, value)
+
+
+def _of_variable(server: str, name: str) -> Iterator[str]:
+    plain = _constant(name)
+    yield plain
+    yield from _numbered(f"{_constant(server)}_{plain}")
+
+
+def _of_header(server: str, name: str) -> Iterator[str]:
+    return _numbered(f"{_constant(server)}_{_constant(name)}")
+
+
+def _constant(text: str) -> str:
+    """A name for a secret: ASCII letters, digits and _."""
+    plain = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").upper()
+    return plain if plain and not plain[0].isdigit() else f"MCP_{plain}".rstrip("_")
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
+def _workspace(file: Path, working_dir: Path, home: Path) -> Path:
+    """The folder that `${workspaceFolder}` means in this file."""
+    if file.name == ".mcp.json":
+        return file.parent
+    around = file.parent.parent
+    return around if file.parent.name in _EDITORS and around != home else working_dir
+
+
+def _wrong_with(made: Mapping[str, Any]) -> str | None:
+    from pydantic import ValidationError
+
+    from ot.config.model import Server
+
+    try:
+        Server.model_validate(_filled(made))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg'].removeprefix('Value error, ')}"
+    return None
+
+
+def _filled(made: Mapping[str, Any]) -> dict[str, Any]:
+    """An address may begin with a variable, whose value is not known here."""
+    url = made.get("url", "")
+    return {**made, "url": "https://host"} if url.startswith("${") else dict(made)
+
+
+def pack_names(modules: Iterable[str]) -> frozenset[str]:
+    return frozenset(module.removesuffix("_tools") for module in modules if module.endswith("_tools"))

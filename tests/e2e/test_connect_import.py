@@ -1,0 +1,310 @@
+"""`onetool connect` and `onetool import` as a person types them, on the files of a home folder."""
+
+import json
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import PROGRAM, command_line, connected, environment
+
+from ot import yaml12
+from ot.clients.catalogue import CLIENTS, Place
+from ot.config.load import load
+from ot.config.trust import is_trusted
+from ot.paths import find_folders
+
+SETTINGS = """{
+    // my servers
+    "mcpServers": {
+        "github": {
+            "command": "npx", // from npm
+            "args": ["-y", "server-github"],
+            "env": {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"},
+        },
+        "dash-board": {"url": "https://x.example/sse", "headers": {"Authorization": "Bearer a-long-token"}},
+        "onetool": {"command": "onetool"},
+    },
+    "theme": "dark", /* kept */
+}
+"""
+
+
+def user_file(home: Path, client: str) -> Path:
+    return CLIENTS[client].file(Place("linux", {}, home, home), project=False)
+
+
+def entry_in(file: Path, client: str) -> Any:
+    data = tomllib.loads(file.read_text()) if file.suffix == ".toml" else json.loads(file.read_text())
+    return data[CLIENTS[client].key]["onetool"]
+
+
+def write(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8", newline="")
+    return file
+
+
+def configured(home: Path) -> dict[str, Any]:
+    data: dict[str, Any] = yaml12.read_file(home / ".onetool" / "onetool.yaml").data
+    return data
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_is_connected_once(tmp_path: Path, client: str) -> None:
+    shown = command_line(tmp_path, "connect", client)
+    assert shown.returncode == 0, shown.stderr
+    assert str(user_file(tmp_path, client)) in shown.stdout
+    assert not user_file(tmp_path, client).exists()
+    first = command_line(tmp_path, "connect", client, "--write")
+    assert "then ask it:" in first.stdout
+    assert entry_in(user_file(tmp_path, client), client)["command"] == PROGRAM
+    before = user_file(tmp_path, client).read_bytes()
+    again = command_line(tmp_path, "connect", client, "--write")
+    assert "nothing was changed" in again.stdout
+    assert user_file(tmp_path, client).read_bytes() == before
+    assert len(list(user_file(tmp_path, client).parent.glob("*.bak*"))) == 0
+
+
+def test_what_is_written_starts_a_server(tmp_path: Path) -> None:
+    command_line(tmp_path, "connect", "claude-code", "--write")
+    entry = entry_in(tmp_path / ".claude.json", "claude-code")
+    with connected(tmp_path, command=[entry["command"], *entry["args"]]) as client:
+        assert [tool.name for tool in client.tools()] == ["run"]
+
+
+def test_a_file_is_extended_with_a_backup_and_a_diff_without_secrets(tmp_path: Path) -> None:
+    text = SETTINGS.replace('        "onetool": {"command": "onetool"},\n', "")
+    file = write(tmp_path / ".cursor" / "mcp.json", text.replace("\n", "\r\n"))
+    done = command_line(tmp_path, "connect", "cursor", "--write")
+    assert done.returncode == 0, done.stderr
+    new = file.read_bytes().decode()
+    assert (tmp_path / ".cursor" / "mcp.json.bak").read_bytes().decode() == text.replace("\n", "\r\n")
+    assert all(line in new for line in text.splitlines())
+    assert "\n" not in new.replace("\r\n", "")
+    assert '+        "onetool": {' in done.stdout
+    assert "a-long-token" not in done.stdout
+
+
+def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
+    done = command_line(tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool")
+    assert done.returncode == 0, done.stderr
+    entry = entry_in(tmp_path / ".vscode" / "mcp.json", "vscode")
+    assert entry == {"type": "stdio", "command": "uvx", "args": ["onetool"]}
+    refused = command_line(tmp_path, "connect", "claude-desktop", "--project")
+    assert refused.returncode == 1
+    assert "leave --project out" in refused.stderr
+
+
+def test_a_moved_onetool_is_brought_up_to_date_and_keeps_the_rest(tmp_path: Path) -> None:
+    old = '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled": true}}}'
+    file = write(user_file(tmp_path, "zed"), old)
+    command_line(tmp_path, "connect", "zed", "--write")
+    assert entry_in(file, "zed") == {"command": PROGRAM, "env": {"A": "b"}, "enabled": True, "args": []}
+
+
+def test_the_folder_is_part_of_the_entry_where_the_client_has_none(tmp_path: Path) -> None:
+    command_line(tmp_path, "connect", "claude-desktop", "--write")
+    file = user_file(tmp_path, "claude-desktop")
+    assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path)}
+    (tmp_path / "other").mkdir()
+    command_line(tmp_path, "connect", "claude-desktop", "--write", "--folder", "other")
+    assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path / "other")}
+    assert command_line(tmp_path, "connect", "zed", "--folder", "missing").returncode == 1
+
+
+def test_connect_speaks_json(tmp_path: Path) -> None:
+    data = json.loads(command_line(tmp_path, "connect", "codex", "--json").stdout)
+    assert data["entry"] == {"command": PROGRAM, "args": []}
+    assert (data["scope"], data["changes"], data["written"], data["exists"]) == ("user", True, False, False)
+    assert data["snippet"].startswith("[mcp_servers.onetool]")
+
+
+@pytest.mark.parametrize(
+    ("client", "text", "words"),
+    [
+        ("cursor", '{\n"mcpServers": {,}\n}', "mcp.json:2: is not valid JSON"),
+        ("codex", "a = 1\nb = \n", "config.toml:2: is not valid TOML"),
+        ("cursor", '{"mcpServers": {"onetool": {"url": "http://localhost/mcp"}}}', "delete it first"),
+        ("gemini", "[]", "must be an object"),
+    ],
+)
+def test_a_file_that_cannot_be_extended_is_left_alone(tmp_path: Path, client: str, text: str, words: str) -> None:
+    file = write(user_file(tmp_path, client), text)
+    done = command_line(tmp_path, "connect", client, "--write")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert file.read_text() == text
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_linked_or_read_only_file_is_treated_with_care(tmp_path: Path) -> None:
+    real = write(tmp_path / "dotfiles" / "claude.json", "{}")
+    (tmp_path / ".claude.json").symlink_to(real)
+    assert command_line(tmp_path, "connect", "claude-code", "--write").returncode == 0
+    assert (tmp_path / ".claude.json").is_symlink()
+    assert entry_in(real, "claude-code")["command"] == PROGRAM
+    locked = write(user_file(tmp_path, "cursor"), "{}")
+    locked.chmod(0o400)
+    done = command_line(tmp_path, "connect", "cursor", "--write")
+    assert (done.returncode, locked.read_text()) == (1, "{}")
+    assert "read-only" in done.stderr
+
+
+# --- import ------------------------------------------------------------------------------------------------
+
+
+def project(home: Path) -> Path:
+    folder = home / "work"
+    folder.mkdir()
+    return folder
+
+
+def imported(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The home is one folder, the working folder another."""
+    return subprocess.run(
+        [PROGRAM, "import", *arguments],
+        cwd=folder,
+        env=environment(home),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    file = write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    done = imported(tmp_path, folder, "cursor")
+    assert done.returncode == 0, done.stderr
+    assert configured(folder)["servers"] == {
+        "github": {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}},
+        "dash_board": {
+            "url": "https://x.example/sse",
+            "headers": {"Authorization": "Bearer ${DASH_BOARD_AUTHORIZATION}"},
+            "transport": "sse",
+        },
+    }
+    secrets = folder / ".onetool" / "secrets.yaml"
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
+    assert "ghp_0123456789" not in done.stdout + (folder / ".onetool" / "onetool.yaml").read_text()
+    assert "onetool: was left out" in done.stdout
+    assert "dash-board: is called dash_board" in done.stdout
+    assert "secrets.yaml" in (folder / ".onetool" / ".gitignore").read_text().split()
+    assert file.read_text() == SETTINGS
+    assert is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
+    settings = load(find_folders({}, folder, None, tmp_path), {}).settings
+    assert settings.servers["github"].env == {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"}
+    assert settings.servers["dash_board"].headers == {"Authorization": "Bearer a-long-token"}
+
+
+def test_a_second_import_changes_nothing(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    imported(tmp_path, folder, "cursor")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = imported(tmp_path, folder, "cursor")
+    assert "github: is there already" in again.stdout
+    assert "no file was changed" in again.stdout
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_a_person_wrote_into_onetool_yaml_stays(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    old = "# mine\nservers:\n  own: {command: x} # why\n\nlog_level: DEBUG   # for now\n"
+    write(folder / ".onetool" / "onetool.yaml", old)
+    write(folder / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(0o644)
+    write(folder / "mcp.json", SETTINGS)
+    done = imported(tmp_path, folder, "mcp.json")
+    assert done.returncode == 0, done.stderr
+    new = (folder / ".onetool" / "onetool.yaml").read_text()
+    assert all(line in new.splitlines() for line in old.splitlines())
+    assert list(configured(folder)["servers"]) == ["own", "github", "dash_board"]
+    assert configured(folder)["servers"]["github"]["env"] == {"GITHUB_TOKEN": "${GITHUB_GITHUB_TOKEN}"}
+    assert (folder / ".onetool" / "onetool.yaml.bak").read_text() == old
+    secrets = folder / ".onetool" / "secrets.yaml"
+    assert secrets.read_text().startswith("# keys\nGITHUB_TOKEN: another\n")
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
+    assert "is trusted now, with everything that was in it before" in done.stdout
+
+
+def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    file = write(folder / "mcp.json", SETTINGS)
+    done = imported(tmp_path, folder, "mcp.json", "--dry-run")
+    assert "+  github:" in done.stdout
+    assert list(folder.iterdir()) == [file]
+    assert not (tmp_path / ".onetool").exists()
+
+
+def test_values_may_stay_and_the_user_folder_may_be_meant(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    write(folder / "mcp.json", SETTINGS)
+    done = imported(tmp_path, folder, "mcp.json", "--user", "--keep-values", "--json")
+    data = json.loads(done.stdout)
+    assert (data["servers"], data["secrets"]) == (["github", "dash_board"], [])
+    assert "ghp_0123456789" not in done.stdout
+    assert configured(tmp_path)["servers"]["github"]["env"]["GITHUB_TOKEN"].startswith("ghp_")
+    assert not (folder / ".onetool").exists()
+    assert not (tmp_path / ".onetool" / "secrets.yaml").exists()
+
+
+def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    private = {"mcpServers": {"c": {"command": "private"}}}
+    everywhere = {
+        "mcpServers": {"a": {"command": "user"}, "b": {"command": "user"}},
+        "projects": {str(folder): private},
+    }
+    write(tmp_path / ".claude.json", json.dumps(everywhere))
+    write(folder / ".mcp.json", json.dumps({"mcpServers": {"a": {"command": "${workspaceFolder}/run"}}}))
+    assert imported(tmp_path, folder, "claude-code").returncode == 0
+    commands = {name: server["command"] for name, server in configured(folder)["servers"].items()}
+    assert commands == {"a": f"{folder}/run", "b": "user", "c": "private"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.json", None, "there is no file missing.json"),
+        ("api.yaml", b"openapi: 3.1.0\n", "OpenAPI document"),
+        ("bundle.zip", b"PK\x03\x04\xff\xff", "ZIP archive"),
+        ("bad.json", b'{"mcpServers": {\n\n', "bad.json:3: is not valid JSON"),
+        ("latin.json", b'{"mcpServers": {"\xe9": {}}}', "is not UTF-8"),
+        ("other.json", b'{"a": 1}', "holds no servers"),
+        ("zed", None, "Zed has no configuration here"),
+    ],
+)
+def test_what_cannot_be_imported_leaves_no_trace(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
+    folder = project(tmp_path)
+    if content is not None:
+        (folder / name).write_bytes(content)
+    done = imported(tmp_path, folder, name)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / ".onetool").exists()
+
+
+def test_a_broken_onetool_yaml_is_left_alone(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    file = write(folder / ".onetool" / "onetool.yaml", "servers: [\n")
+    write(folder / "mcp.json", SETTINGS)
+    done = imported(tmp_path, folder, "mcp.json")
+    assert done.returncode == 1
+    assert "onetool.yaml:" in done.stderr
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_what_is_missing_is_asked_for_and_breaks_nothing(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    server = {"command": "x", "env": {"K": "${input:key}"}}
+    config = {"inputs": [{"id": "key", "description": "of Perplexity"}], "servers": {"p": server}}
+    write(folder / ".vscode" / "mcp.json", json.dumps(config))
+    done = imported(tmp_path, folder, "vscode")
+    assert "put KEY (of Perplexity) into" in done.stdout
+    assert load(find_folders({}, folder, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}
