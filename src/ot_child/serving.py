@@ -5,10 +5,12 @@ anything. Where one takes longer, the turn is taken from its thread and another 
 for an answer of the other end has the turn too, if nobody else has it, and leaves requests to others.
 """
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ot_child.rpc import ConnectionLost, Peer
@@ -53,8 +55,10 @@ class Serving(Peer):
         try:
             while True:
                 self._answer(self._next())
-        except ConnectionLost:
+        except (ConnectionLost, BrokenPipeError):
             self._end()
+        except BaseException:  # noqa: BLE001 - its pipes were closed, say: nobody can be answered any more
+            _give_up()
 
     def _next(self) -> Request:
         me = threading.get_ident()
@@ -87,7 +91,8 @@ class Serving(Peer):
         self._request, self._since = request, time.monotonic()
         if request["params"].get("function") in self._long:
             with self._state:
-                self._pass_the_turn()
+                if self._turn == threading.get_ident():  # it may have been taken meanwhile, and two must not read
+                    self._pass_the_turn()
         elif not self._busy.is_set():
             self._busy.set()
         return request
@@ -117,6 +122,8 @@ class Serving(Peer):
                 time.sleep(LONG_SECONDS)
                 calm = 0 if self._looked() else calm + 1
             self._busy.clear()
+            if self._looked():  # a request that came just now has not set what was set still
+                self._busy.set()
 
     def _looked(self) -> bool:
         """Whether there is something to look at."""
@@ -132,7 +139,7 @@ class Serving(Peer):
 
     def _answer_to(self, ident: int) -> dict[str, Any]:
         me = threading.get_ident()
-        with self._state:
+        with self._state, self._one_less():
             while ident not in self._answers:
                 if self._is_over:
                     raise ConnectionLost
@@ -149,6 +156,21 @@ class Serving(Peer):
             if self._turn == me:
                 self._pass_the_turn()
             return self._answers.pop(ident)
+
+    @contextlib.contextmanager
+    def _one_less(self) -> Iterator[None]:
+        """A thread that waits leaves its place to another: what it waits for may have to be done here."""
+        self._threads -= 1
+        try:
+            yield
+        finally:
+            self._threads += 1
+
+    def withdraw(self, ident: int) -> None:
+        """Nobody waits for it any more. To be called by `on_notice`, which has the state locked."""
+        for request in self._asked:
+            if request["id"] == ident:
+                request["params"]["withdrawn"] = True
 
     def _sort(self, message: dict[str, Any]) -> None:
         """To whom it belongs. To be called with the state locked."""
@@ -168,3 +190,11 @@ class Serving(Peer):
             while self._parked:
                 self._parked.pop().release()
             self._state.notify_all()
+
+
+def _give_up() -> None:
+    import traceback
+
+    with contextlib.suppress(BaseException):
+        traceback.print_exc()
+    os._exit(1)

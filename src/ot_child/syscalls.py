@@ -167,13 +167,13 @@ def cell_filter(machine: str) -> bytes | None:
 
 
 def offline_filter(machine: str) -> bytes | None:
-    """For a process that may do anything but talk to others: sockets on this machine only, by their name."""
+    """For a process that may do anything but talk to others: no sockets but pairs that it makes for itself."""
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
     return b"".join([
         _preamble(machine),
-        _if_argument_in(SOCKET[column], 0, (AF_UNIX,), REFUSE),
+        _verdict(SOCKET[column], REFUSE),
         *(_verdict(number, REFUSE) for number in IO_URING),
         _do(RETURN, ALLOW),
     ])  # fmt: skip

@@ -15,17 +15,16 @@ from types import CoroutineType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ot_child import arguments, data, errors
+from ot_child.guard import stand_guard
 from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost
 from ot_child.serving import Serving
 
 if TYPE_CHECKING:
     import asyncio
 
-LEAVE_SECONDS = 2.0  # for a worker whose server is gone to leave by itself
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")  # noqa: S108 - they are devices
 PIECE = 1 << 20
-SWITCHES = {"PYTHONUNBUFFERED", "PYTHONUTF8"}
 NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
 CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
 
@@ -41,6 +40,9 @@ class Worker:
 
     def serve(self) -> None:
         self._options = self._peer.receive()["params"]
+        self._peer.notify("loading", {})
+        for name in self._options["hidden"]:
+            os.environ.pop(name, None)
         if self._options["sandbox"] is not None:
             _confine(self._options["sandbox"])
         try:
@@ -67,6 +69,9 @@ class Worker:
 
     def _answer(self, request: dict[str, Any]) -> None:
         ident, params = request["id"], request["params"]
+        if "withdrawn" in params:
+            self._failed(ident, errors.Cancelled("cancelled before it began"))
+            return
         thread = threading.get_ident()
         self._running[ident] = lambda: _raise_in(thread)
         CURRENT.set(ident)
@@ -82,30 +87,26 @@ class Worker:
             self._failed(ident, error)
 
     def _done(self, ident: int, value: Any) -> None:
-        self._is_over(ident)
         text = data.encode(value)
+        if len(text) > self._options["max_bytes"]:
+            raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
+        self._is_over(ident)
         if len(text) <= LONGEST_MESSAGE // 2:
             self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}')
             return
-        if len(text) > self._options["max_bytes"]:
-            raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
         for start in range(0, len(text), PIECE):
             self._peer.notify("piece", {"id": ident, "text": text[start : start + PIECE]})
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
     def _failed(self, ident: int, error: BaseException) -> None:
-        self._is_over(ident)
-        if isinstance(error, ConnectionLost):
-            return
-        import traceback
-
-        traceback.print_exception(error)  # for the log
-        detail = errors.describe(error)
         try:
-            line = _error(ident, detail)
-        except ValueError:  # it has fields that are no data
-            line = _error(ident, {key: detail[key] for key in ("type", "class", "message")})
-        self._peer.send_line(line)
+            self._is_over(ident)
+        except errors.Cancelled as late:  # thrown at the last moment; it cannot come twice
+            error = late
+            self._is_over(ident)
+        if not isinstance(error, ConnectionLost):
+            _show(error)
+            self._peer.send_line(_error(ident, error))
 
     def _is_over(self, ident: int) -> None:
         """From here on it cannot be cancelled: an answer must not be cut off in the middle."""
@@ -117,8 +118,10 @@ class Worker:
     def _on_loop(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
         import asyncio
 
-        future = asyncio.run_coroutine_threadsafe(self._awaited(ident, coroutine), self._the_loop())
-        self._running[ident] = future.cancel
+        loop = self._the_loop()
+        with self._cancelling:  # it cannot be over before it is known how to cancel it
+            future = asyncio.run_coroutine_threadsafe(self._awaited(ident, coroutine), loop)
+            self._running[ident] = future.cancel
 
     async def _awaited(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
         CURRENT.set(ident)
@@ -139,10 +142,14 @@ class Worker:
     # --- the other direction --------------------------------------------------------------------------------------
 
     def _notice(self, method: str, params: dict[str, Any]) -> None:
+        if method != "cancel":
+            return
         with self._cancelling:
-            cancel = self._running.get(params["id"]) if method == "cancel" else None
+            cancel = self._running.get(params["id"])
             if cancel is not None:
                 cancel()
+            else:
+                self._peer.withdraw(params["id"])
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """`ot.call`: another tool, with the rights of whoever called this one."""
@@ -153,8 +160,25 @@ class Worker:
         return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
 
 
-def _error(ident: int, detail: dict[str, Any]) -> str:
+def _error(ident: int, error: BaseException) -> str:
+    with contextlib.suppress(Exception):  # it may have fields that are no data
+        line = _error_line(ident, errors.describe(error))
+        if len(line) <= LONGEST_MESSAGE:
+            return line
+    message = errors.message_of(error)[:PIECE]
+    return _error_line(ident, {"type": errors.ToolError.type, "class": type(error).__name__, "message": message})
+
+
+def _error_line(ident: int, detail: dict[str, Any]) -> str:
     return data.encode({"jsonrpc": "2.0", "id": ident, "error": {"code": -32000, "message": "", "data": detail}})
+
+
+def _show(error: BaseException) -> None:
+    """In the log. There may be none: the tools' code can close what it likes."""
+    import traceback
+
+    with contextlib.suppress(BaseException):
+        traceback.print_exception(error)
 
 
 def _offered(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:
@@ -193,36 +217,16 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
 
 def main() -> None:
     """The pipes arrive as descriptors 0 and 1; what is printed from here on goes to 2, which is the log."""
-    for name in [name for name in os.environ if name in SWITCHES or name.startswith("UV_INDEX")]:
-        del os.environ[name]  # it was for us, or for uv
     reader, writer = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     if hasattr(os, "fork"):
-        _stand_guard(reader)
+        stand_guard(reader)
+    if hasattr(os, "register_at_fork"):  # what a tool forks is no worker: it neither reads calls nor answers them
+        os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe) for pipe in (reader, writer)])
     with contextlib.suppress(ConnectionLost):
         Worker(reader, writer).serve()
-
-
-def _stand_guard(reader: int) -> None:
-    """A process that does nothing until the server is gone, and then ends all that the worker may have started."""
-    if os.fork():
-        return
-    import select
-    import signal
-    import time
-
-    try:
-        os.closerange(0, reader)
-        os.closerange(reader + 1, 256)
-        poll = select.poll()
-        poll.register(reader, 0)  # nothing but the end of it
-        poll.poll()
-        time.sleep(LEAVE_SECONDS)
-        os.killpg(0, signal.SIGKILL)
-    finally:
-        os._exit(0)
 
 
 def _confine(sandbox: dict[str, Any]) -> None:

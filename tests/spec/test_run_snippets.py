@@ -207,8 +207,8 @@ def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> Non
 
 
 def test_an_error_in_a_command_names_the_line_of_its_code(app: App) -> None:
-    assert app.failure("$divide by=0").startswith("ZeroDivisionError: division by zero\n  line 2: one / 0")
-    assert "line 2: y = = 2" in app.failure("$broken")
+    assert app.failure("$divide by=0").startswith("ZeroDivisionError: division by zero\n  line 2 of $divide: one / 0")
+    assert "line 2 of $broken: y = = 2" in app.failure("$broken")
 
 
 def test_an_error_that_was_caught_leaves_no_trace_of_a_snippet(app: App) -> None:

@@ -190,7 +190,6 @@ def test_a_long_request_after_a_rest_holds_nobody_up(line: Line) -> None:
         assert line.answer_to(10 * round_ + 1) is True
 
 
-@pytest.mark.xfail(reason="Serving._watch must look once more after _busy.clear()", raises=AssertionError)
 def test_a_request_that_comes_while_the_watch_lies_down_is_watched(line: Line) -> None:
     """The moment between the last look and the rest, held open."""
 

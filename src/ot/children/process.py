@@ -1,9 +1,11 @@
 """A child that is started as a program of its own: its pipes are a channel, what it prints is for the log.
 
-It leads a process group, so that whatever it has started can be ended with it.
+What it has started ends with it: a guard inside of it (`ot_child.guard`) sees to that, and where there is none, or one
+that was stopped, the server does.
 """
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
@@ -11,7 +13,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import anyio.to_thread
+
 from ot.children.channel import Channel
+from ot_child.guard import end_family
 
 PRINTED_KEPT = 4000
 READ_SIZE = 1 << 16  # asyncio's own, four times as much, is mapped and unmapped anew for every read
@@ -20,10 +25,11 @@ OnPrinted = Callable[[str], None]
 
 
 class Process(asyncio.SubprocessProtocol):
-    def __init__(self, channel: Channel, on_printed: OnPrinted) -> None:
-        self._channel, self._on_printed = channel, on_printed
+    def __init__(self, channel: Channel, on_printed: OnPrinted, *, guarded: bool) -> None:
+        self._channel, self._on_printed, self._guarded = channel, on_printed, guarded
         self._transport: asyncio.SubprocessTransport
         self.last_words = ""  # the end of what it printed
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -35,8 +41,10 @@ class Process(asyncio.SubprocessProtocol):
         *,
         env: Mapping[str, str],
         cwd: Path | None = None,
+        guarded: bool = False,
     ) -> "Process":
-        child = cls(channel, on_printed)
+        """`guarded` is whether the child begins with a guard, which can be asked to end what is below it."""
+        child = cls(channel, on_printed, guarded=guarded)
         start = asyncio.get_running_loop().subprocess_exec
         await start(lambda: child, *command, env=dict(env), cwd=cwd, start_new_session=True)
         return child
@@ -46,21 +54,25 @@ class Process(asyncio.SubprocessProtocol):
         return self._transport.get_pid()
 
     def kill(self) -> None:
-        """End it, and all it has started that is still in its group."""
+        """End it at once, with all that it has started: by its guard, or without asking."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._transport.kill()
-            else:  # the transport's own kill would reap the child behind asyncio's back
-                os.killpg(self.pid, signal.SIGKILL)
+            elif not self.ended.done():  # the transport's own kill would reap the child behind asyncio's back
+                os.killpg(self.pid, signal.SIGTERM if self._guarded else signal.SIGKILL)
 
     async def end(self, seconds: float) -> None:
         """Give it so long to leave by itself, then make sure that nothing of it is left."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self.ended), seconds)
-        self.kill()
-        with contextlib.suppress(TimeoutError):  # what it started may have left its group, and keep its pipes open
-            await asyncio.wait_for(asyncio.shield(self.ended), AFTER_KILL_SECONDS)
+        if not await self._has_ended_within(seconds):
+            self.kill()
+        if not await self._has_ended_within(AFTER_KILL_SECONDS) and sys.platform != "win32":
+            await anyio.to_thread.run_sync(end_family, self.pid, self.pid)
+            await self._has_ended_within(AFTER_KILL_SECONDS)
         self._transport.close()
+
+    async def _has_ended_within(self, seconds: float) -> bool:
+        await asyncio.wait([self.ended], timeout=seconds)
+        return self.ended.done()
 
     # --- asyncio.SubprocessProtocol ---------------------------------------------------------------------------------
 
@@ -78,7 +90,7 @@ class Process(asyncio.SubprocessProtocol):
         if fd == 1:
             self._channel.data_received(data)
             return
-        text = data.decode(errors="replace")
+        text = self._decode(data)
         self.last_words = (self.last_words + text)[-PRINTED_KEPT:]
         self._on_printed(text)
 

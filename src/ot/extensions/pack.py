@@ -15,6 +15,8 @@ from ot.extensions.worker import CallTool, Launch, Worker
 from ot.tool import Tool
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+RUNNING = "running"
+MOST_LOGGED = 2 << 20  # characters a second
 Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[Launch]]
 
 
@@ -25,6 +27,27 @@ class Times:
     start: float
     call: float
     idle: float
+
+
+class _Printed:
+    """What a worker prints, for the log; not more than a log can take up while a worker prints without end."""
+
+    def __init__(self, log: Callable[..., None], pack: str) -> None:
+        self._log, self._pack = log, pack
+        self._since, self._taken, self._left_out = 0.0, 0, 0
+
+    def __call__(self, text: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._since > 1:
+            self._since, self._taken = now, 0
+        self._taken += len(text)
+        if self._taken > MOST_LOGGED:
+            self._left_out += len(text)
+            return
+        if self._left_out:
+            self._log("worker.output", pack=self._pack, text=f"[{self._left_out} characters left out]")
+            self._left_out = 0
+        self._log("worker.output", pack=self._pack, text=text)
 
 
 class Pack:
@@ -45,8 +68,8 @@ class Pack:
         self._failure: ToolError | None = None
         self._failures = 0
         self._next_try = 0.0
-        self.state = "not started"
-        self._is_retired = False
+        self._state = "not started"
+        self._is_retired = self._is_closed = False
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         worker = await self._ready_worker(context)
@@ -54,6 +77,13 @@ class Pack:
             return await worker.call(tool.short_name, args, context, self.times.call)
         finally:
             self._last_call = asyncio.get_running_loop().time()
+            if self._is_retired:  # while it was being started
+                worker.retire()
+
+    @property
+    def state(self) -> str:
+        is_gone = self._worker is not None and self._worker.is_over
+        return "ended, the next call starts it" if is_gone and self._state == RUNNING else self._state
 
     def retire(self) -> None:
         """Its file or its settings have changed: calls in flight end on what they began on."""
@@ -68,11 +98,9 @@ class Pack:
 
     async def close(self) -> None:
         """End all its workers, those too that were retired and still have calls."""
+        self._is_closed = True
         self.retire()
         await asyncio.gather(*(worker.end() for worker in list(self._workers)))
-
-    def _printed(self, text: str) -> None:
-        self._log("worker.output", pack=self.extension.pack, text=text)
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
@@ -94,13 +122,18 @@ class Pack:
                 **self._failure.fields,
             )
 
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise ToolError(f"{self.extension.pack} is not started any more: OneTool is closing")
+
     async def _started(self, progress: Callable[[str], None]) -> Worker:
         name, began = self.extension.pack, asyncio.get_running_loop().time()
-        self.state = "starting"
+        self._state = "starting"
         try:
             launch = await self._prepare(self.extension, lambda line: progress(f"{name}: {line}"))
             progress(f"{name}: starting")
-            worker = Worker(launch, self._call_tool, self._printed, self._workers.discard)
+            self._refuse_when_closed()
+            worker = Worker(launch, self._call_tool, _Printed(self._log, name), self._workers.discard)
             self._workers.add(worker)
             python = await worker.start(self.times.start)
             if launch.remember is not None:
@@ -109,9 +142,9 @@ class Pack:
             self._failed(error)
             raise
         except BaseException:
-            self.state = "not started"
+            self._state = "not started"
             raise
-        self._failure, self._failures, self.state = None, 0, "running"
+        self._failure, self._failures, self._state = None, 0, RUNNING
         self._last_call = asyncio.get_running_loop().time()
         self._stop_when_idle(worker)
         seconds = asyncio.get_running_loop().time() - began
@@ -121,7 +154,7 @@ class Pack:
     def _failed(self, error: ToolError) -> None:
         if self._failure is None or self._failure.message != error.message:  # it says why once
             self._log("worker.start", pack=self.extension.pack, status="error", text=error.message)
-        self._failure, self.state = error, f"failed: {error.message}"
+        self._failure, self._state = error, f"failed: {error.message}"
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
         self._failures += 1
         self._next_try = asyncio.get_running_loop().time() + wait
@@ -138,4 +171,4 @@ class Pack:
             loop.call_later(left if left > 0 else self.times.idle, self._stop_when_idle, worker)
             return
         worker.retire()
-        self.state = "stopped, nobody called it"
+        self._state = "stopped, nobody called it"

@@ -17,6 +17,7 @@ from ot.config.load import Loaded
 from ot.config.model import Pack as PackSettings, Sandbox
 from ot.config.trust import Verdict
 from ot.context import Permission
+from ot.errors import ToolError
 from ot.extensions import source
 from ot.extensions.environments import Environments, for_uv, for_worker
 from ot.extensions.pack import Pack, Times
@@ -51,12 +52,15 @@ class Extensions:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loaded: Loaded
         self._log: Callable[..., None]
+        self._made_in: dict[Path, Environments] = {}
         self._environments: Environments
 
     def use(self, loaded: Loaded, log: Callable[..., None], still_trusted: Callable[[], Verdict]) -> None:
         """From now on, with these settings. What they change shows at the next `discover`."""
         self._loaded, self._log, self._still_trusted = loaded, log, still_trusted
-        self._environments = Environments(loaded.folders.data / "environments", self._environment)
+        self._found = {}  # a reload reads everything, whatever time stamps say
+        folder = loaded.folders.data / "environments"
+        self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
 
     @property
     def problems(self) -> list[str]:
@@ -90,7 +94,7 @@ class Extensions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._environments.close()
+        await asyncio.gather(*(environments.close() for environments in self._made_in.values()))
         await asyncio.gather(*(pack.close() for pack in self._all))
 
     # --- what there is ------------------------------------------------------------------------------------------------
@@ -141,7 +145,7 @@ class Extensions:
         return pack.extension.file == extension.file
 
     def _add(self, extension: Extension, setup: _Setup) -> None:
-        pack = Pack(extension, setup.times, self._prepare, self._call_tool, self._log)
+        pack = Pack(extension, setup.times, partial(self._prepare, setup), self._call_tool, self._log)
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
         self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
@@ -178,18 +182,21 @@ class Extensions:
         secrets = {key: self._loaded.secrets[key] for key in own.secrets if key in self._loaded.secrets}
         return _Setup(own, times, secrets)
 
-    async def _prepare(self, extension: Extension, tell: Callable[[str], None]) -> Launch:
+    async def _prepare(self, setup: _Setup, extension: Extension, tell: Callable[[str], None]) -> Launch:
+        folders = self._loaded.folders
+        sandbox = _sandbox(extension, setup.settings, folders.working_dir, folders.home)
         start = await self._environments.start_of(extension.header, extension.file, tell)
-        variables = for_uv if start.by_uv else for_worker
-        setup, folders = self._setups[extension.pack], self._loaded.folders
+        own = {**for_worker(self._environment), **setup.secrets}
+        variables = {**(for_uv(self._environment) if start.by_uv else {}), **own}
         return Launch(
             pack=extension.pack,
             file=extension.file,
             start=start,
-            environment={**variables(self._environment), **setup.secrets},
+            environment=variables,
+            hidden=tuple(variables.keys() - own.keys()),
             settings=setup.settings.options,
             cwd=folders.working_dir,
-            sandbox=_sandbox(extension, setup.settings, folders.working_dir, folders.home),
+            sandbox=sandbox,
             max_bytes=self._loaded.settings.execution.max_output_bytes,
             remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
         )
@@ -228,6 +235,11 @@ def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> 
     rules: Sandbox | None = own.sandbox
     if rules is None or not rules.enabled:
         return None
+    if rules.denied_patterns:  # the kernel knows folders that are open, not names in them that are not
+        raise ToolError(
+            f"tools.{extension.pack}.sandbox.denied_patterns cannot be kept for a worker: name the folders that it may "
+            "use in allowed_paths, and leave the others out"
+        )
     permitted = extension.permissions if own.permissions is None else own.permissions
     write = [str(placed(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
     return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

@@ -19,7 +19,7 @@ SUFFIX = "_tools"
 DECLARED = {"pack", "permissions", "__all__"}
 NAMED = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w+)["']""")  # for files that cannot be parsed
 LARGEST_FILE = 10 << 20
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int, int]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -51,12 +51,12 @@ class Extension:
 def stamp_of(file: Path) -> Stamp:
     """What tells cheaply that a file may have changed; whether it has, its content tells."""
     status = file.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read(file: Path) -> Extension:
     """What the file says. It never raises: a file that cannot be read says so in `problem`."""
-    unread = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0))
+    unread = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0, 0))
     try:
         stamp = stamp_of(file)
         source = _text(file)

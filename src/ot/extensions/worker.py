@@ -7,6 +7,7 @@ decided in `pack`.
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,14 @@ import ot_child
 from ot.children.channel import Channel, ChannelClosed, RemoteError
 from ot.children.process import Process
 from ot.context import ToolContext
-from ot.errors import ToolError, ToolTimeout
+from ot.errors import Cancelled, ToolError, ToolTimeout
 from ot.extensions.environments import BOOT, FAILED, Start
 from ot.tool import Result
+from ot_child.guard import SIGNALLED
 from ot_child.rpc import LONGEST_MESSAGE
 
 MOST_UNREAD = 64 << 20
+MOST_NESTED = 10_000  # calls of a worker at a time, which may lead back to it
 STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
 LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
 END_SECONDS = 3.0
@@ -43,6 +46,7 @@ class Launch:
     settings: Mapping[str, Any]
     cwd: Path
     sandbox: Mapping[str, Any] | None = None
+    hidden: tuple[str, ...] = ()  # variables of the environment that are for uv and not for the tools
     max_bytes: int = 104_857_600
     remember: Callable[[str], Awaitable[None]] | None = None  # to be told where Python was found
 
@@ -66,6 +70,7 @@ class Launch:
             "module": self.file.stem,
             "settings": dict(self.settings),
             "sandbox": self.sandbox,
+            "hidden": [*self.hidden, *SWITCHES],
             "max_bytes": self.max_bytes,
         }
 
@@ -75,6 +80,7 @@ class _Call:
     context: ToolContext
     pieces: list[str] = field(default_factory=list)
     size: int = 0
+    nested: set[asyncio.Future[Result]] = field(default_factory=set)  # what it has called itself
 
 
 class Worker:
@@ -86,12 +92,13 @@ class Worker:
         on_end: Callable[["Worker"], None],
     ) -> None:
         self._launch, self._call_tool, self._on_printed, self._on_end = launch, call_tool, on_printed, on_end
-        self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice)
+        self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice, at_once=MOST_NESTED, messages=None)
         self._process: Process | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
         self._retired = False
         self._ending: asyncio.Task[None] | None = None
+        self._is_loading = False  # whether there is a Python, and it has begun with the file
         self.is_stuck = False
 
     @property
@@ -107,7 +114,7 @@ class Worker:
         launch = self._launch
         try:
             self._process = await Process.start(
-                launch.command, self._channel, self._on_printed, env=launch.variables, cwd=launch.cwd
+                launch.command, self._channel, self._on_printed, env=launch.variables, cwd=launch.cwd, guarded=True
             )
         except OSError as error:
             raise ToolError(f"{launch.pack} could not be started: {error}") from None
@@ -135,7 +142,7 @@ class Worker:
         try:
             return await _value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
-            self._cancel(ident)
+            self._cancel(ident, call)
             raise
         except RemoteError as error:
             raise error.original from None
@@ -150,9 +157,11 @@ class Worker:
         if not answer.done():
             answer.set_exception(ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s"))
 
-    def _cancel(self, ident: int) -> None:
-        """Tell the worker; one that goes on regardless gets no more calls."""
+    def _cancel(self, ident: int, call: _Call) -> None:
+        """Tell the worker, and what it waits for; one that goes on regardless gets no more calls."""
         self._channel.notify("cancel", {"id": ident})
+        for nested in call.nested:
+            nested.cancel()
 
         def look() -> None:
             if self._channel.is_owed(ident):
@@ -164,13 +173,16 @@ class Worker:
     async def _autopsy(self, function: str, reason: str) -> ToolError:
         """Why it is gone, from the process itself where it has said so."""
         assert self._process is not None
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._process.ended), LAST_WORDS_SECONDS)
-        status = self._process.ended.result() if self._process.ended.done() else None
-        why = reason or ("its process is gone" if status is None else f"its process ended with status {status}")
+        if not reason:
+            await asyncio.wait([self._process.ended], timeout=LAST_WORDS_SECONDS)
+        why = reason or f"its process {self._fate()}"
         return ToolError(
             f"{self._launch.pack}.{function} got no answer: {why}{self._last_words()}. The next call starts it anew."
         )
+
+    def _fate(self) -> str:
+        status = self._process.ended.result() if self._process and self._process.ended.done() else None
+        return "is gone" if status is None else f"ended with {_named(status)}"
 
     def _last_words(self) -> str:
         words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
@@ -183,10 +195,19 @@ class Worker:
         if method != "call" or call is None:
             return Result(ok=False, error=ToolError("the call that this belongs to has ended"))
         name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
-        return await self._call_tool(name, kwargs, call.context, positional=args)
+        nested = asyncio.ensure_future(self._call_tool(name, kwargs, call.context, positional=args))
+        call.nested.add(nested)
+        try:
+            return await nested
+        except asyncio.CancelledError:  # the worker must have an answer: it waits for one
+            return Result(ok=False, error=Cancelled(f"{name} was cancelled, as was what called it"))
+        finally:
+            call.nested.discard(nested)
 
     def _notice(self, method: str, params: dict[str, Any]) -> None:
         match method:
+            case "loading":
+                self._is_loading = True
             case "ready" if not self._ready.done():
                 self._ready.set_result(str(params["python"]))
             case "failed" if not self._ready.done():
@@ -239,15 +260,27 @@ class Worker:
             self._begin_to_end()
 
     def _lost(self) -> None:
-        if self._ending is None:  # it left on its own, or was cut off
+        if self._channel.closed.result() and self._process is not None:
+            self._process.kill()  # it was cut off, and need not be given time
+        if self._ending is None:
             self._retired = True
             self._begin_to_end()
 
     def _stillborn(self) -> ToolError:
         words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
-        if self._launch.start.by_uv:
+        if self._launch.start.by_uv and not self._is_loading:
             return ToolError(f"{self._launch.pack} cannot be used: {FAILED}: {words}")
-        return ToolError(f"{self._launch.pack} ended before it was ready{self._last_words()}")
+        return ToolError(
+            f"{self._launch.pack} cannot be used: its process {self._fate()} at import{self._last_words()}"
+        )
+
+
+def _named(status: int) -> str:
+    """Python says -9 for a process that was killed, shells, uv and our guard say 137."""
+    number = -status if status < 0 else status - SIGNALLED
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"status {status}"
 
 
 async def _value(result: Any, pieces: list[str]) -> Any:

@@ -1,0 +1,706 @@
+"""Extension tools in workers that are well: their lives, what they are given, and what they may do."""
+
+import os
+import textwrap
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.support import PROGRAM, Connection, Watch, Wire, blocks, connected, eventually, family
+from tests.workers_support import HEADER, Workers, is_alive, of_this_machine, workers, write_pack
+
+from ot.config.trust import trust
+from ot.tool import Result
+from ot_child.confine import landlock_version
+
+PID = "import os\ndef pid(): return os.getpid()\n"
+WAITS = """
+    import asyncio, os, pathlib, time
+    def pid(): return os.getpid()
+    def wait(folder: str, mine: str) -> str:
+        pathlib.Path(folder, mine).touch()
+        while not pathlib.Path(folder, "go").exists():
+            time.sleep(0.01)
+        return VERSION
+    VERSION = "old"
+    """
+
+
+@pytest.fixture(scope="module")
+def all_packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with workers(tmp_path_factory.mktemp("home")) as opened:
+        yield opened
+
+
+def rewrite_in_place(file: Path, old: str, new: str) -> None:
+    """The same length, the same inode, the same time stamp."""
+    status = file.stat()
+    text = file.read_text("utf-8")
+    assert len(old) == len(new)
+    with file.open("r+", encoding="utf-8") as opened:
+        opened.write(text.replace(old, new))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+# --- one worker, many calls -----------------------------------------------------------------------------------------
+
+
+def test_all_calls_of_a_pack_go_to_one_process_and_no_other_pack_has_it(all_packs: Workers) -> None:
+    all_packs.write("one", PID)
+    all_packs.write("two", PID)
+    pids = [all_packs.value("one.pid") for _ in range(5)]
+    assert len({*pids, os.getpid(), all_packs.value("two.pid")}) == 3
+
+
+def test_a_run_calls_extension_tools_like_any_other(all_packs: Workers) -> None:
+    all_packs.write("plain", 'def double(number: int) -> int:\n    """Twice."""\n    return 2 * number\n')
+    assert all_packs.app.data("[plain.double(n) for n in range(4)]") == [0, 2, 4, 6]
+    assert "plain.double() needs 'number'" in all_packs.app.failure("plain.double()")
+
+
+def test_calls_to_one_worker_run_side_by_side(all_packs: Workers) -> None:
+    all_packs.write(
+        "barrier",
+        """
+        import asyncio, threading
+        together, met = threading.Barrier(20), []
+        def in_threads(): return together.wait(20) >= 0
+        async def on_the_loop():
+            met.append(1)
+            while len(met) < 20:
+                await asyncio.sleep(0.01)
+            return True
+        """,
+    )
+    for function in ("in_threads", "on_the_loop"):
+        calls = [all_packs.start(f"barrier.{function}") for _ in range(20)]
+        assert all(call.result(30).unwrap() for call in calls)
+
+
+def test_a_thousand_calls_over_four_workers_get_each_its_own_answer(all_packs: Workers) -> None:
+    for number in range(4):
+        all_packs.write(
+            f"quarter{number}",
+            """
+            import asyncio, os, time
+            def quick(token: int): return [os.getpid(), token]
+            def slow(token: int):
+                time.sleep(token % 7 / 1000)
+                return [os.getpid(), token]
+            async def waiting(token: int):
+                await asyncio.sleep(token % 5 / 1000)
+                return [os.getpid(), token]
+            def nested(token: int): return ot.call("machine.now") and [os.getpid(), token]
+            def large(token: int): return [os.getpid(), token, "x" * (token * 100)][:2]
+            def failing(token: int): raise ValueError(f"{os.getpid()} {token}")
+            """,
+        )
+    results = all_packs.app.portal.call(a_thousand_calls, all_packs)
+    answers = [answer_of(result) for result in results]
+    assert [token for _, token in answers] == list(range(1000))
+    assert [len({pid for pid, _ in answers[number::4]}) for number in range(4)] == [1, 1, 1, 1]
+    assert len({pid for pid, _ in answers}) == 4
+
+
+async def a_thousand_calls(all_packs: Workers) -> list[Result]:
+    functions = ("quick", "slow", "waiting", "nested", "large", "failing", "quick")
+    onetool, results = all_packs.app.onetool, [Result(ok=False)] * 1000
+
+    async def call(token: int) -> None:
+        name = f"quarter{token % 4}.{functions[token % 7]}"
+        results[token] = await onetool.bus.call_tool(name, {"token": token}, onetool.context())
+
+    async with anyio.create_task_group() as group:
+        for token in range(1000):
+            group.start_soon(call, token)
+    return results
+
+
+def answer_of(result: Result) -> tuple[int, int]:
+    pid, token = result.value if result.ok else map(int, str(result.error).split())
+    return pid, token
+
+
+# --- hot reload -----------------------------------------------------------------------------------------------------
+
+
+def test_a_touch_keeps_the_worker_and_a_change_replaces_it(all_packs: Workers) -> None:
+    file = all_packs.write("edited", PID + "def version(): return 1\n")
+    before = all_packs.value("edited.pid")
+    os.utime(file, (1, 1))
+    assert all_packs.value("edited.pid") == before
+    all_packs.write("edited", PID + "def version(): return 1\n")
+    assert all_packs.value("edited.pid") == before
+    all_packs.write("edited", PID + "def version(): return 2\ndef more(): return 'more'\n")
+    assert all_packs.value("edited.version") == 2
+    assert all_packs.value("edited.more") == "more"
+    assert all_packs.value("edited.pid") != before
+    assert eventually(lambda: not is_alive(before))
+
+
+def test_a_change_that_leaves_time_stamp_and_size_shows_by_its_inode(all_packs: Workers) -> None:
+    file = all_packs.write("disguised", "def version(): return 1\n")
+    assert all_packs.value("disguised.version") == 1
+    stamp = file.stat().st_mtime_ns
+    other = file.with_name("other")
+    other.write_text("def version(): return 2\n", encoding="utf-8")
+    os.utime(other, ns=(stamp, stamp))
+    other.replace(file)
+    assert all_packs.value("disguised.version") == 2
+
+
+def test_a_change_that_leaves_even_the_inode_shows_at_a_reload(all_packs: Workers) -> None:
+    file = all_packs.write("sly", PID + "def version(): return 1\n")
+    steady = all_packs.write("steady", PID)
+    assert all_packs.value("sly.version") == 1
+    before = all_packs.value("steady.pid")
+    rewrite_in_place(file, "return 1", "return 2")
+    rewrite_in_place(steady, "pid", "pid")
+    all_packs.value("ot.reload")
+    assert all_packs.value("sly.version") == 2
+    assert all_packs.value("steady.pid") == before
+
+
+def test_calls_in_flight_finish_on_the_old_code(all_packs: Workers, tmp_path: Path) -> None:
+    all_packs.write("moving", WAITS)
+    before = all_packs.value("moving.pid")
+    calls = [all_packs.start("moving.wait", folder=str(tmp_path), mine=f"old{number}") for number in range(3)]
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
+    all_packs.write("moving", WAITS.replace('"old"', '"new"'))
+    late = all_packs.start("moving.wait", folder=str(tmp_path), mine="late")
+    assert eventually((tmp_path / "late").exists)
+    assert all_packs.value("moving.pid") != before
+    assert is_alive(before)
+    (tmp_path / "go").touch()
+    assert [call.result(10).unwrap() for call in (*calls, late)] == ["old", "old", "old", "new"]
+    assert eventually(lambda: not is_alive(before))
+
+
+@pytest.mark.parametrize("how", ["delete", "rename"])
+def test_a_file_that_goes_under_a_running_worker_takes_the_tools_with_it(
+    all_packs: Workers, tmp_path: Path, how: str
+) -> None:
+    pack = f"going{how}"
+    file = all_packs.write(pack, WAITS)
+    before = all_packs.value(f"{pack}.pid")
+    call = all_packs.start(f"{pack}.wait", folder=str(tmp_path), mine="mine")
+    assert eventually((tmp_path / "mine").exists)
+    file.unlink() if how == "delete" else file.rename(file.with_name("other_tools.py"))
+    assert "ToolNotFound" in all_packs.error(f"{pack}.pid")
+    (tmp_path / "go").touch()
+    assert call.result(10).unwrap() == "old"
+    assert eventually(lambda: not is_alive(before))
+    all_packs.write(pack, PID)
+    assert all_packs.is_well(f"{pack}.pid")
+
+
+def test_a_syntax_error_is_told_with_its_line_until_it_is_mended(all_packs: Workers, tmp_path: Path) -> None:
+    file = all_packs.write("slip", WAITS)
+    call = all_packs.start("slip.wait", folder=str(tmp_path), mine="mine")
+    assert eventually((tmp_path / "mine").exists)
+    all_packs.write("slip", "def pid(:\n")
+    assert f"{file}, line 1" in all_packs.error("slip.pid")
+    assert f"{file}, line 1" in all_packs.app.failure("slip.pid()")
+    assert any(str(file) in problem for problem in all_packs.value("ot.health")["problems"])
+    (tmp_path / "go").touch()
+    assert call.result(10).unwrap() == "old"
+    all_packs.write("slip", PID)
+    assert all_packs.is_well("slip.pid")
+    assert not any(str(file) in problem for problem in all_packs.value("ot.health")["problems"])
+
+
+def test_a_change_in_the_middle_of_a_start_leaves_one_worker(all_packs: Workers, tmp_path: Path) -> None:
+    slow = f"""
+        import os, pathlib, time
+        pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()
+        time.sleep(0.5)
+        def pid(): return os.getpid()
+        """
+    all_packs.write("restless", slow)
+    early = [all_packs.start("restless.pid") for _ in range(5)]
+    assert eventually(lambda: list(tmp_path.iterdir()))
+    all_packs.write("restless", slow + "    # changed\n")
+    last = all_packs.value("restless.pid")
+    assert all(call.result(10).ok for call in early)
+    started = {int(file.name) for file in tmp_path.iterdir()}
+    assert eventually(lambda: {pid for pid in started if is_alive(pid)} == {last})
+
+
+def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Workers, tmp_path: Path) -> None:
+    file = all_packs.write(
+        "brief",
+        f"""
+        import pathlib, time
+        pathlib.Path({str(tmp_path / "mark")!r}).touch()
+        time.sleep(0.3)
+        def f(): return 1
+        """,
+    )
+    call = all_packs.start("brief.f")
+    assert eventually((tmp_path / "mark").exists)
+    file.unlink()
+    assert "ToolNotFound" in all_packs.error("brief.f")
+    assert call.result(10).unwrap() == 1
+
+
+# --- idle ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_nobody_calls_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
+    with workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
+        opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
+        before = opened.value("idle.pid")
+        assert eventually(lambda: not is_alive(before))
+        assert "stopped" in opened.value("ot.health")["workers"]["idle"]
+        assert opened.value("idle.long") != before  # a call that takes longer than the idle time is no idleness
+
+
+@pytest.mark.slow
+def test_every_call_begins_the_idle_time_anew(tmp_path: Path) -> None:
+    with workers(tmp_path, "workers: {idle_timeout: 2}") as opened:
+        opened.write("busy", PID)
+        opened.write("lazy", PID)
+        lazy, pids = opened.value("lazy.pid"), {opened.value("busy.pid")}
+        while is_alive(lazy):  # by then the busy one would have stopped too, had it not been called
+            pids.add(opened.value("busy.pid"))
+            opened.app.portal.call(anyio.sleep, 0.05)
+        assert len(pids) == 1
+
+
+# --- secrets and settings -------------------------------------------------------------------------------------------
+
+TELLS = "import os\ndef tell(): return [dict(os.environ), ot.settings, os.getpid()]\n"
+
+
+def write_secrets(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "secrets.yaml"
+    file.write_text(textwrap.dedent(text), encoding="utf-8")
+    file.chmod(0o600)
+
+
+def configure(folder: Path, text: str) -> None:
+    (folder / "onetool.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def test_a_pack_gets_the_secrets_and_settings_that_are_its_own_and_no_others(tmp_path: Path) -> None:
+    write_secrets(tmp_path / ".onetool", "MINE: aaaa-1111\nYOURS: bbbb-2222\nNOBODYS: cccc-3333\n")
+    settings = """
+        tools:
+          mine: {secrets: [MINE], colour: red, deep: {list: [1, 2]}}
+          yours: {secrets: [YOURS, MISSING], colour: blue}
+        """
+    outside = {"SERVER_TOKEN": "dddd-4444", "UV_INDEX_X_PASSWORD": "eeee-5555", "UV_PUBLISH_TOKEN": "ffff-6666"}
+    with workers(tmp_path, settings, env=outside) as opened:
+        for pack, header in (("mine", ""), ("yours", HEADER), ("neither", "")):
+            opened.write(pack, TELLS, header)
+        seen = {pack: opened.value(f"{pack}.tell") for pack in ("mine", "yours", "neither")}
+    assert seen["mine"][1] == {"colour": "red", "deep": {"list": [1, 2]}}
+    assert seen["yours"][1] == {"colour": "blue"}
+    assert seen["neither"][1] == {}
+    secrets = {pack: known_secrets(environment) for pack, (environment, _, _) in seen.items()}
+    assert secrets == {"mine": {"MINE"}, "yours": {"YOURS"}, "neither": set()}
+
+
+def known_secrets(environment: dict[str, str]) -> set[str]:
+    names = {"MINE", "YOURS", "NOBODYS", "MISSING", "SERVER_TOKEN", "UV_INDEX_X_PASSWORD", "UV_PUBLISH_TOKEN"}
+    return names & environment.keys()
+
+
+def test_the_command_line_of_a_worker_tells_nothing(tmp_path: Path) -> None:
+    write_secrets(tmp_path / ".onetool", "TOKEN: aaaa-1111\n")
+    with workers(tmp_path, "tools: {quiet: {secrets: [TOKEN], colour: vermilion}}") as opened:
+        opened.write("quiet", PID)
+        line = Path(f"/proc/{opened.value('quiet.pid')}/cmdline").read_bytes()
+    assert b"vermilion" not in line
+    assert b"aaaa-1111" not in line
+
+
+def test_a_reload_restarts_the_workers_whose_settings_or_secrets_changed(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    write_secrets(folder, "TOKEN: aaaa-1111\n")
+    with workers(tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}") as opened:
+        for pack in "abc":
+            opened.write(pack, TELLS)
+        before = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
+        configure(folder, "tools: {a: {colour: blue}, b: {secrets: [TOKEN]}, c: {colour: red}}")
+        write_secrets(folder, "TOKEN: bbbb-2222\n")
+        opened.value("ot.reload")
+        after = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
+        assert after["a"][1] == {"colour": "blue"}
+        assert after["b"][0]["TOKEN"] == "bbbb-2222"
+        assert after["c"][2] == before["c"][2]
+        assert eventually(lambda: not is_alive(before["a"][2]) and not is_alive(before["b"][2]))
+
+
+def test_a_reload_in_the_middle_of_a_call_leaves_the_call_alone(tmp_path: Path) -> None:
+    with workers(tmp_path, "tools: {calm: {colour: red}}") as opened:
+        opened.write("calm", WAITS)
+        call = opened.start("calm.wait", folder=str(tmp_path), mine="mine")
+        assert eventually((tmp_path / "mine").exists)
+        configure(opened.folder, "tools: {calm: {colour: blue}}")
+        opened.value("ot.reload")
+        (tmp_path / "go").touch()
+        assert call.result(10).unwrap() == "old"
+
+
+# --- ot.call --------------------------------------------------------------------------------------------------------
+
+CALLER = """
+    import asyncio, contextvars, threading
+    from ot import call, ToolError
+    kept = []
+    def through(name: str, args: dict = {}): return ot.call(name, **args)
+    async def from_async(name: str): return await asyncio.to_thread(call, name)
+    def caught(name: str):
+        try:
+            ot.call(name)
+        except ToolError as error:
+            return [type(error).__name__, str(error), error.fields]
+    def in_own_thread(name: str):
+        said = []
+        def work():
+            try: ot.call(name)
+            except ToolError as error: said.append(str(error))
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return said
+    def keep(): kept.append(contextvars.copy_context())
+    def use_kept(name: str): return kept.pop().run(caught, name)
+    def down(levels: int): return "bottom" if levels == 0 else ot.call("caller.down", levels=levels - 1)
+    """
+WRITING = 'permissions = ["write"]\ndef scribble(): return "scribbled"\n'
+AGENTS = "agents: {reader: {permissions: [read]}, writer: {permissions: [read, write]}}"
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with workers(tmp_path_factory.mktemp("home"), AGENTS + "\ntools: {deep: {timeout: 20}}\n") as opened:
+        opened.write("caller", CALLER)
+        opened.write("writing", WRITING)
+        yield opened
+
+
+def test_a_worker_calls_other_tools_with_the_rights_of_its_caller_and_no_more(caller: Workers) -> None:
+    through = partial(caller.app.call, "caller.through", {"name": "writing.scribble"})
+    assert through(agent="writer").unwrap() == "scribbled"
+    said = str(through(agent="reader").error)
+    assert said.startswith("Tool requires write permission but agent only has [read]")
+    twice = {"name": "caller.through", "args": {"name": "writing.scribble"}}
+    assert not caller.app.call("caller.through", twice, agent="reader").ok
+    assert caller.app.call("caller.through", twice, agent="writer").unwrap() == "scribbled"
+
+
+def test_what_another_tool_raises_arrives_whole(caller: Workers) -> None:
+    kind, message, fields = caller.app.call("caller.caught", {"name": "writing.scribble"}, "reader").unwrap()
+    assert kind == "PermissionDenied"
+    assert "write permission" in message
+    assert fields == {"required": ["write"], "granted": ["read"]}
+    assert caller.value("caller.caught", name="no.such")[0] == "ToolNotFound"
+
+
+def test_async_tools_call_others_too(caller: Workers) -> None:
+    assert "T" in str(caller.value("caller.from_async", name="machine.now"))
+
+
+def test_a_call_that_belongs_to_no_call_is_refused(caller: Workers) -> None:
+    assert "inside of a call only" in caller.value("caller.in_own_thread", name="machine.now")[0]
+    caller.value("caller.keep")
+    assert "has ended" in caller.value("caller.use_kept", name="machine.now")[1]
+
+
+def test_a_worker_may_call_itself_through_the_server(caller: Workers) -> None:
+    assert caller.value("caller.down", levels=25) == "bottom"
+
+
+def test_a_worker_may_call_itself_a_hundred_deep(caller: Workers) -> None:
+    caller.write("deep", CALLER.replace("caller.down", "deep.down"))
+    assert caller.value("deep.down", levels=100) == "bottom"
+
+
+def test_fifty_calls_at_once_may_each_call_the_same_worker(caller: Workers) -> None:
+    caller.write(
+        "wide",
+        """
+        import threading
+        together = threading.Barrier(50)
+        def meet(): return together.wait(20) >= 0
+        def through(name: str): return ot.call(name)
+        """,
+    )
+    calls = [caller.start("wide.through", name="wide.meet") for _ in range(50)]
+    assert all(call.result(30).unwrap() for call in calls)
+
+
+# --- cancellation -------------------------------------------------------------------------------------------------
+
+CANCELLABLE = """
+    import asyncio, os, pathlib, time
+    def pid(): return os.getpid()
+    def sync(folder: str):
+        pathlib.Path(folder, "begun").touch()
+        try:
+            while True: time.sleep(0.01)
+        finally:
+            pathlib.Path(folder, "cancelled").touch()
+    async def on_loop(folder: str):
+        pathlib.Path(folder, "begun").touch()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pathlib.Path(folder, "cancelled").touch()
+            raise
+    def nested(folder: str): return ot.call("cancel.on_loop", folder=folder)
+    def nested_sync(folder: str): return ot.call("cancel.sync", folder=folder)
+    """
+
+
+@pytest.mark.parametrize("function", ["sync", "on_loop", "nested", "nested_sync"])
+def test_a_run_that_is_cancelled_cancels_what_the_worker_does_for_it(
+    all_packs: Workers, tmp_path: Path, function: str
+) -> None:
+    all_packs.write("cancel", CANCELLABLE)
+    before = all_packs.value("cancel.pid")
+    run = all_packs.app.start(f"cancel.{function}({str(tmp_path)!r})")
+    assert eventually((tmp_path / "begun").exists)
+    run.cancel()
+    assert eventually((tmp_path / "cancelled").exists)
+    assert all_packs.value("cancel.pid") == before
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_pack(tmp_path / ".onetool", "cancel", CANCELLABLE)
+    return tmp_path
+
+
+def begin(wire: Wire, code: str, mark: Path) -> int:
+    ident = wire.ask("tools/call", {"name": "run", "arguments": {"command": code}})
+    assert eventually(mark.exists, 30)
+    return ident
+
+
+@pytest.mark.parametrize("function", ["sync", "on_loop"])
+def test_a_cancellation_by_the_client_reaches_the_worker(home: Path, function: str) -> None:
+    with Wire(home) as wire:
+        ident = begin(wire, f"cancel.{function}({str(home)!r})", home / "begun")
+        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ident}})
+        assert eventually((home / "cancelled").exists)
+        assert "result" in wire.run("cancel.pid()")
+
+
+def test_a_client_that_vanishes_takes_everything_with_it(home: Path) -> None:
+    with Wire(home) as wire:
+        begin(wire, f"cancel.sync({str(home)!r})", home / "begun")
+        with Watch(family(wire.process.pid)) as everything:
+            wire.hang_up()
+            assert everything.all_ended()
+
+
+ESCAPES = """
+    import os, subprocess, time
+    def flee(mark: str):
+        subprocess.Popen(["sleep", "1000"])
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                open(mark, "w").close()
+                time.sleep(1000)
+            os._exit(0)
+        time.sleep(1000)
+    """
+
+
+@pytest.mark.parametrize("header", ["", HEADER], ids=["python", "uv"])
+def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, header: str) -> None:
+    write_pack(tmp_path / ".onetool", "escapes", ESCAPES, header)
+    command = ["env", *(f"{name}={value}" for name, value in of_this_machine().items() if name != "HOME"), PROGRAM]
+    with Wire(tmp_path, command) as wire:
+        begin(wire, f"escapes.flee({str(tmp_path / 'mark')!r})", tmp_path / "mark")
+        everyone = family(wire.process.pid)
+        assert len(everyone) >= 7
+        with Watch(everyone) as everything:
+            wire.process.kill()
+            assert everything.all_ended()
+
+
+# --- the sandbox of a pack -------------------------------------------------------------------------------------------
+
+needs_landlock = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
+REACHES = """
+    import os, pathlib, socket, subprocess, sys, tempfile, urllib.request
+    import json, ssl, sqlite3, email
+    def read(path: str): return pathlib.Path(path).read_text()
+    def write(path: str): return pathlib.Path(path).write_text("written")
+    def listed(path: str): return os.listdir(path)
+    def by_program(path: str): return subprocess.run(["cat", path], capture_output=True, text=True).stdout
+    def written_by_program(path: str): return subprocess.run(["sh", "-c", f"echo x > {path}"]).returncode
+    def connect(port: int): socket.create_connection(("127.0.0.1", port), 5).close()
+    def datagram(): return socket.socket(socket.AF_INET, socket.SOCK_DGRAM).fileno()
+    def by_python(code: str): return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
+    def signal(pid: int): os.kill(pid, 0)
+    """
+
+
+@pytest.fixture(scope="module")
+def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "open").mkdir()
+    (home / "work").mkdir()
+    (home / "secret").write_text("hidden", encoding="utf-8")
+    (home / "open" / "known").write_text("shown", encoding="utf-8")
+    settings = f"""
+        tools:
+          fenced: {{sandbox: {{allowed_paths: [{home / "open"}]}}}}
+          online: {{sandbox: {{allowed_paths: ["~/open"]}}, permissions: [network]}}
+          at_home: {{sandbox: {{}}}}
+          free: {{sandbox: {{enabled: false}}}}
+          impossible: {{sandbox: {{denied_patterns: ["*.key"]}}}}
+        """
+    with workers(home, settings, cwd=home / "work") as opened:
+        for pack in ("fenced", "online", "at_home", "free", "impossible", "unfenced"):
+            opened.write(pack, REACHES, HEADER if pack == "fenced" else "")
+        yield opened
+
+
+@needs_landlock
+def test_a_fenced_pack_reads_and_writes_what_is_allowed_and_nothing_else(fenced: Workers) -> None:
+    home = fenced.folder.parent
+    assert fenced.value("fenced.read", path=f"{home}/open/known") == "shown"
+    assert fenced.value("fenced.write", path=f"{home}/open/new") == len("written")
+    for function, path in (("read", "secret"), ("write", "new"), ("write", "open/../new"), ("listed", ".onetool")):
+        assert "PermissionError" in fenced.error(f"fenced.{function}", path=f"{home}/{path}")
+    (home / "open" / "link").symlink_to(home / "secret")
+    assert "PermissionError" in fenced.error("fenced.read", path=f"{home}/open/link")
+    assert not (home / "new").exists()
+
+
+@needs_landlock
+def test_what_a_fenced_pack_starts_is_fenced_too(fenced: Workers) -> None:
+    home = fenced.folder.parent
+    assert fenced.value("fenced.by_program", path=f"{home}/open/known") == "shown"
+    assert fenced.value("fenced.by_program", path=f"{home}/secret") == ""
+    assert fenced.value("fenced.written_by_program", path=f"{home}/new") != 0
+    assert fenced.value("fenced.by_python", code=f"open({str(home / 'secret')!r})") != 0
+    assert fenced.value("fenced.by_python", code="import socket; socket.socket()") != 0
+    assert fenced.value("fenced.by_python", code="pass") == 0
+
+
+@needs_landlock
+def test_a_fenced_pack_has_network_only_where_that_is_permitted(fenced: Workers) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "PermissionError" in fenced.error("fenced.connect", port=port)
+        assert "PermissionError" in fenced.error("fenced.datagram")
+        assert fenced.is_well("online.connect", port=port)
+        assert "PermissionError" in fenced.error("online.read", path=f"{fenced.folder.parent}/secret")
+
+
+@needs_landlock
+def test_a_fenced_pack_cannot_signal_its_server(fenced: Workers) -> None:
+    assert "PermissionError" in fenced.error("fenced.signal", pid=os.getpid())
+    assert fenced.is_well("unfenced.signal", pid=os.getpid())
+
+
+@needs_landlock
+def test_a_sandbox_without_paths_is_the_working_folder(fenced: Workers) -> None:
+    home = fenced.folder.parent
+    assert fenced.is_well("at_home.write", path=f"{home}/work/new")
+    assert "PermissionError" in fenced.error("at_home.read", path=f"{home}/secret")
+
+
+def test_a_pack_is_fenced_only_where_its_settings_say_so(fenced: Workers) -> None:
+    for pack in ("free", "unfenced"):
+        assert fenced.value(f"{pack}.read", path=f"{fenced.folder.parent}/secret") == "hidden"
+
+
+def test_a_sandbox_that_cannot_be_kept_is_refused(fenced: Workers) -> None:
+    assert "denied_patterns cannot be kept" in fenced.error("impossible.listed", path="/")
+
+
+# --- environments ---------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_path: Path) -> None:
+    with workers(tmp_path) as opened:
+        opened.write("ahead", "import six\ndef version(): return six.__version__\n", HEADER)
+        opened.app.portal.call(opened.app.onetool.discover)
+        assert eventually(lambda: list((opened.folder / "environments").glob("*.path")), 60)
+        assert eventually(lambda: '"worker.environment"' in opened.log)
+        assert opened.value("ot.health")["workers"]["ahead"] == "not started"
+        assert opened.value("ahead.version")[0].isdigit()
+
+
+def test_who_waits_for_uv_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    with workers(tmp_path) as opened:
+        opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
+        onetool = opened.app.onetool
+        context = onetool.context(progress=told.append)
+        result: Result = opened.app.portal.call(onetool.bus.call_tool, "fresh.name", {}, context)
+    assert result.unwrap() == "six"
+    assert told[-1] == "fresh: starting"
+
+
+def test_an_environment_that_cannot_be_made_says_what_uv_said(tmp_path: Path) -> None:
+    with workers(tmp_path, env={"UV_OFFLINE": "1"}) as opened:
+        opened.write("wrong", "def f(): return 1\n", HEADER.replace("six", "no-such-package-at-all"))
+        said = opened.error("wrong.f")
+    assert "no-such-package-at-all" in said
+
+
+@pytest.mark.slow
+def test_a_client_is_told_what_a_run_waits_for(tmp_path: Path) -> None:
+    write_pack(tmp_path / ".onetool", "slow", "import time\ntime.sleep(2.5)\ndef f(): return 'ready'\n")
+    told: list[Any] = []
+    with connected(tmp_path) as connection:
+        assert blocks(with_progress(connection, "slow.f()", told)) == ["ready"]
+    assert any("slow: starting" in str(message) for message in told)
+
+
+def with_progress(connection: Connection, command: str, told: list[Any]) -> Any:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - as it is called
+        told.append(message)
+
+    call = partial(connection.client.call_tool, progress_callback=hear)
+    return connection.portal.call(call, "run", {"command": command})
+
+
+# --- trust ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    own = project / ".onetool"
+    write_pack(own, "first", PID)
+    (tmp_path / ".onetool").mkdir()
+    trust(own, tmp_path / ".onetool")
+    with workers(tmp_path, cwd=project) as opened:
+        before = opened.value("first.pid")
+        write_pack(own, "second", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
+        assert "ToolNotFound" in opened.error("second.pid")
+        assert "NameError" in opened.app.failure("second.pid()")
+        assert any("onetool trust" in problem for problem in opened.value("ot.health")["problems"])
+        assert not (tmp_path / "ran").exists()
+        assert opened.value("first.pid") == before
+        trust(own, tmp_path / ".onetool")
+        assert opened.is_well("second.pid")
+        assert not any("onetool trust" in problem for problem in opened.value("ot.health")["problems"])
+        assert opened.value("first.pid") == before
+        opened.write("third", PID)  # the user's own folder
+        assert opened.is_well("third.pid")
+
+
+def test_a_project_that_nobody_trusts_runs_nothing(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    write_pack(project / ".onetool", "cloned", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
+    with workers(tmp_path, cwd=project) as opened:
+        assert "ToolNotFound" in opened.error("cloned.pid")
+    assert not (tmp_path / "ran").exists()

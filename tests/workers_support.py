@@ -1,0 +1,99 @@
+"""Extension packs in a home folder of their own, for tests of what becomes of their workers."""
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anyio.from_thread import start_blocking_portal
+from tests.support import App
+
+from ot.app import OneTool, read_settings
+from ot.extensions.environments import PASSED_ON
+from ot.logging import Log
+from ot.tool import Result
+
+HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
+
+
+def write_pack(folder: Path, pack: str, body: str, header: str = "") -> Path:
+    """A file of extension tools in this `.onetool` folder."""
+    file = folder / "tools" / pack / f"{pack}_tools.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".fresh")  # as editors save: another file takes its place
+    fresh.write_text(header + textwrap.dedent(body), encoding="utf-8")
+    fresh.replace(file)
+    return file
+
+
+@dataclass(frozen=True)
+class Workers:
+    """An open OneTool, and the user's folder that it looks into."""
+
+    app: App
+    folder: Path
+
+    def write(self, pack: str, body: str, header: str = "") -> Path:
+        return write_pack(self.folder, pack, body, header)
+
+    def value(self, name: str, /, **args: Any) -> Any:
+        return self.app.call(name, args).unwrap()
+
+    def error(self, name: str, /, **args: Any) -> str:
+        result = self.app.call(name, args)
+        assert not result.ok, result.value
+        return f"{type(result.error).__name__}: {result.error}"
+
+    def start(self, name: str, /, **args: Any) -> Future[Result]:
+        onetool = self.app.onetool
+        return self.app.portal.start_task_soon(onetool.bus.call_tool, name, args, onetool.context())
+
+    def is_well(self, name: str, /, **args: Any) -> bool:
+        return self.app.call(name, args).ok
+
+    @property
+    def log(self) -> str:
+        file = self.folder / "log"
+        return file.read_text("utf-8") if file.exists() else ""
+
+
+@contextmanager
+def workers(
+    home: Path, settings: str = "", *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Workers]:
+    """A OneTool that reads its files in this home, and hands this environment to uv and to workers."""
+    folder = home / ".onetool"
+    folder.mkdir(parents=True, exist_ok=True)
+    if settings:
+        (folder / "onetool.yaml").write_text(textwrap.dedent(settings), encoding="utf-8")
+    known = {} if env is None else dict(env)
+    onetool = OneTool(
+        read=lambda: read_settings(known, cwd or home, None, home),
+        log=Log(folder / "log"),
+        environment={**of_this_machine(), **known},
+    )
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as opened:
+        yield Workers(App(portal, opened), folder)
+
+
+@cache
+def of_this_machine() -> dict[str, str]:
+    """What uv needs to find packages here; its cache is shared, so that they are fetched once."""
+    passed = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("UV_")}
+    cache_folder = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    return {**passed, "UV_CACHE_DIR": cache_folder}
+
+
+def is_alive(process: int) -> bool:
+    """Whether it has not ended; one that nobody has buried yet has."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
