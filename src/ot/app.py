@@ -23,9 +23,12 @@ from ot.config.trust import still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
+from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
 from ot.logging import Log
+from ot.media import Media
 from ot.paths import FOLDER, Folders, find_folders, placed
+from ot.proxy.servers import Servers
 from ot.recording import Recording
 from ot.redact import Redactor
 from ot.registry import Registry
@@ -61,6 +64,7 @@ class _State:
     redact: Redactor
     stores: Stores
     results: ResultStore
+    media: Media
 
 
 class OneTool:
@@ -82,6 +86,7 @@ class OneTool:
         self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover)
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
+        self.servers = Servers(self.bus.registry, for_worker(self._environment))
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
@@ -104,7 +109,7 @@ class OneTool:
         for task in self._retiring:
             task.cancel()
         await self._now.cells.__aexit__(None, None, None)
-        await self._extensions.close()
+        await asyncio.gather(self._extensions.close(), self.servers.close())
         await anyio.to_thread.run_sync(self._now.stores.close)
         if self._log is not None:
             await anyio.to_thread.run_sync(self._log.close)
@@ -201,12 +206,16 @@ class OneTool:
         return self._now.stores
 
     @property
+    def media(self) -> Media:
+        return self._now.media
+
+    @property
     def results(self) -> ResultStore:
         return self._now.results
 
     async def discover(self) -> None:
         """Have in the registry what is in the folders now."""
-        await self._extensions.discover()
+        await asyncio.gather(self._extensions.discover(), self.servers.discover())
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
@@ -235,13 +244,11 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         state = self._now
-        servers = {
-            name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()
-        }
-        degraded = "disconnected" in servers.values()
         await self.discover()
+        servers = self.servers.states
+        degraded = "disconnected" in servers.values()
         unwritten = [*_lines(self.log.problem), *state.stores.problems]
-        problems = [*state.loaded.problems, *_lines(state.error), *self._extensions.problems, *unwritten]
+        problems = [*state.loaded.problems, *_lines(state.error), *self._problems, *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -256,6 +263,10 @@ class OneTool:
             "isolation": await state.cells.probe(),
             "problems": problems,
         }
+
+    @property
+    def _problems(self) -> list[str]:
+        return [*self._extensions.problems, *self.servers.problems]
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -279,8 +290,10 @@ class OneTool:
         presenter = Presenter(settings.output, results, redact)
         runner = Runner(self.bus, cells, settings, presenter, projects=_projects(loaded), discover=self.discover)
         self.registry.aliases = settings.aliases
-        self._state = _State(loaded, error, cells, runner, redact, stores, results)
+        media = stores.media(settings.output)
+        self._state = _State(loaded, error, cells, runner, redact, stores, results, media)
         self._recording.keep_in(self._log, stores)
+        self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
         if old is not None and not keep:
             self._retire(old.cells.retire())

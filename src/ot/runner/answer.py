@@ -24,6 +24,7 @@ NO_VALUE = "Done: the code ran and has no value. End it with an expression, or u
 LARGE_ANSWER = 1 << 16  # bytes: better looked at by a thread
 LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
 SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
+MOST_MEDIA = 20
 LONGEST_ABOUT, LONGEST_ERROR, MOST_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Answer:
     blocks: tuple[str, ...]
     is_error: bool = False
     error: str | None = None
+    media: tuple[str, ...] = ()  # handles of pictures and the like that are part of the value
 
     @property
     def text(self) -> str:
@@ -90,7 +92,8 @@ class Presenter:
         blocks = [*_printed(journal), *value]
         texts = await self._shown(blocks, journal, agent, sanitize)
         is_lost = any(block.is_lost for block in blocks)
-        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=ToolError.type if is_lost else None)
+        kind = ToolError.type if is_lost else None
+        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=kind, media=_media(result.get("value")))
 
     async def failure(self, journal: Journal, text: str, kind: str, agent: str, *, sanitize: object) -> Answer:
         shown = explain.shortened(text, LONGEST_ERROR)
@@ -157,6 +160,13 @@ def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:
     text = render(value, chosen, flow=flow)
     beside = None if is_json else partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
+
+
+def _media(value: Any) -> tuple[str, ...]:
+    """Of a value that is such a thing, or a list that has some."""
+    parts = value if isinstance(value, list) else [value]
+    found = (part.get("media") for part in parts[:MOST_MEDIA] if isinstance(part, dict))
+    return tuple(handle for handle in found if isinstance(handle, str))
 
 
 def _format(result: dict[str, Any]) -> str | None:
