@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -123,8 +123,9 @@ class OneTool:
         agent: str = "default",
         journal: Journal | None = None,
         preset_format: str | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """What an MCP client sees when it calls `run(command)`."""
+        """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
         state = self._now
         if state.error is not None and not _works_without_settings(command):
             return Answer(
@@ -134,7 +135,7 @@ class OneTool:
             )
         journal = journal or Journal()
         try:
-            context = self.context(agent, journal.note)
+            context = replace(self.context(agent, journal.note), heard=journal.hear, metadata={"_meta": meta or {}})
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal) as outcome:
@@ -213,9 +214,10 @@ class OneTool:
     def results(self) -> ResultStore:
         return self._now.results
 
-    async def discover(self) -> None:
-        """Have in the registry what is in the folders now."""
-        await asyncio.gather(self._extensions.discover(), self.servers.discover())
+    async def discover(self, words: Collection[str] | None = None) -> None:
+        """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
+        await asyncio.gather(self._extensions.discover(), self.servers.discover(words))
+        self.servers.explain()
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
@@ -245,7 +247,7 @@ class OneTool:
     async def health(self) -> dict[str, Any]:
         state = self._now
         await self.discover()
-        servers = self.servers.states
+        servers = await self.servers.states()
         degraded = "disconnected" in servers.values()
         unwritten = [*_lines(self.log.problem), *state.stores.problems]
         problems = [*state.loaded.problems, *_lines(state.error), *self._problems, *unwritten]

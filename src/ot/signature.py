@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ot.sanitise import clean
 from ot.tool import Tool
 
 WORDS = {
@@ -15,19 +16,25 @@ WORDS = {
     "null": "None",
 }
 MAX_CHOICES = 8
+LONGEST = 10_000
 
 
 def signature(tool: Tool) -> str:
     required = tool.input.required
     parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return f"{tool.name}({', '.join(parts)}){returns}"
+    return _readable(f"{tool.name}({', '.join(parts)}){returns}", tool)
 
 
 def arguments(tool: Tool) -> list[str]:
     """`name: description` for each argument that has one."""
     described = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [f"{name}: {' '.join(text.split())}" for name, text in described if text]
+    return [_readable(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
+
+
+def _readable(text: str, tool: Tool) -> str:
+    """Names and defaults of somebody else's server can say anything, as descriptions can."""
+    return clean(text, LONGEST) if tool.source.startswith("proxy:") else text
 
 
 def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:

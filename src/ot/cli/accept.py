@@ -1,6 +1,7 @@
 """Take over the changed definitions of a server's tools: what it offers now is what it may offer."""
 
 import argparse
+from collections.abc import Mapping
 
 from ot.app import OneTool
 from ot.cli.opening import with_settings
@@ -18,8 +19,15 @@ def main(options: argparse.Namespace) -> int:
         if options.json:
             print(render({"server": options.server, "accepted": changed}, "json"))
         else:
-            names = ", ".join(changed) or "nothing had changed"
-            print(f"{options.server}: accepted ({names}). A running server takes it up with ot.reload().")
+            print(_text(options.server, changed))
         return 0
 
     return with_settings(options, accept)
+
+
+def _text(server: str, changed: Mapping[str, str]) -> str:
+    """With the differences: who accepts something is to see what it was."""
+    if not changed:
+        return f"{server}: nothing had changed."
+    differences = "\n\n".join(f"{server}.{tool}:\n{difference}" for tool, difference in changed.items())
+    return f"{differences}\n\n{server}: accepted {', '.join(changed)}. A running server takes it up with ot.reload()."

@@ -27,6 +27,8 @@ PROGRESS_SECONDS = 1.0
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
+OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+
 DESCRIPTION = """\
 Run Python code that can call every tool there is. Tools are functions in packs: pack.tool(argument=value).
 
@@ -84,9 +86,10 @@ def build_server(app: OneTool) -> Server[Any]:
             return _text(f"{wrong}. Send Python code: run(command='ot.tools()')", is_error=True)
         journal = Journal()
         async with _progress(context, journal):
-            answer = await app.run(arguments["command"], journal=journal)
+            answer = await app.run(arguments["command"], journal=journal, meta=_request_meta(context))
         shown = _text(*answer.blocks, is_error=answer.is_error)
         shown.content += [block for handle in answer.media for block in await _media(app, handle)]
+        shown.meta = journal.meta or None
         return shown
 
     return Server(
@@ -124,6 +127,12 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error
     )
+
+
+def _request_meta(context: Any) -> dict[str, Any]:
+    """What the client says about its request to those who answer it; not what is between it and us."""
+    said = dict(context.meta or {})
+    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
 
 
 async def _media(app: OneTool, handle: str) -> list[types.ContentBlock]:

@@ -1,14 +1,22 @@
-"""What a server offers, as it said when it was last asked: kept on disk, so that nobody waits for it to start."""
+"""What a server offers, as it said when it was last asked: kept on disk, so that nobody waits for it to start.
+
+A server may say anything. What a model is shown of it is cleaned, and a schema that is none is not relied upon.
+"""
 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-VERSION = 1
+from ot.errors import ArgumentError
+from ot.sanitise import clean
+from ot.schema import Schema
+
+VERSION = 2
+READ_BY_MODELS = {"title", "description", "$comment"}
 WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
 
 
@@ -21,6 +29,7 @@ class Definition:
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
     read_only: bool = False
+    is_sound: bool = True  # whether the schema of its arguments is one
 
     @classmethod
     def of(cls, tool: Any) -> Self:
@@ -34,12 +43,41 @@ class Definition:
         )
 
     @property
-    def digest(self) -> str:
-        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-
-    @property
     def is_wrapped(self) -> bool:
         return bool(self.output_schema and self.output_schema.get(WRAPPED))
+
+
+def sound(definition: Definition) -> Definition:
+    """The definition, with a mark where its schema is none, and without a promise that cannot be checked."""
+    output = definition.output_schema
+    keeps = output if output is not None and _is_schema(output) else None
+    return replace(definition, output_schema=keeps, is_sound=_is_schema(definition.input_schema))
+
+
+def _is_schema(schema: Mapping[str, Any]) -> bool:
+    try:
+        Schema.from_json(schema).problem({})
+    except (ArgumentError, RecursionError):
+        return False
+    return True
+
+
+def shown(schema: Any, *, are_names: bool = False) -> Any:
+    """The schema, with the words in it that are meant for a model cleaned. Names of arguments are no words."""
+    if isinstance(schema, list):
+        return [shown(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: clean(part)
+        if key in READ_BY_MODELS and isinstance(part, str) and not are_names
+        else shown(part, are_names=key == "properties" and not are_names)
+        for key, part in schema.items()
+    }
+
+
+def digest(definitions: Iterable[Definition]) -> str:
+    return sha256(json.dumps([asdict(each) for each in definitions], sort_keys=True).encode()).hexdigest()
 
 
 def key_of(server: Any) -> str:
@@ -59,12 +97,14 @@ class Lists:
             data = json.loads(self._file(key).read_bytes())
             if data["version"] != VERSION:
                 return None
-            return tuple(Definition(**each) for each in data["tools"])
+            known = tuple(Definition(**each) for each in data["tools"])
+            return known if digest(known) == data["hash"] else None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):  # it is only a cache
             return None
 
     def write(self, key: str, definitions: Iterable[Definition]) -> None:
-        data = {"version": VERSION, "tools": [asdict(each) for each in definitions]}
+        known = list(definitions)
+        data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
         file = self._file(key)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")

@@ -6,7 +6,7 @@ anything. Changes are told; with `pin: strict` a tool that has changed is refuse
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,45 +16,46 @@ from ot.locks import locked
 from ot.proxy.definitions import Definition
 
 MOST_LINES = 40
-Pinned = dict[str, dict[str, dict[str, Any]]]  # server -> tool -> definition
+Tools = dict[str, dict[str, Any]]  # definitions by name
+Pinned = dict[str, Tools]
 
 
 class Pins:
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._pinned: Pinned | None = None
 
     def changes(self, server: str, definitions: Iterable[Definition]) -> dict[str, str]:
         """For each tool that is not what it was, the difference. What was never seen is pinned as it is now."""
-        pinned = self._read().get(server, {})
         now = {each.name: asdict(each) for each in definitions}
-        new = {name: each for name, each in now.items() if name not in pinned}
-        if new:
-            self._write(server, {**pinned, **new})
+        pinned = self._read().get(server, {})
+        if now.keys() - pinned.keys():
+            pinned = self._write(server, lambda known: {**now, **known})
         return {name: _difference(pinned[name], each) for name, each in now.items() if pinned.get(name, each) != each}
 
     def accept(self, server: str, definitions: Iterable[Definition]) -> None:
-        self._write(server, {each.name: asdict(each) for each in definitions})
+        self._write(server, lambda _: {each.name: asdict(each) for each in definitions})
 
     def _read(self) -> Pinned:
-        if self._pinned is None:
-            try:
-                self._pinned = json.loads(self._file.read_bytes())
-            except FileNotFoundError:
-                self._pinned = {}
-            except (OSError, ValueError) as error:
-                raise ToolError(f"{self._file} cannot be read: {error}. Mend it, or delete it to pin anew.") from None
-        return self._pinned
+        """As they are now: a person accepts changes in another process."""
+        try:
+            pinned: Any = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ToolError(f"{self._file} cannot be read: {error}. Mend it, or delete it to pin anew.") from None
+        if not isinstance(pinned, dict) or not all(isinstance(tools, dict) for tools in pinned.values()):
+            raise ToolError(f"{self._file} does not hold pins. Delete it to pin anew.")
+        return dict(pinned)
 
-    def _write(self, server: str, tools: Mapping[str, dict[str, Any]]) -> None:
+    def _write(self, server: str, change: Callable[[Tools], Tools]) -> Tools:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(self._file.with_name(f"{self._file.name}.lock")):
-            self._pinned = None
-            pinned = {**self._read(), server: dict(tools)}
+            pinned = self._read()
+            pinned[server] = change(pinned.get(server, {}))
             temporary = self._file.with_name(f"{self._file.name}.tmp")
             temporary.write_text(json.dumps(pinned, indent=1, sort_keys=True), encoding="utf-8")
             temporary.replace(self._file)
-            self._pinned = pinned
+        return pinned[server]
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
