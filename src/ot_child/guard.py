@@ -10,8 +10,8 @@ import sys
 LEAVE_SECONDS = 2.0  # for a program whose client is gone to leave by itself
 
 
-def stand_guard(reader: int) -> None:
-    """Leave a process that does nothing until the other end of the pipe is gone, and then ends the group."""
+def stand_guard() -> None:
+    """Leave a process that does nothing until the other end of standard input is gone, and then ends the group."""
     if os.fork():
         return
     import select
@@ -19,10 +19,9 @@ def stand_guard(reader: int) -> None:
     import time
 
     try:
-        os.closerange(0, reader)
-        os.closerange(reader + 1, 256)
+        os.closerange(1, 256)
         poll = select.poll()
-        poll.register(reader, 0)  # nothing but the end of it
+        poll.register(0, 0)  # nothing but the end of it
         poll.poll()
         time.sleep(LEAVE_SECONDS)
         os.killpg(0, signal.SIGKILL)
@@ -31,7 +30,7 @@ def stand_guard(reader: int) -> None:
 
 
 def main(command: list[str]) -> None:
-    stand_guard(0)
+    stand_guard()
     try:
         os.execvp(command[0], command)  # noqa: S606 - a person configured it
     except OSError as error:

@@ -201,7 +201,7 @@ class Upstream:
     async def _leave_if_stuck(self, connection: Connection) -> None:
         """A slow tool is its own matter; a server that answers nothing is started anew at the next call."""
         try:
-            async with asyncio.timeout(ALIVE_SECONDS):
+            async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
                 await connection.client.list_tools(cache_mode="bypass")
         except Exception:  # noqa: BLE001 - see above
             if not connection.is_over:
