@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +46,11 @@ class Media:
             raise missing
         try:
             about = json.loads(self._file(handle, "json").read_bytes())
-            data = self._file(handle, "bin").read_bytes()
-        except (OSError, ValueError):
+            if about["agent"] != agent or self._is_over(self._file(handle, "bin").stat()):
+                raise missing
+            return Content(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
+        except (OSError, ValueError, LookupError, TypeError):
             raise missing from None
-        if about.get("agent") != agent:
-            raise missing
-        return Content(data, str(about.get("mime_type")))
 
     def _write(self, handle: str, part: str, data: bytes) -> None:
         descriptor = os.open(self._file(handle, part), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -59,8 +59,12 @@ class Media:
 
     def _clean(self) -> None:
         for entry in os.scandir(self._folder):
-            if OURS.fullmatch(entry.name) and self._clock() - entry.stat(follow_symlinks=False).st_mtime > self._ttl:
-                Path(entry.path).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process cleans too
+                if OURS.fullmatch(entry.name) and self._is_over(entry.stat(follow_symlinks=False)):
+                    Path(entry.path).unlink()
+
+    def _is_over(self, found: os.stat_result) -> bool:
+        return self._clock() - found.st_mtime > self._ttl
 
     def _file(self, handle: str, part: str) -> Path:
         return self._folder / f"media-{handle}.{part}"

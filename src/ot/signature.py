@@ -1,5 +1,6 @@
 """How a tool is written for a reader: `pack.tool(query: str, count: int = 5) -> list`, whatever its kind."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +18,15 @@ WORDS = {
 }
 MAX_CHOICES = 8
 LONGEST = 10_000
+NOT_PYTHON = re.compile(r"[^\w.]")
 
 
 def signature(tool: Tool) -> str:
     required = tool.input.required
     parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return _readable(f"{tool.name}({', '.join(parts)}){returns}", tool)
+    name = NOT_PYTHON.sub("_", tool.name)  # as code has to write it
+    return _readable(f"{name}({', '.join(parts)}){returns}", tool)
 
 
 def arguments(tool: Tool) -> list[str]:

@@ -6,16 +6,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp_types import CallToolResult
 from tests.proxy_support import MODERN, hostile
-from tests.support import PROGRAM, App, Watch, Wire, blocks, command_line, configure, connected, environment, eventually
-from tests.support import family, opened
+from tests.support import (
+    PROGRAM,
+    App,
+    Watch,
+    Wire,
+    blocks,
+    command_line,
+    configure,
+    connected,
+    environment,
+    eventually,
+    family,
+    opened,
+)
 
 from ot.runner.answer import Journal
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
 
 ECHO = "echo(text='a')"
 
@@ -85,7 +100,9 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
     with opened({"servers": {"s": {"command": sys.executable, "args": [str(script)], "timeout": 20}}}) as app:
         assert "can't open file" in app.failure(f"s.{ECHO}")
         server = hostile("good")["args"][0]
-        script.write_text(f"import runpy, sys\nsys.argv = ['', 'good']\nrunpy.run_path({server!r}, run_name='__main__')")
+        script.write_text(
+            f"import runpy, sys\nsys.argv = ['', 'good']\nrunpy.run_path({server!r}, run_name='__main__')"
+        )
         assert eventually(lambda: not app.run(f"s.{ECHO}").is_error)
         assert "s went away" not in problems(app)
 
@@ -192,7 +209,7 @@ def test_progress_of_a_server_is_progress_of_the_run_and_its_end_cancels_the_cal
     journal = Journal()
     with opened({"servers": {"s": hostile("waits", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
-        run = app.portal.start_task_soon(lambda: app.onetool.run("s.wait()", journal=journal))
+        run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", journal=journal))
         assert eventually(lambda: journal.doing == "s: one of three")
         run.cancel()
         assert eventually((tmp_path / "cancelled").exists)
@@ -202,16 +219,16 @@ def test_progress_of_a_server_is_progress_of_the_run_and_its_end_cancels_the_cal
 def test_what_is_said_about_a_request_and_an_answer_passes_through(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("meta", tmp_path)})
     with connected(tmp_path) as client:
-        call = client.client.call_tool
+        meta: Any = {"example/trace": "t"}
         answer: CallToolResult = client.portal.call(
-            lambda: call("run", {"command": f"s.{ECHO}"}, meta={"example/trace": "t"})  # type: ignore[call-overload]
+            partial(client.client.call_tool, "run", {"command": f"s.{ECHO}"}, meta=meta)
         )
     assert json.loads(blocks(answer)[0])["example/trace"] == "t"
     assert answer.meta is not None
     assert answer.meta["s.echo"] == {"example/cost": 5}
 
 
-def test_a_server_of_2026_that_changes_its_tools_is_asked_again(tmp_path: Path) -> None:
+def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
     with opened({"servers": {"s": {"command": sys.executable, "args": [str(MODERN)], "timeout": 30}}}) as app:
         app.value("s.grow(name='later')")
         assert eventually(lambda: "s.later" in app.value("ot.tools(pattern='s.')"))

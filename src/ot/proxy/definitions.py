@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -44,7 +45,18 @@ class Definition:
 
     @property
     def is_wrapped(self) -> bool:
-        return bool(self.output_schema and self.output_schema.get(WRAPPED))
+        """FastMCP marks it; the SDK only names the schema after the function."""
+        schema = self.output_schema or {}
+        is_only = schema.get("properties", {}).keys() == {"result"}
+        return bool(schema.get(WRAPPED)) or (is_only and schema.get("title") == f"{self.name}Output")
+
+
+class TheirSchema(Schema):
+    """The server fills its defaults in itself: those that are written down need not even fit."""
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        return {}
 
 
 def sound(definition: Definition) -> Definition:

@@ -13,7 +13,7 @@ from ot.config.load import Loaded
 from ot.config.model import Server
 from ot.context import Permission
 from ot.errors import ToolError
-from ot.proxy.definitions import Definition, Lists, shown
+from ot.proxy.definitions import Definition, Lists, TheirSchema, shown
 from ot.proxy.pins import Pins
 from ot.proxy.upstream import Upstream
 from ot.registry import Registry, python_name
@@ -174,7 +174,7 @@ def _tool(upstream: Upstream, name: str, definition: Definition) -> Tool:
     return Tool(
         name=name,
         backend=upstream,
-        input=Schema.from_json(shown(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        input=TheirSchema.from_json(shown(definition.input_schema) if definition.is_sound else ANY_OBJECT),
         output=_output(definition),
         description=clean(definition.description),
         permissions=NEEDS,

@@ -25,6 +25,19 @@ ECHO = {
         "required": ["text"],
     },
 }
+SEARCH = {
+    "name": "search-code",
+    "description": "Search for code.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "repo": {"type": "string", "description": "Where to look."},
+            "query": {"type": "string", "description": "What to look for."},
+            "count": {"type": "integer", "default": 5},
+        },
+        "required": ["query"],
+    },
+}
 
 
 def send(message: dict[str, Any]) -> None:
@@ -51,8 +64,12 @@ def tools() -> list[dict[str, Any]]:
             {"name": "breaks", "inputSchema": ANY, "outputSchema": {**ANY, "required": ["sum"]}},
             {"name": "no schema", "inputSchema": {"type": "object", "properties": {"x": {"enum": 5, "anyOf": 6}}}},
             {"name": "a.b@c", "inputSchema": {"type": "object", "properties": {"x": {"description": 5}}}},
-            {"name": "fetches", "inputSchema": {"type": "object", "properties": {"x": {"$ref": "http://localhost:9/"}}}},
+            {
+                "name": "fetches",
+                "inputSchema": {"type": "object", "properties": {"x": {"$ref": "http://localhost:9/"}}},
+            },
         ],
+        "github": [SEARCH],
         "asks": [{"name": "sample", "inputSchema": ANY}, {"name": "elicit", "inputSchema": ANY}],
         "waits": [{"name": "wait", "inputSchema": ANY}, ECHO],
     }
@@ -67,7 +84,7 @@ def tools() -> list[dict[str, Any]]:
     return offers.get(WAY, [ECHO])
 
 
-def called(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:  # noqa: PLR0911
+def called(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:  # noqa: C901, PLR0911 - one way a case
     """One way a line; None where there is no answer."""
     match WAY, name:
         case "waits", "wait":
@@ -76,6 +93,8 @@ def called(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> dic
             send({"method": "notifications/progress", "params": progress})
             note("waiting")
             return None
+        case "github", _:
+            return text(json.dumps(arguments))
         case "huge", _:
             return text("x" * 5_000_000)
         case "fails", _:
@@ -149,7 +168,8 @@ def after_a_call() -> None:
 
 
 def print_garbage() -> None:
-    print("Welcome to the noisy server!\n{not json}\n[1, 2]\n42\n\x1b[31m\n", flush=True)
+    sys.stdout.write("Welcome to the noisy server!\n{not json}\n[1, 2]\n42\n\x1b[31m\n")
+    sys.stdout.flush()
     sys.stdout.buffer.write(b"\xff\xfe\x00 no text either\n")
     sys.stdout.buffer.flush()
 
