@@ -175,10 +175,11 @@ def print_garbage() -> None:
 
 
 def be_stubborn() -> None:
-    """Start another process, and leave for nobody."""
+    """Start others, one of them in a session of its own, and leave for nobody."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, 1); signal.pause()"])
-    note("processes", f"{os.getpid()} {child.pid}")
+    code = "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"
+    children = [subprocess.Popen([sys.executable, "-c", code], start_new_session=own) for own in (False, True)]
+    note("processes", f"{os.getpid()} {' '.join(str(child.pid) for child in children)}")
 
 
 def stay() -> None:
