@@ -18,7 +18,13 @@ NPM = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
 }
-PYPI = {"mcp-server-time": "2026.10.19", "mcp-server-git": "2026.10.19", "office-word-mcp-server": "1.1.11"}
+PYPI = {
+    "mcp-server-time": "2026.10.19",
+    "mcp-server-git": "2026.10.19",
+    "office-word-mcp-server": "1.1.11",
+    "mcp-server-sqlite": "2025.4.25",
+    "mcp": "2.3.0",
+}
 
 
 def hostile(way: str, notes: Path | None = None, **settings: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.conftest import find_program
 from tests.proxy_support import hostile, node_server, python_server
 from tests.support import App, Connection, configure, connected, eventually, opened
 
+pytestmark = pytest.mark.slow
 PNG = b"\x89PNG"
 
 
@@ -115,6 +116,13 @@ def test_a_server_that_prints_plain_text_among_its_messages_works(app: App, fold
     assert (folder / "letter.docx").exists()
 
 
+def test_a_real_server_that_dies_at_its_import_says_why() -> None:
+    with opened({"servers": {"sqlite": python_server("mcp-server-sqlite")}}) as app:
+        text = app.failure("sqlite.list_tables()")
+        assert "sqlite cannot be reached" in text
+        assert "Error" in text.partition("It last printed")[2]
+
+
 def test_only_chosen_tools_are_there(app: App) -> None:
     assert app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"]
     names = app.data("ot.tools(pattern='every.', info='list')")
@@ -173,8 +181,8 @@ def test_a_handle_that_code_made_up_shows_nothing(client: Connection) -> None:
 
 
 @contextmanager
-def served(way: str) -> Iterator[int]:
-    """The everything server on a port of its own."""
+def served(way: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The everything server on a port of its own, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -187,7 +195,7 @@ def served(way: str) -> Iterator[int]:
     )
     try:
         assert eventually(lambda: _answers(port), 30)
-        yield port
+        yield port, process
     finally:
         process.kill()
         process.wait()
@@ -200,32 +208,16 @@ def _answers(port: int) -> bool:
 
 @pytest.mark.parametrize(("way", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")])
 def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: str, transport: str) -> None:
-    with served(way) as port:
+    with served(way) as (port, process):
         url = f"http://127.0.0.1:{port}/{path}"
         settings = {"servers": {"every": {"url": url, "transport": transport, "timeout": 10}}}
         with opened(settings) as app:
             assert app.value("every.get_sum(a=1, b=2)") == "The sum of 1 and 2 is 3."
             assert app.data("every.get_tiny_image()")[1]["mimeType"] == "image/png"
             assert app.data("ot.health()")["proxy"]["servers"] == {"every": "connected"}
-            _end(port)
+            process.kill()
             assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"every": "disconnected"})
             assert "every" in app.failure("every.get_sum(a=1, b=2)")
-
-
-def _end(port: int) -> None:
-    """Whoever listens there is one of ours: kill it by the port, as `served` does at the end."""
-    inode = next(
-        line.split()[9]
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]
-        if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
-    )
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(entry.readlink()) == f"socket:[{inode}]":
-                os.kill(int(entry.parts[2]), 9)
-        except OSError:
-            continue
 
 
 def test_headers_are_sent_and_a_refusal_is_told(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
         assert "s went away" not in problems(app)
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
     with opened({"servers": {"slow": hostile("slow", tmp_path)}}) as app:
         assert app.value(f"slow.{ECHO}") == "a"
@@ -140,6 +141,7 @@ def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
         assert len(list(tmp_path.glob("listed-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_answering_is_started_anew(tmp_path: Path) -> None:
     with opened({"servers": {"s": hostile("hangs-later", tmp_path, timeout=0.5)}}) as app:
         assert "s.echo took longer than 0.5 s" in app.failure(f"s.{ECHO}")
@@ -228,6 +230,7 @@ def test_what_is_said_about_a_request_and_an_answer_passes_through(tmp_path: Pat
     assert answer.meta["s.echo"] == {"example/cost": 5}
 
 
+@pytest.mark.slow
 def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
     with opened({"servers": {"s": {"command": sys.executable, "args": [str(MODERN)], "timeout": 30}}}) as app:
         app.value("s.grow(name='later')")
@@ -247,6 +250,7 @@ def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
         assert app.value(f"s.{ECHO}") == "a"
 
 
+@pytest.mark.slow
 def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
     with connected(tmp_path) as client:
@@ -261,6 +265,7 @@ def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: P
     assert "nothing had changed" in command_line(tmp_path, "accept", "s").stdout
 
 
+@pytest.mark.slow
 def test_a_tool_that_changed_while_nobody_looked_is_not_called(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
     assert command_line(tmp_path, "tools").returncode == 0
@@ -289,6 +294,7 @@ def test_answers_of_a_server_that_is_not_trusted_are_always_wrapped(tmp_path: Pa
 # --- lists on disk -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("counts", tmp_path)})
     assert "s.echo" in command_line(tmp_path, "tools").stdout
@@ -302,6 +308,7 @@ def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: P
     assert set(tmp_path.glob("listed-*")) == started
 
 
+@pytest.mark.slow
 def test_a_list_that_was_tampered_with_is_asked_for_again(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("good", tmp_path)})
     command_line(tmp_path, "tools")
@@ -320,6 +327,7 @@ def test_the_server_answers_whatever_is_configured(tmp_path: Path) -> None:
 # --- nothing is left ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
 def test_nothing_of_a_server_outlives_ours(tmp_path: Path, how: signal.Signals | None) -> None:
     configured(tmp_path, {"s": hostile("stubborn", tmp_path)})
