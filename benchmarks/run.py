@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import bus, calls, cells, flight, lib, memory, roundtrip, startup, workers
+from benchmarks import bus, calls, cells, flight, lib, memory, proxy, roundtrip, startup, workers
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
@@ -26,6 +26,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "memory": memory.measure,
     "flight": flight.measure,
     "workers": workers.measure,
+    "proxy": proxy.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,9 +23,12 @@ from ot.config.trust import still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
+from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
 from ot.logging import Log
+from ot.media import Media
 from ot.paths import FOLDER, Folders, find_folders, placed
+from ot.proxy.servers import Servers
 from ot.recording import Recording
 from ot.redact import Redactor
 from ot.registry import Registry
@@ -61,6 +64,7 @@ class _State:
     redact: Redactor
     stores: Stores
     results: ResultStore
+    media: Media
 
 
 class OneTool:
@@ -82,6 +86,7 @@ class OneTool:
         self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover)
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
+        self.servers = Servers(self.bus.registry, for_worker(self._environment))
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
@@ -104,7 +109,7 @@ class OneTool:
         for task in self._retiring:
             task.cancel()
         await self._now.cells.__aexit__(None, None, None)
-        await self._extensions.close()
+        await asyncio.gather(self._extensions.close(), self.servers.close())
         await anyio.to_thread.run_sync(self._now.stores.close)
         if self._log is not None:
             await anyio.to_thread.run_sync(self._log.close)
@@ -118,8 +123,9 @@ class OneTool:
         agent: str = "default",
         journal: Journal | None = None,
         preset_format: str | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """What an MCP client sees when it calls `run(command)`."""
+        """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
         state = self._now
         if state.error is not None and not _works_without_settings(command):
             return Answer(
@@ -129,7 +135,7 @@ class OneTool:
             )
         journal = journal or Journal()
         try:
-            context = self.context(agent, journal.note)
+            context = self.context(agent, journal, meta)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal) as outcome:
@@ -142,7 +148,9 @@ class OneTool:
         await self.discover()
         await anyio.to_thread.run_sync(self._recording.begin_session, self.registry, own_tokens)
 
-    def context(self, agent: str = "default", progress: Callable[[str], None] | None = None) -> ToolContext:
+    def context(
+        self, agent: str = "default", journal: Journal | None = None, meta: Mapping[str, Any] | None = None
+    ) -> ToolContext:
         """The facts of a call that this agent makes."""
         known = self.settings.agents
         if agent not in known:
@@ -155,7 +163,9 @@ class OneTool:
             permissions=limits.permissions,
             correlation_id=os.urandom(8).hex(),
             system=self,
-            progress=progress,
+            progress=journal.note if journal else None,
+            heard=journal.hear if journal else None,
+            metadata={"_meta": meta} if meta else {},
         )
 
     def warm_up(self) -> None:
@@ -201,12 +211,17 @@ class OneTool:
         return self._now.stores
 
     @property
+    def media(self) -> Media:
+        return self._now.media
+
+    @property
     def results(self) -> ResultStore:
         return self._now.results
 
-    async def discover(self) -> None:
-        """Have in the registry what is in the folders now."""
-        await self._extensions.discover()
+    async def discover(self, words: Collection[str] | None = None) -> None:
+        """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
+        await asyncio.gather(self._extensions.discover(), self.servers.discover(words))
+        self.servers.explain()
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
@@ -235,13 +250,11 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         state = self._now
-        servers = {
-            name: "disconnected" if server.enabled else "disabled" for name, server in self.settings.servers.items()
-        }
-        degraded = "disconnected" in servers.values()
         await self.discover()
+        servers = await self.servers.states()
+        degraded = "disconnected" in servers.values()
         unwritten = [*_lines(self.log.problem), *state.stores.problems]
-        problems = [*state.loaded.problems, *_lines(state.error), *self._extensions.problems, *unwritten]
+        problems = [*state.loaded.problems, *_lines(state.error), *self._problems, *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -256,6 +269,10 @@ class OneTool:
             "isolation": await state.cells.probe(),
             "problems": problems,
         }
+
+    @property
+    def _problems(self) -> list[str]:
+        return [*self._extensions.problems, *self.servers.problems]
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -279,8 +296,10 @@ class OneTool:
         presenter = Presenter(settings.output, results, redact)
         runner = Runner(self.bus, cells, settings, presenter, projects=_projects(loaded), discover=self.discover)
         self.registry.aliases = settings.aliases
-        self._state = _State(loaded, error, cells, runner, redact, stores, results)
+        media = stores.media(settings.output)
+        self._state = _State(loaded, error, cells, runner, redact, stores, results, media)
         self._recording.keep_in(self._log, stores)
+        self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
         if old is not None and not keep:
             self._retire(old.cells.retire())

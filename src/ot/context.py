@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Permission(StrEnum):
@@ -41,10 +41,22 @@ class System(Protocol):
     def stores(self) -> Any: ...
     @property
     def results(self) -> Any: ...
-    async def discover(self) -> None: ...
+    @property
+    def media(self) -> Any: ...
+    @property
+    def servers(self) -> Any: ...
+    async def discover(self, words: Any = None) -> None: ...
     async def search(self, query: str, limit: int = 20) -> list[Any]: ...
     async def health(self) -> dict[str, Any]: ...
     async def reload(self) -> str: ...
+
+
+class Foreign(NamedTuple):
+    """What a run is to know of an answer that came from somebody else's server, beside the value."""
+
+    source: str
+    meta: Mapping[str, Any]
+    is_untrusted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class ToolContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     system: System | None = None
     progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
+    heard: Callable[[Foreign], None] | None = None
 
     def __post_init__(self) -> None:
         """A tool that could change what is in here could grant itself what it was not given."""

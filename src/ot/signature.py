@@ -1,8 +1,10 @@
 """How a tool is written for a reader: `pack.tool(query: str, count: int = 5) -> list`, whatever its kind."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from ot.sanitise import clean
 from ot.tool import Tool
 
 WORDS = {
@@ -15,19 +17,27 @@ WORDS = {
     "null": "None",
 }
 MAX_CHOICES = 8
+LONGEST = 10_000
+NOT_PYTHON = re.compile(r"[^\w.]")
 
 
 def signature(tool: Tool) -> str:
     required = tool.input.required
     parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return f"{tool.name}({', '.join(parts)}){returns}"
+    name = NOT_PYTHON.sub("_", tool.name)  # as code has to write it
+    return _readable(f"{name}({', '.join(parts)}){returns}", tool)
 
 
 def arguments(tool: Tool) -> list[str]:
     """`name: description` for each argument that has one."""
     described = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [f"{name}: {' '.join(text.split())}" for name, text in described if text]
+    return [_readable(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
+
+
+def _readable(text: str, tool: Tool) -> str:
+    """Names and defaults of somebody else's server can say anything, as descriptions can."""
+    return clean(text, LONGEST) if tool.source.startswith("proxy:") else text
 
 
 def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from ot.config.model import Output
+from ot.media import Media
 from ot.results import ResultStore
 from ot.search import Search
 from ot.stats.record import Recorder
@@ -30,6 +31,9 @@ class Stores:
 
     def results(self, output: Output) -> ResultStore:
         return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines)
+
+    def media(self, output: Output) -> Media:
+        return Media(self.folder / "tmp", output.result_ttl)
 
     @property
     def stats_file(self) -> Path:

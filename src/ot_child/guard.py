@@ -1,4 +1,4 @@
-"""The process above a worker: it waits until the worker or the server is gone, and ends whatever is left then.
+"""The process above a worker, or above a server that we proxy: it waits until that or we are gone, and ends the rest.
 
 It takes in what the worker's own processes leave behind, so that none gets away by leaving its group or its session.
 Where there is no Linux, it ends the group of the worker. It runs none of the tools' code. Standard library only.
@@ -14,21 +14,41 @@ from collections.abc import Callable
 LEAVE_SECONDS = 2.0  # for a worker whose server is gone to leave by itself
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNALLED = 128  # what a shell adds to the number of a signal that ended a process
+CANNOT_START = 127
 AGAIN_SECONDS = 0.1
 IMPATIENT = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # all is to end at once
 
 
-def stand_guard(reader: int) -> None:
-    """Fork. The child is the worker and goes on; the parent is the guard until both are gone."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+def stand_guard(reader: int) -> int:
+    """Fork. The child is the worker and goes on; the parent is the guard until both are gone.
+
+    The kernel is asked for its part afterwards, on both sides, because to load what asks it takes a while.
+    """
     guard = os.getpid()
     worker = os.fork()
     if worker:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         _guard(worker, reader)
     os.setsid()  # what stops the worker with all its group does not stop the guard
+    return guard
+
+
+def die_with(guard: int) -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard:
         os._exit(0)
+
+
+def main(command: list[str]) -> None:
+    """Be the guard of another program: `guard.py COMMAND ARGUMENT…`, which has our standard streams to itself."""
+    die_with(stand_guard(0))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and no program expects
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - a person configured it
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(CANNOT_START)
 
 
 def _guard(worker: int, reader: int) -> None:
@@ -77,7 +97,8 @@ def _woken_by_signals() -> int:
 
 def _keep_only(reader: int, woken: int) -> None:
     """What the guard held open, nobody would see the end of: the pipes of the worker above all."""
-    os.closerange(0, reader)
+    if reader:  # closerange(0, 0) closes everything there is
+        os.closerange(0, reader)
     os.closerange(reader + 1, woken)
 
 
@@ -134,3 +155,7 @@ def _prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

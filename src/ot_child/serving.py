@@ -44,9 +44,9 @@ class Serving(Peer):
         self._is_over = False
         self._busy = threading.Event()
 
-    def serve(self) -> None:
-        """Answer until the other end is gone."""
-        threading.Thread(target=self._watch, daemon=True).start()
+    def serve(self, beside: Callable[[], None] = lambda: None) -> None:
+        """Answer until the other end is gone. `beside` is done by a thread that lives as long, and holds nobody up."""
+        threading.Thread(target=self._watch, args=[beside], daemon=True).start()
         self._work()
 
     # --- a thread ---------------------------------------------------------------------------------------------------
@@ -113,8 +113,9 @@ class Serving(Peer):
         else:
             self._state.notify()  # somebody who waits for an answer reads
 
-    def _watch(self) -> None:
+    def _watch(self, beside: Callable[[], None]) -> None:
         """Take the turn from who is too long about it; sleep as long as nothing happens."""
+        beside()
         while True:
             self._busy.wait()
             calm = 0

@@ -15,7 +15,7 @@ from types import CoroutineType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ot_child import arguments, data, errors
-from ot_child.guard import stand_guard
+from ot_child.guard import die_with, stand_guard
 from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost
 from ot_child.serving import Serving
 
@@ -30,7 +30,8 @@ CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which c
 
 
 class Worker:
-    def __init__(self, reader: int, writer: int) -> None:
+    def __init__(self, reader: int, writer: int, guard: int) -> None:
+        self._guard = guard  # the process above this one, 0 where there is none
         self._peer = Serving(reader, writer, data.encode, self._answer, self._notice)
         self._options: dict[str, Any] = {}
         self._running: dict[int, Callable[[], object]] = {}  # call -> how to cancel it
@@ -51,7 +52,7 @@ class Worker:
             self._peer.notify("failed", _failure(error, self._options["file"]))
             return
         self._peer.notify("ready", {"python": sys.executable})
-        self._peer.serve()
+        self._peer.serve(lambda: die_with(self._guard) if self._guard else None)
 
     def _load(self) -> None:
         file = self._options["file"]
@@ -221,12 +222,11 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    if hasattr(os, "fork"):
-        stand_guard(reader)
+    guard = stand_guard(reader) if hasattr(os, "fork") else 0
     if hasattr(os, "register_at_fork"):  # what a tool forks is no worker: it neither reads calls nor answers them
         os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe) for pipe in (reader, writer)])
     with contextlib.suppress(ConnectionLost):
-        Worker(reader, writer).serve()
+        Worker(reader, writer, guard).serve()
 
 
 def _confine(sandbox: dict[str, Any]) -> None:

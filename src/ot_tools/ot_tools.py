@@ -35,7 +35,9 @@ __all__ = [
     "load",
     "notify",
     "packs",
+    "prompt",
     "reload",
+    "resources",
     "result",
     "scaffold",
     "search",
@@ -279,6 +281,44 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
             return text
     hits = await system.search(query)
     return await anyio.to_thread.run_sync(help_text.of_hits, query, hits, system, info)
+
+
+# --- other servers ---------------------------------------------------------------------------------------------------
+
+
+@tool(permissions=["network"])
+async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
+    """The resources of a proxied server: a list of them, or the content of one.
+
+    Args:
+        server: The name of the server.
+        uri: Which one to read; leave it out for the list.
+
+    Example:
+        ot.resources(server="docs", uri="file:///readme.md")
+    """
+    upstream = _system(context).servers.find(server)
+    if uri:
+        return await upstream.read_resource(uri, context)
+    return await upstream.list_resources(context)
+
+
+@tool(permissions=["network"])
+async def prompt(context: ToolContext, server: str, name: str = "", arguments: dict[str, str] | None = None) -> Any:
+    """The prompts of a proxied server: a list of them, or one filled in.
+
+    Args:
+        server: The name of the server.
+        name: Which prompt; leave it out for the list.
+        arguments: What to fill in.
+
+    Example:
+        ot.prompt(server="docs", name="summarise", arguments={"topic": "cells"})
+    """
+    upstream = _system(context).servers.find(server)
+    if name:
+        return await upstream.get_prompt(name, arguments or {}, context)
+    return await upstream.list_prompts(context)
 
 
 # --- large results ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -643,7 +644,7 @@ def test_who_waits_for_uv_is_told(tmp_path: Path) -> None:
     with workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
         onetool = opened.app.onetool
-        context = onetool.context(progress=told.append)
+        context = replace(onetool.context(), progress=told.append)
         result: Result = opened.app.portal.call(onetool.bus.call_tool, "fresh.name", {}, context)
     assert result.unwrap() == "six"
     assert told[-1] == "fresh: starting"

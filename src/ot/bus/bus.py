@@ -4,7 +4,7 @@ There is no middleware, there are no hooks. A step that is missing is one more l
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ot.bus.authorise import authorise, in_order
 from ot.bus.bind import bind, wrong_call
 from ot.context import ToolContext
 from ot.errors import ArgumentError, OutputInvalid, ToolError, error_type
-from ot.registry import Registry
+from ot.registry import Registry, python_name
 from ot.tool import Result, Tool
 
 
@@ -33,7 +33,7 @@ class Call:
 
 THREADS = 256
 Recorder = Callable[[Call, Any], None]
-Discover = Callable[[], Awaitable[None]]
+Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
 
 
 class ToolBus:
@@ -85,7 +85,7 @@ class ToolBus:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""
         tool = self.registry.get(name)
         if tool is None and self._discover is not None:
-            await self._discover()
+            await self._discover({python_name(name).partition(".")[0]})
         elif tool is not None and tool.refresh is not None:
             await tool.refresh()
         elif tool is not None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "stats": "show what has been called and what it saved",
     "doctor": "check everything and say what to do",
     "demo": "see the whole idea in a few seconds",
+    "accept": "take over changed definitions of a server's tools",
     "trust": "let this folder's .onetool/ take effect",
     "untrust": "take that back",
 }

@@ -5,15 +5,18 @@ tool list, so that nothing stands between a client and its first answer.
 """
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
+from ot.errors import ToolError
 from ot.faces.mcp_resources import Prompts, Resources
 from ot.faces.stdio import protocol_streams
 from ot.runner.answer import Journal
@@ -23,6 +26,8 @@ from ot.version import __version__
 PROGRESS_SECONDS = 1.0
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
+
+OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 DESCRIPTION = """\
 Run Python code that can call every tool there is. Tools are functions in packs: pack.tool(argument=value).
@@ -81,8 +86,11 @@ def build_server(app: OneTool) -> Server[Any]:
             return _text(f"{wrong}. Send Python code: run(command='ot.tools()')", is_error=True)
         journal = Journal()
         async with _progress(context, journal):
-            answer = await app.run(arguments["command"], journal=journal)
-        return _text(*answer.blocks, is_error=answer.is_error)
+            answer = await app.run(arguments["command"], journal=journal, meta=_request_meta(context))
+        shown = _text(*answer.blocks, is_error=answer.is_error)
+        shown.content += [block for handle in answer.media for block in await _media(app, handle)]
+        shown.meta = journal.meta or None
+        return shown
 
     return Server(
         "onetool",
@@ -119,6 +127,28 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error
     )
+
+
+def _request_meta(context: Any) -> dict[str, Any]:
+    """What the client says about its request to those who answer it; not what is between it and us."""
+    said = dict(context.meta or {})
+    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
+
+
+async def _media(app: OneTool, handle: str) -> list[types.ContentBlock]:
+    """The thing itself; nothing where the code made the handle up."""
+    try:
+        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, "default")
+    except ToolError:
+        return []
+    text = base64.b64encode(data).decode("ascii")
+    match mime_type.partition("/")[0]:
+        case "image":
+            return [types.ImageContent(type="image", data=text, mime_type=mime_type)]
+        case "audio":
+            return [types.AudioContent(type="audio", data=text, mime_type=mime_type)]
+    blob = types.BlobResourceContents(uri=f"ot://media/{handle}", mime_type=mime_type, blob=text)
+    return [types.EmbeddedResource(type="resource", resource=blob)]
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from ot.config.model import Output
+from ot.context import Foreign
 from ot.errors import ToolError, error_type
 from ot.redact import Redactor
 from ot.render import FORMATS, render
@@ -24,6 +25,7 @@ NO_VALUE = "Done: the code ran and has no value. End it with an expression, or u
 LARGE_ANSWER = 1 << 16  # bytes: better looked at by a thread
 LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
 SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
+MOST_MEDIA, MOST_META = 20, 20
 LONGEST_ABOUT, LONGEST_ERROR, MOST_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -36,6 +38,7 @@ class Answer:
     blocks: tuple[str, ...]
     is_error: bool = False
     error: str | None = None
+    media: tuple[str, ...] = ()  # handles of pictures and the like that are part of the value
 
     @property
     def text(self) -> str:
@@ -53,10 +56,17 @@ class Journal:
     value_bytes: int = 0
     sources: set[str] = field(default_factory=set)
     doing: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)  # what servers said about their answers, by tool
+    is_untrusted: bool = False  # whether anything came from a server whose answers are always to be wrapped
 
     def note(self, text: str) -> None:
         """What is being waited for."""
         self.doing = text
+
+    def hear(self, foreign: Foreign) -> None:
+        self.is_untrusted |= foreign.is_untrusted
+        if foreign.meta and (foreign.source in self.meta or len(self.meta) < MOST_META):
+            self.meta[foreign.source] = dict(foreign.meta)
 
 
 @dataclass(slots=True)
@@ -90,7 +100,8 @@ class Presenter:
         blocks = [*_printed(journal), *value]
         texts = await self._shown(blocks, journal, agent, sanitize)
         is_lost = any(block.is_lost for block in blocks)
-        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=ToolError.type if is_lost else None)
+        kind = ToolError.type if is_lost else None
+        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=kind, media=_media(result.get("value")))
 
     async def failure(self, journal: Journal, text: str, kind: str, agent: str, *, sanitize: object) -> Answer:
         shown = explain.shortened(text, LONGEST_ERROR)
@@ -105,7 +116,8 @@ class Presenter:
     def _texts(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
         self._store_what_is_too_much(blocks, journal, agent)
         texts = (_valid(self._redact("".join(block.pieces))) for block in blocks)
-        if not (sanitize if isinstance(sanitize, bool) else self._output.sanitize):
+        wanted = sanitize if isinstance(sanitize, bool) else self._output.sanitize
+        if not (wanted or journal.is_untrusted):
             return tuple(texts)
         source = ", ".join(sorted(journal.sources)[:MOST_SOURCES]) or "run"
         return tuple(sanitise(text, source) for text in texts)
@@ -157,6 +169,13 @@ def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:
     text = render(value, chosen, flow=flow)
     beside = None if is_json else partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
+
+
+def _media(value: Any) -> tuple[str, ...]:
+    """Of a value that is such a thing, or a list that has some."""
+    parts = value if isinstance(value, list) else [value]
+    found = (part.get("media") for part in parts[:MOST_MEDIA] if isinstance(part, dict))
+    return tuple(handle for handle in found if isinstance(handle, str))
 
 
 def _format(result: dict[str, Any]) -> str | None:

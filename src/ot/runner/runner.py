@@ -6,7 +6,7 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -43,7 +43,7 @@ class Runner:
         presenter: Presenter,
         *,
         projects: Mapping[str, str],
-        discover: Callable[[], Awaitable[None]],
+        discover: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self.bus, self.settings = bus, settings
         self._cells, self._presenter, self._projects, self._discover = cells, presenter, projects, discover
@@ -64,8 +64,8 @@ class Runner:
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
                 code = await self._expanded(code)
-            if await _in_thread_if_long(code, self._names_something_new):
-                await self._discover()
+            if new := await _in_thread_if_long(code, self._new_names_in):
+                await self._discover(new)
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
@@ -113,9 +113,9 @@ class Runner:
         self._refuse_too_long(expanded)
         return expanded
 
-    def _names_something_new(self, code: str) -> bool:
-        """Whether a pack may be meant that has appeared since anybody looked; mostly it is a variable."""
-        return any(not self.bus.registry.is_pack(word) for word in set(DOTTED.findall(code)))
+    def _new_names_in(self, code: str) -> set[str]:
+        """What may be a pack that has appeared since anybody looked; mostly it is a variable."""
+        return {word for word in DOTTED.findall(code) if not self.bus.registry.is_pack(word)}
 
     def _names_in(self, code: str) -> dict[str, Any]:
         return names_in(code, self.bus.registry, self._projects)

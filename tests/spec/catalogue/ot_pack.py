@@ -4,6 +4,8 @@ from .promise import Table, document
 
 BUILT: Table = {
     "tools": {
+        "proxy-tool-signature-from-schema": "A proxied tool's signature is made from its input schema",
+        "proxy-tool-arguments-from-schema": "A proxied tool's argument docs are made from its input schema",
         "list-all-tools": "Every registered tool is listed, at level min unless another is asked for",
         "filter-by-pattern": "A pattern keeps the tools whose name contains it, whatever the case",
         "info-level-list": "Level list gives bare tool names",
@@ -16,6 +18,7 @@ BUILT: Table = {
     },
     "health": {
         "show-health": "Version, Python, working folder, registry and proxy are reported",
+        "disconnected-server": "A server that is not connected shows as disconnected and degrades the proxy",
     },
     "notify": {
         "send-notification": "The message is appended to the file of its topic as one YAML document",
@@ -41,6 +44,7 @@ BUILT: Table = {
         "span-naming": "A call of an ot function is logged as a span named after it",
     },
     "packs": {
+        "proxy-pack": "A proxied server is a pack with its tools and the source proxy",
         "list-all-packs": "Every pack is listed, at level min unless another is asked for",
         "filter-by-pattern": "A pattern keeps the packs whose name contains it, whatever the case",
         "info-level-list": "Level list gives bare pack names",
@@ -97,17 +101,4 @@ BUILT: Table = {
     },
 }
 
-ISSUE_4: Table = {
-    "tools": {
-        "proxy-tool-signature-from-schema": "A proxied tool's signature is made from its input schema",
-        "proxy-tool-arguments-from-schema": "A proxied tool's argument docs are made from its input schema",
-    },
-    "health": {
-        "disconnected-server": "A server that is not connected shows as disconnected and degrades the proxy",
-    },
-    "packs": {
-        "proxy-pack": "A proxied server is a pack with its tools and the source proxy",
-    },
-}
-
-PROMISES = document("ot-pack", BUILT, {"issue 4 of 9": ISSUE_4})
+PROMISES = document("ot-pack", BUILT, {})

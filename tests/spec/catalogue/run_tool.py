@@ -65,6 +65,7 @@ BUILT: Table = {
         "internal-tool-prefix-matching": "Abbreviations work for tools in the server's process",
         "ot-pack-tool-prefix-matching": "Abbreviations work for the functions of the ot pack",
         "extension-tool-prefix-matching": "Abbreviations work for extension tools in workers",
+        "mcp-proxy-tool-prefix-matching": "Abbreviations work for proxied tools, by their input schema",
     },
     "format": {
         "default-format-compact-json": "Without __format__ data is JSON without white space",
@@ -103,14 +104,4 @@ BUILT: Table = {
     },
 }
 
-ISSUE_4: Table = {
-    "prefix-scope": {
-        "mcp-proxy-tool-prefix-matching": "Abbreviations work for proxied tools, by their input schema",
-    },
-}
-
-PROMISES = document(
-    "run-tool",
-    BUILT,
-    {"issue 4 of 9": ISSUE_4},
-)
+PROMISES = document("run-tool", BUILT, {})

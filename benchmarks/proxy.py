@@ -1,0 +1,180 @@
+"""Servers behind `run` against the same servers connected directly: time of a call, of a start, and tokens.
+
+The servers are real ones, installed once for tests and benchmarks. Direct is the SDK's client and the server. Ours is
+measured twice: `run` in this process, which is what OneTool adds, and through the SDK's client, as a client has it.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks import lib
+from benchmarks.lib import ONETOOL, Row, WrongAnswer, interleave, interleave_async
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from tests.proxy_support import HOSTILE, node_server, python_server
+
+from ot.app import OneTool
+from ot.config.model import Settings
+from ot.logging import Log
+from ot.stats.tokens import tokens_of, tokens_of_text
+
+CALLS = 20
+SIDE_BY_SIDE = 20
+TEN = 10
+CODE = "every.echo(message='hello')"
+PARALLEL = f"len(ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range({SIDE_BY_SIDE})]))"
+WAIT = "every.trigger_long_running_operation(duration=0.1, steps=1)"
+WAITS = f"len(ot.parallel([lambda: {WAIT} for n in range({SIDE_BY_SIDE})]))"
+
+
+def measure(rounds: int) -> list[Row]:
+    logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # one of the servers is noisy
+    with tempfile.TemporaryDirectory() as folder:
+        return [*asyncio.run(of_calls(rounds, Path(folder))), *of_starts(rounds, Path(folder)), of_tokens(Path(folder))]
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+async def of_calls(rounds: int, folder: Path) -> list[Row]:
+    server = node_server("everything")
+    home = configured(folder / "calls", {"every": server})
+    settings = Settings.model_validate({"servers": {"every": server}})
+    async with (
+        direct(server) as bare,
+        through_onetool(home) as ours,
+        OneTool(settings, folder=folder / "here", log=Log()) as app,
+    ):
+        await check(bare, ours)
+        await app.run(WAIT)
+        samples = await interleave_async(
+            rounds,
+            {
+                "direct": partial(median, partial(bare.call_tool, "echo", {"message": "hello"})),
+                "here": partial(median, partial(app.run, CODE)),
+                "one": partial(median, partial(run, ours, CODE)),
+                "many": partial(median, partial(run, ours, PARALLEL)),
+                "wait": partial(median, partial(app.run, WAIT), 3),
+                "waits": partial(median, partial(app.run, WAITS), 3),
+            },
+        )
+    return [
+        Row("proxied call through run, against the call made directly", samples["here"], samples["direct"], target=1.5),
+        Row("the same, with the client's way to OneTool and back", samples["one"], samples["direct"], target=1.5),
+        Row(
+            f"{SIDE_BY_SIDE} calls of 100 ms side by side in one run, against one",
+            samples["waits"],
+            samples["wait"],
+            target=2,
+        ),
+        Row(
+            f"{SIDE_BY_SIDE} calls of an echo side by side in one run, against one",
+            samples["many"],
+            samples["one"],
+            target=2,
+        ),
+    ]
+
+
+async def check(bare: Client, ours: Client) -> None:
+    """That all do what they are timed for."""
+    answers = [await bare.call_tool("echo", {"message": "hello"}), await run(ours, CODE), await run(ours, PARALLEL)]
+    texts = [getattr(answer.content[0], "text", "") for answer in answers]
+    if texts != ["Echo: hello", "Echo: hello", str(SIDE_BY_SIDE)]:
+        raise WrongAnswer(str(texts))
+
+
+def run(client: Client, code: str) -> Awaitable[Any]:
+    return client.call_tool("run", {"command": code})
+
+
+async def median(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> float:
+    """Of some calls, with the pause that lets a cell be ready, in milliseconds."""
+    taken = []
+    for _ in range(calls):
+        await asyncio.sleep(0.01)
+        started = time.perf_counter()
+        await call()
+        taken.append((time.perf_counter() - started) * 1e3)
+    return sorted(taken)[len(taken) // 2]
+
+
+@asynccontextmanager
+async def direct(server: dict[str, Any]) -> AsyncIterator[Client]:
+    start = StdioServerParameters(command=server["command"], args=server["args"], env=server.get("env"))
+    with silence() as nothing:
+        async with Client(stdio_client(start, nothing)) as client:
+            yield client
+
+
+def silence() -> TextIO:
+    return Path(os.devnull).open("w")
+
+
+@asynccontextmanager
+async def through_onetool(home: Path) -> AsyncIterator[Client]:
+    async with Client(StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)})) as client:
+        yield client
+
+
+def configured(home: Path, servers: dict[str, Any]) -> Path:
+    (home / ".onetool").mkdir(parents=True)
+    (home / ".onetool" / "onetool.yaml").write_text(json.dumps({"servers": servers}))
+    return home
+
+
+# --- starts --------------------------------------------------------------------------------------------------------
+
+
+def of_starts(rounds: int, folder: Path) -> list[Row]:
+    server = {"command": sys.executable, "args": [str(HOSTILE), "good"]}
+    ten = configured(folder / "ten", {f"server{number}": server for number in range(TEN)})
+    none = configured(folder / "none", {})
+    starts = interleave(rounds, {"ten": partial(start, ten), "none": partial(start, none)})
+    return [Row(f"start-up to tools/list, {TEN} servers against none", starts["ten"], starts["none"], target=1.1)]
+
+
+def start(home: Path) -> float:
+    with lib.Client(("env", f"HOME={home}", *ONETOOL)) as client:
+        client.open()
+        return (time.perf_counter() - client.spawned) * 1e3
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+def of_tokens(folder: Path) -> Row:
+    """All that a client loads before it has asked for anything."""
+    servers = {
+        "everything": node_server("everything"),
+        "filesystem": node_server("filesystem", str(folder)),
+        "memory": node_server("memory"),
+        "time": python_server("mcp-server-time"),
+        "git": python_server("mcp-server-git"),
+        "word": python_server("word_mcp_server", cwd=str(folder)),
+    }
+    return asyncio.run(_of_tokens(configured(folder / "tokens", servers), list(servers.values())))
+
+
+async def _of_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
+    async with AsyncExitStack() as stack:
+        ours = await tokens_loaded(await stack.enter_async_context(through_onetool(home)))
+        clients = [await stack.enter_async_context(direct(server)) for server in servers]
+        theirs = sum([await tokens_loaded(client) for client in clients])
+    return Row(f"tokens a client loads, {len(servers)} real servers", [ours], [theirs], "tokens", target=0.1)
+
+
+async def tokens_loaded(client: Client) -> int:
+    listed = await client.list_tools()
+    tools = sum(tokens_of(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
+    return tools + tokens_of_text(client.instructions or "")

@@ -1,0 +1,282 @@
+"""One live MCP server: a client of the SDK that is entered, used and left in a task of its own.
+
+What the server prints on its error stream is kept for whoever asks why it is gone. When to connect, and what to do
+once it is gone, is decided in `upstream`.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+
+import ot_child
+from ot.config.model import Server
+from ot.errors import NetworkError, ToolError, ToolTimeout
+
+WORDS_KEPT, WORDS_SHOWN = 4000, 1500
+LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
+REACH_SECONDS = 2.0
+CLOSE_SECONDS = 8.0
+GUARD = Path(ot_child.__file__).with_name("guard.py")
+
+
+class Connection:
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        environment: Mapping[str, str],
+        cwd: Path,
+        *,
+        on_list_changed: Callable[[], None],
+        on_lost: Callable[["Connection"], None],
+    ) -> None:
+        self._name, self._server, self._environment, self._cwd = name, server, environment, cwd
+        self._on_list_changed, self._on_lost = on_list_changed, on_lost
+        self._leave = asyncio.Event()
+        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._printed, self._printed_all = "", asyncio.Event()
+        self._is_lost = False
+        self.client: Any = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_lost or self._leave.is_set() or (self._task is not None and self._task.done())
+
+    async def open(self) -> None:
+        """Raises what keeps it from being connected. Whoever opened it closes it, also after that."""
+        self._task = asyncio.ensure_future(self._live())
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                self.client = await asyncio.shield(self._ready)
+        except TimeoutError:
+            words = await self.last_words()
+            raise ToolTimeout(f"{self._name} did not answer within {self._server.timeout:g} s{words}") from None
+
+    async def close(self) -> None:
+        self._leave.set()
+        if self._task is None:
+            return
+        if not self._ready.done():
+            self._task.cancel()
+        with suppress(TimeoutError, asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
+
+    async def last_words(self) -> str:
+        """What it printed last, as the end of a sentence."""
+        if self.is_over and self._server.url is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._printed_all.wait(), LAST_WORDS_SECONDS)
+        words = self._printed.strip()[-WORDS_SHOWN:]
+        return f". It last printed:\n{words}" if words else ""
+
+    async def is_there(self) -> bool:
+        """Whether it is, now: between two requests nothing tells that a server on the network has gone."""
+        if self.is_over or self._server.url is None:
+            return not self.is_over
+        address = urlsplit(self._server.url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                _, writer = await asyncio.open_connection(address.hostname, port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    async def _live(self) -> None:
+        await anyio.to_thread.run_sync(importlib.import_module, "mcp")  # half a second, for which others go on
+        from mcp import Client
+
+        _hush()
+        try:
+            async with AsyncExitStack() as stack:
+                client = Client(
+                    self._watched(await self._transport(stack)),
+                    message_handler=self._message,
+                    client_info=_client_info(),
+                    read_timeout_seconds=self._server.timeout,
+                )
+                self._ready.set_result(await stack.enter_async_context(client))
+                with _meanwhile(self._hear_changes(client)):
+                    await self._leave.wait()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is why there is no connection
+            if not self._ready.done():
+                self._is_lost = True
+                self._ready.set_exception(await self._refused(error))
+                self._ready.exception()  # nobody may be waiting for it
+
+    async def _refused(self, error: BaseException) -> ToolError:
+        error = innermost(error)
+        kind = NetworkError if self._server.url else ToolError
+        words = await self.last_words()
+        return kind(f"{self._name} cannot be reached: {str(error) or type(error).__name__}{words}")
+
+    # --- what it says by itself -----------------------------------------------------------------------------------
+
+    async def _message(self, message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            self._on_list_changed()
+
+    async def _hear_changes(self, client: Any) -> None:
+        """Servers of 2026 tell changes to those who listen, older ones to everybody."""
+        from mcp import MCPError
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+        tools = client.server_capabilities.tools
+        if not (tools and tools.list_changed):
+            return
+        with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._on_list_changed()
+
+    @asynccontextmanager
+    async def _watched(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+        async with transport as (reader, writer):
+            yield _Watched(reader, self._lost), writer
+
+    def _lost(self) -> None:
+        """There is nothing more to come. That is news only where nobody had left."""
+        self._is_lost = True
+        if not self._leave.is_set() and self.client is not None:
+            self._on_lost(self)
+        self._leave.set()
+
+    # --- transports -------------------------------------------------------------------------------------------------
+
+    async def _transport(self, stack: AsyncExitStack) -> Any:
+        server = self._server
+        if server.url is None:
+            return self._stdio()
+        if server.transport == "sse":
+            from mcp.client.sse import sse_client
+
+            return sse_client(server.url, headers=dict(server.headers), timeout=server.timeout)
+        from mcp.client.streamable_http import streamable_http_client
+        from mcp.shared._httpx_utils import create_mcp_http_client
+
+        http = await stack.enter_async_context(create_mcp_http_client(headers=dict(server.headers)))
+        return streamable_http_client(server.url, http_client=http)
+
+    @asynccontextmanager
+    async def _stdio(self) -> AsyncIterator[Any]:
+        from mcp import StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        start = StdioServerParameters(**self._start())
+        with self._heard() as errors:
+            async with stdio_client(start, errors) as streams:
+                errors.close()  # so that the end of what is printed can be noticed
+                yield streams
+
+    def _start(self) -> dict[str, Any]:
+        server = self._server
+        command = [str(server.command), *server.args]
+        guarded = [sys.executable, "-I", "-S", str(GUARD), *command] if hasattr(os, "fork") else command
+        return {
+            "command": guarded[0],
+            "args": guarded[1:],
+            "env": {**self._environment, **server.env},
+            "cwd": self._cwd / Path(server.cwd).expanduser() if server.cwd else self._cwd,
+            "encoding_error_handler": "replace",
+        }
+
+    @contextmanager
+    def _heard(self) -> Iterator[Any]:
+        """A file to print to, whose end is kept."""
+        loop = asyncio.get_running_loop()
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+
+        def read() -> None:
+            with suppress(BlockingIOError):
+                data = os.read(reader, 1 << 16)
+                self._printed = (self._printed + data.decode(errors="replace"))[-WORDS_KEPT:]
+                if not data:
+                    loop.remove_reader(reader)
+                    self._printed_all.set()
+
+        loop.add_reader(reader, read)
+        try:
+            with os.fdopen(writer, "w", encoding="utf-8") as errors:
+                yield errors
+        finally:
+            read()  # what was printed while it was being left
+            loop.remove_reader(reader)
+            os.close(reader)
+
+
+class _Watched:
+    """A stream of messages that tells when there are no more."""
+
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream, self._on_end = stream, on_end
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._stream, "last_context", None)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except Exception:
+            self._on_end()
+            raise
+
+    async def receive(self) -> Any:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@contextmanager
+def _meanwhile(work: Any) -> Iterator[None]:
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What happened, out of the groups into which task groups put it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _hush() -> None:
+    """The SDK logs a traceback for every line that is no message; some servers print hundreds of them."""
+    logger = logging.getLogger("mcp.client")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+
+
+def _client_info() -> Any:
+    from mcp_types import Implementation
+
+    from ot.version import __version__
+
+    return Implementation(name="onetool", version=__version__)

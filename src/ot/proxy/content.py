@@ -1,0 +1,101 @@
+"""What a server answered, as data that a program can use. What cannot be text is kept, and known by a handle.
+
+Structured content is taken as it is; text that is JSON becomes data; one block is that block, several are a list.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ot.errors import OutputInvalid, ToolError
+from ot.proxy.definitions import Definition
+
+Keep = Callable[[bytes, str], str]  # content and its type; gives a handle
+LARGEST_JSON = 8 << 20
+LARGE = 1 << 15  # characters: better looked at by a thread
+
+
+def value_of(result: Any, definition: Definition, keep: Keep) -> Any:
+    """`keep` stores bytes of a kind and gives a handle. Raises what the server says has failed."""
+    if result.is_error:
+        raise ToolError(_text_of(result.content) or f"{definition.name} failed and did not say why")
+    if result.structured_content is not None:
+        return _with_media(_unwrapped(result.structured_content, definition), result.content, definition, keep)
+    if definition.output_schema is not None:
+        raise OutputInvalid(f"{definition.name} promises structured content and gave none")
+    parts = [part(block, keep) for block in result.content]
+    return parts[0] if len(parts) == 1 else parts or None
+
+
+def is_work(result: Any) -> bool:
+    """Whether making data of it would hold up everybody else."""
+    return any(block.type != "text" or len(block.text) > LARGE for block in result.content)
+
+
+def _with_media(value: Any, blocks: list[Any], definition: Definition, keep: Keep) -> Any:
+    """What stands beside the data and is no text of it; not where the tool promises what it gives."""
+    media = [part(block, keep) for block in blocks if block.type != "text"]
+    return [value, *media] if media and definition.output_schema is None else value
+
+
+def _unwrapped(content: Any, definition: Definition) -> Any:
+    is_wrapper = definition.is_wrapped and isinstance(content, dict) and content.keys() == {"result"}
+    return content["result"] if is_wrapper else content
+
+
+def _text_of(blocks: list[Any]) -> str:
+    return "\n".join(block.text for block in blocks if block.type == "text").strip()
+
+
+def part(block: Any, keep: Keep) -> Any:
+    match block.type:
+        case "text":
+            return _parsed(block.text)
+        case "image" | "audio":
+            return _media(block.type, block.data, block.mime_type, keep)
+        case "resource":
+            return resource(block.resource, keep)
+    return plain(block)
+
+
+def plain(model: Any) -> dict[str, Any]:
+    data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return data
+
+
+def prompt(result: Any, keep: Keep) -> dict[str, Any]:
+    """The messages of a prompt: texts as they are, all else as it is in results."""
+    messages = [{"role": each.role, "content": _said(each.content, keep)} for each in result.messages]
+    return {**({"description": result.description} if result.description else {}), "messages": messages}
+
+
+def _said(block: Any, keep: Keep) -> Any:
+    return block.text if block.type == "text" else part(block, keep)
+
+
+def resource(content: Any, keep: Keep) -> dict[str, Any]:
+    about = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
+    if hasattr(content, "text"):
+        return {**about, "text": content.text}
+    return {**about, **_media("blob", content.blob, content.mime_type or "application/octet-stream", keep)}
+
+
+def _media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
+    try:
+        content = base64.b64decode(data)
+    except (binascii.Error, ValueError):
+        raise OutputInvalid(f"the server sent {kind} that is no base64") from None
+    return {"type": kind, "mimeType": mime_type, "size": len(content), "media": keep(content, mime_type)}
+
+
+def _parsed(text: str) -> Any:
+    """Only objects and lists: a text that happens to be a number is still a text."""
+    start = text.lstrip()[:1]
+    if start not in {"{", "["} or len(text) > LARGEST_JSON:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

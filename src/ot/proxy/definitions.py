@@ -1,0 +1,127 @@
+"""What a server offers, as it said when it was last asked: kept on disk, so that nobody waits for it to start.
+
+A server may say anything. What a model is shown of it is cleaned, and a schema that is none is not relied upon.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from ot.errors import ArgumentError
+from ot.sanitise import clean
+from ot.schema import Schema
+
+VERSION = 2
+READ_BY_MODELS = {"title", "description", "$comment"}
+WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A tool, in the words of its server."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any] | None = None
+    read_only: bool = False
+    is_sound: bool = True  # whether the schema of its arguments is one
+
+    @classmethod
+    def of(cls, tool: Any) -> Self:
+        hints = tool.annotations
+        return cls(
+            tool.name,
+            tool.description or tool.title or "",
+            tool.input_schema,
+            tool.output_schema,
+            bool(hints and hints.read_only_hint),
+        )
+
+    @property
+    def is_wrapped(self) -> bool:
+        """FastMCP marks it; the SDK only names the schema after the function."""
+        schema = self.output_schema or {}
+        is_only = schema.get("properties", {}).keys() == {"result"}
+        return bool(schema.get(WRAPPED)) or (is_only and schema.get("title") == f"{self.name}Output")
+
+
+class TheirSchema(Schema):
+    """The server fills its defaults in itself: those that are written down need not even fit."""
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        return {}
+
+
+def sound(definition: Definition) -> Definition:
+    """The definition, with a mark where its schema is none, and without a promise that cannot be checked."""
+    output = definition.output_schema
+    keeps = output if output is not None and _is_schema(output) else None
+    return replace(definition, output_schema=keeps, is_sound=_is_schema(definition.input_schema))
+
+
+def _is_schema(schema: Mapping[str, Any]) -> bool:
+    try:
+        Schema.from_json(schema).problem({})
+    except (ArgumentError, RecursionError):
+        return False
+    return True
+
+
+def shown(schema: Any, *, are_names: bool = False) -> Any:
+    """The schema, with the words in it that are meant for a model cleaned. Names of arguments are no words."""
+    if isinstance(schema, list):
+        return [shown(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: clean(part)
+        if key in READ_BY_MODELS and isinstance(part, str) and not are_names
+        else shown(part, are_names=key == "properties" and not are_names)
+        for key, part in schema.items()
+    }
+
+
+def digest(definitions: Iterable[Definition]) -> str:
+    return sha256(json.dumps([asdict(each) for each in definitions], sort_keys=True).encode()).hexdigest()
+
+
+def key_of(server: Any) -> str:
+    """The same as long as the same server is meant; a hash, because there may be secrets in it."""
+    facts = [server.command, server.args, dict(server.env), server.cwd, server.url, dict(server.headers)]
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Lists:
+    """One file for each server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, key: str) -> tuple[Definition, ...] | None:
+        try:
+            data = json.loads(self._file(key).read_bytes())
+            if data["version"] != VERSION:
+                return None
+            known = tuple(Definition(**each) for each in data["tools"])
+            return known if digest(known) == data["hash"] else None
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):  # it is only a cache
+            return None
+
+    def write(self, key: str, definitions: Iterable[Definition]) -> None:
+        known = list(definitions)
+        data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
+        file = self._file(key)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
+        temporary.write_text(json.dumps(data), encoding="utf-8")
+        temporary.replace(file)
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"tools-{key}.json"

@@ -1,0 +1,390 @@
+"""One configured server: connected when it is called, left when it is idle, tried again when it was gone.
+
+It is the backend of its tools. What it offers is asked anew each time it is connected, before anything is called.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from ot.config.model import Server
+from ot.context import Foreign, ToolContext
+from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
+from ot.proxy import content
+from ot.proxy.connection import Connection, innermost
+from ot.proxy.definitions import Definition, Lists, key_of, sound
+from ot.schema import Schema
+from ot.tool import Tool
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
+ALIVE_SECONDS = 5.0  # for a server that let a call wait to answer anything at all
+MOST_PAGES = 500
+META = "_meta"  # of ToolContext.metadata: what a client said about its request
+
+
+class Upstream:
+    """`on_change` is told of what it offers; it puts the names it registers into `offered`, and refusals."""
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        lists: Lists,
+        environment: Mapping[str, str],
+        cwd: Path,
+        keep: Callable[[bytes, str, str], str],
+        on_change: Callable[["Upstream"], Awaitable[None]],
+        log: Callable[..., None],
+    ) -> None:
+        self.name, self.server, self.key = name, server, key_of(server)
+        self._lists, self._environment, self._cwd = lists, environment, cwd
+        self._keep, self._on_change, self._log = keep, on_change, log
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self._asking = asyncio.Lock()
+        self._in_flight, self._last_call, self._was_called = 0, 0.0, False
+        self._failure: ToolError | None = None
+        self._failures, self._next_try = 0, 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.definitions: tuple[Definition, ...] = ()
+        self.offered: Mapping[str, Definition] = {}  # by the name of the tool
+        self.refused: Mapping[str, str] = {}  # tools that are not to be called, and why
+        self.is_known = False
+
+    # --- how it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        if not self.server.enabled:
+            return "disabled"
+        if self._live is not None:
+            return "connected"
+        return "disconnected" if self._failure is not None else "idle"
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure.message if self._failure is not None else None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is known of it."""
+        waiting = "it has not answered yet; try again in a moment"
+        return self.failure or (waiting if self.server.enabled else self._disabled)
+
+    @property
+    def _disabled(self) -> str:
+        return f"{self.name} is disabled; servers.{self.name}.enabled in onetool.yaml enables it"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is known about it, not even that it fails."""
+        return not self.is_known and self._failure is None
+
+    @property
+    def _live(self) -> Connection | None:
+        return self._connection if self._connection is not None and not self._connection.is_over else None
+
+    async def look(self) -> None:
+        """Have the state be that of this moment."""
+        connection = self._live
+        if connection is not None and not await connection.is_there():
+            self._lost(connection)
+
+    async def recall(self) -> None:
+        """Take up the list of the last time, without starting anything."""
+        known = await anyio.to_thread.run_sync(self._lists.read, self.key)
+        if known is not None and not self.is_known:
+            await self._know(known)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        before = self._definition(tool.name)
+        connection = await self.connection(context.progress)
+        definition = self._definition(tool.name)  # it may have become another by connecting
+        if definition != before and definition.is_sound:
+            Schema.from_json(definition.input_schema).check(dict(args))
+        self._was_called = True
+        call = partial(
+            connection.client.call_tool,
+            definition.name,
+            dict(args),
+            progress_callback=_progress(self.name, context.progress),
+            meta=dict(context.metadata.get(META) or {}) or None,
+        )
+        result = await self._asked(tool.name, call, connection)
+        self._tell(tool.name, result, context)
+        work = partial(content.value_of, result, definition, self._keeper(context))
+        return await anyio.to_thread.run_sync(work) if content.is_work(result) else work()
+
+    def _definition(self, tool: str) -> Definition:
+        if tool in self.refused:
+            raise ToolError(self.refused[tool])
+        if tool not in self.offered:
+            raise ToolError(f"{self.name} no longer offers {tool}. Type ot.tools(pattern='{self.name}.') to see all.")
+        return self.offered[tool]
+
+    def _tell(self, what: str, result: Any, context: ToolContext) -> None:
+        if context.heard is not None and (result.meta or self.server.sanitize):
+            context.heard(Foreign(what, result.meta or {}, self.server.sanitize))
+
+    def _keeper(self, context: ToolContext) -> content.Keep:
+        return lambda data, mime_type: self._keep(data, mime_type, context.agent_id)
+
+    async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
+        """Also the templates, by which more can be read than is listed."""
+        client = (connection := await self.connection(context.progress)).client
+        if client.server_capabilities.resources is None:
+            return []
+        found = await self._asked("its resources", partial(_all, client.list_resources, "resources"), connection)
+        ask = partial(_all, client.list_resource_templates, "resource_templates", optional=True)
+        return self._plain([*found, *await self._asked("its resources", ask, connection)], context)
+
+    async def read_resource(self, uri: str, context: ToolContext) -> Any:
+        connection = await self.connection(context.progress)
+        found = await self._asked(uri, partial(connection.client.read_resource, uri, cache_mode="bypass"), connection)
+        self._tell(f"{self.name} {uri}", found, context)
+        keep = self._keeper(context)
+        parts = await anyio.to_thread.run_sync(lambda: [content.resource(each, keep) for each in found.contents])
+        return parts[0] if len(parts) == 1 else parts
+
+    async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
+        client = (connection := await self.connection(context.progress)).client
+        if client.server_capabilities.prompts is None:
+            return []
+        found = await self._asked("its prompts", partial(_all, client.list_prompts, "prompts"), connection)
+        return self._plain(found, context)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
+        connection = await self.connection(context.progress)
+        found = await self._asked(name, partial(connection.client.get_prompt, name, dict(arguments)), connection)
+        self._tell(f"{self.name} {name}", found, context)
+        return await anyio.to_thread.run_sync(content.prompt, found, self._keeper(context))
+
+    def _plain(self, models: list[Any], context: ToolContext) -> list[dict[str, Any]]:
+        if context.heard is not None and self.server.sanitize:
+            context.heard(Foreign(self.name, {}, is_untrusted=True))
+        return [content.plain(each) for each in models]
+
+    async def _asked(self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection) -> Any:
+        self._in_flight += 1
+        try:
+            return await ask()
+        except Exception as error:  # noqa: BLE001 - the SDK and its transports raise what they like
+            raise await self._failed(what, innermost(error), connection) from None
+        finally:
+            self._in_flight -= 1
+            self._last_call = asyncio.get_running_loop().time()
+
+    async def _failed(self, what: str, error: BaseException, connection: Connection) -> ToolError:
+        """What went wrong between us and the server; what the tool itself reports is no matter of this."""
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        code = getattr(error, "code", None)
+        if connection.is_over or code == CONNECTION_CLOSED:
+            words = await connection.last_words()
+            self._lost(connection)
+            return NetworkError(f"{self.name} went away in the middle of {what}{words}. The next call connects anew.")
+        if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
+            self._in_background(self._leave_if_stuck(connection))
+            return ToolTimeout(f"{what} took longer than {self.server.timeout:g} s; it was cancelled")
+        if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
+            return OutputInvalid(f"{what} gave a value that does not fit its own schema: {_first_line(error)}")
+        return ToolError(f"{what}: {str(error) or type(error).__name__}")
+
+    async def _leave_if_stuck(self, connection: Connection) -> None:
+        """A slow tool is its own matter; a server that answers nothing is started anew at the next call."""
+        try:
+            async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
+                await connection.client.list_tools(cache_mode="bypass")
+        except Exception:  # noqa: BLE001 - see above
+            if not connection.is_over:
+                self._lost(connection)
+                await connection.close()
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def connection(self, progress: Callable[[str], None] | None = None) -> Connection:
+        """The live one; connects where there is none, once for all who wait and whoever stops waiting."""
+        if (live := self._live) is not None:
+            return live
+        if progress is not None:
+            progress(f"{self.name}: connecting")
+        opening = self.begin()
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise ToolError(f"{self.name} was closed while it was being connected") from None
+            raise
+
+    def begin(self) -> "asyncio.Task[Connection]":
+        """Start to connect, unless that is under way. Raises where it makes no sense at the moment."""
+        if not self.server.enabled:
+            raise ToolError(self._disabled)
+        if self._opening is None:
+            self._refuse_for_now()
+            self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(self._opened)
+        return self._opening
+
+    def _opened(self, task: "asyncio.Task[Connection]") -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # nobody may be waiting for it
+
+    @property
+    def may_try(self) -> bool:
+        return self._failure is None or self._next_try <= asyncio.get_running_loop().time()
+
+    def _refuse_for_now(self) -> None:
+        if not self.may_try:
+            assert self._failure is not None
+            seconds = self._next_try - asyncio.get_running_loop().time()
+            raise type(self._failure)(f"{self._failure.message} (The next try is in {seconds:.0f} s.)")
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        connection = Connection(
+            self.name,
+            self.server,
+            self._environment,
+            self._cwd,
+            on_list_changed=self._list_changed,
+            on_lost=self._lost,
+        )
+        try:
+            await connection.open()
+            await self._ask_for_tools(connection)
+        except ToolError as error:
+            self._log("proxy.connect", server=self.name, status="error", text=error.message)
+            self._failure, self._next_try = error, loop.time() + min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
+            self._failures += 1
+            self._in_background(connection.close())
+            raise
+        except asyncio.CancelledError:
+            await connection.close()
+            raise
+        self._failure, self._failures, self._last_call, self._was_called = None, 0, loop.time(), False
+        self._connection = connection
+        self._log("proxy.connect", server=self.name, status="ok", duration_ms=round((loop.time() - began) * 1000, 3))
+        self._leave_when_idle(connection)
+        return connection
+
+    async def _ask_for_tools(self, connection: Connection) -> None:
+        ask = partial(connection.client.list_tools, cache_mode="bypass")
+        async with self._asking:
+            try:
+                async with asyncio.timeout(self.server.timeout):
+                    tools = await _all(ask, "tools")
+            except Exception as error:  # noqa: BLE001 - see above
+                reason, words = innermost(error), await connection.last_words()
+                raise ToolError(
+                    f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}{words}"
+                ) from None
+            definitions = await anyio.to_thread.run_sync(self._kept, tools)
+            await self._know(definitions)
+
+    def _kept(self, tools: list[Any]) -> tuple[Definition, ...]:
+        definitions = tuple(sound(Definition.of(each)) for each in tools)
+        self._lists.write(self.key, definitions)
+        return definitions
+
+    async def _know(self, definitions: tuple[Definition, ...]) -> None:
+        if definitions != self.definitions:
+            self.definitions = definitions
+            await self._on_change(self)
+        self.is_known = True
+
+    def _list_changed(self) -> None:
+        if (connection := self._live) is not None:
+            self._in_background(self._ask_for_tools(connection))
+
+    def _lost(self, connection: Connection) -> None:
+        """It went away by itself. The next call may try at once: it has worked before."""
+        if self._connection is connection:
+            self._connection = None
+            self._failure, self._next_try = NetworkError(f"{self.name} went away"), 0.0
+            self._in_background(self._remember_words(connection, self._failure))
+
+    async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
+        told = NetworkError(f"{failure.message}{await connection.last_words()}")
+        if self._failure is failure:
+            self._failure = told
+        self._log("proxy.connect", server=self.name, status="error", text=told.message)
+        await connection.close()
+
+    def _leave_when_idle(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        idle = self.server.idle_timeout if self._was_called else min(LISTED_SECONDS, self.server.idle_timeout)
+        left = self._last_call + idle - loop.time()
+        if connection.is_over:
+            return
+        if self._in_flight or left > 0:
+            loop.call_later(left if left > 0 else idle, self._leave_when_idle, connection)
+            return
+        self._connection = None
+        self._in_background(connection.close())
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
+        if self._opening is not None:
+            self._opening.cancel()
+        if connection is not None:
+            await connection.close()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log("proxy.connect", server=self.name, status="error", text=str(task.exception()))
+
+
+async def _all(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
+    """Every page of a list, as long as there is something new on them."""
+    from mcp import MCPError
+
+    found: list[Any] = []
+    seen: set[str | None] = set()
+    cursor = None
+    while cursor not in seen and len(seen) < MOST_PAGES:
+        seen.add(cursor)
+        try:
+            page = await ask(cursor=cursor)
+        except MCPError:
+            if optional:
+                break
+            raise
+        found += getattr(page, part)
+        if not (cursor := page.next_cursor):
+            break
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _progress(name: str, tell: Callable[[str], None] | None) -> Any:
+    if tell is None:
+        return None
+
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        done = f"{progress:g} of {total:g}" if total else f"{progress:g}"
+        tell(f"{name}: {message or done}")
+
+    return told

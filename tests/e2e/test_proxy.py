@@ -1,0 +1,239 @@
+"""Real servers behind `run`: npm's and PyPI's, over all transports, as a program and as a client see their answers."""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import AudioContent, EmbeddedResource, ImageContent
+from tests.conftest import find_program
+from tests.proxy_support import hostile, node_server, python_server
+from tests.support import App, Connection, configure, connected, eventually, opened
+
+pytestmark = pytest.mark.slow
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a file in it."""
+    folder = tmp_path_factory.mktemp("folder")
+    subprocess.run([find_program("git"), "init", "-q", "-b", "main", str(folder)], check=True)
+    (folder / "a.txt").write_text("hello", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(folder: Path) -> dict[str, Any]:
+    return {
+        "every": node_server("everything", tools={"exclude": ["get-env", "toggle-*"]}),
+        "files": node_server("filesystem", ".", cwd=str(folder)),
+        "memory": node_server("memory", env={"MEMORY_FILE_PATH": str(folder / "memory.json")}),
+        "clock": python_server("mcp-server-time", tools={"include": ["get_*"]}),
+        "git": python_server("mcp-server-git", "--repository", str(folder)),
+        "word": python_server("word_mcp_server", cwd=str(folder)),
+    }
+
+
+@pytest.fixture(scope="module")
+def app(servers: dict[str, Any]) -> Iterator[App]:
+    with opened({"servers": servers}) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def client(servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, json.dumps({"servers": {"every": servers["every"]}}))
+    with connected(home) as client:
+        yield client
+
+
+# --- what a program gets -----------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_no_identifier_is_called_in_its_python_form_and_by_its_own(app: App) -> None:
+    assert app.value("every.get_sum(a=1, b=2)") == "The sum of 1 and 2 is 3."
+    assert app.value("ot.call('every.get-sum', a=1, b=2)") == "The sum of 1 and 2 is 3."
+    assert "every.get_sum(a: float, b: float)" in app.value("ot.help(query='every.get-sum')")
+
+
+def test_structured_content_is_data(app: App) -> None:
+    weather = app.data("every.get_structured_content(location='New York')")
+    assert weather.keys() == {"temperature", "conditions", "humidity"}
+    assert app.value("type(every.get_structured_content(location='New York')['humidity']).__name__") == "int"
+
+
+def test_text_that_is_json_is_data(app: App) -> None:
+    assert app.value("clock.get_current_time(timezone='Europe/Zurich')['timezone']") == "Europe/Zurich"
+
+
+def test_arguments_are_checked_by_the_schema_of_the_server(app: App) -> None:
+    assert "needs 'b'. It is called as every.get_sum(a: float, b: float)" in app.failure("every.get_sum(a=1)")
+    assert "is not of type" in app.failure("every.get_sum(a=1, b='two')")
+
+
+def test_an_upstream_error_has_the_words_of_the_server(app: App) -> None:
+    assert "/nowhere" in app.failure("files.read_text_file(path='/nowhere')")
+
+
+def test_pictures_are_handles_with_their_kind_and_size(app: App) -> None:
+    parts = app.data("every.get_tiny_image()")
+    (picture,) = [part for part in parts if isinstance(part, dict)]
+    assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
+    media = app.onetool.media.read(picture["media"], "default")
+    assert media.data.startswith(PNG)
+    assert len(media.data) == picture["size"]
+
+
+def test_resources_in_answers_are_data(app: App) -> None:
+    parts = app.data("every.get_resource_reference(resourceType='Text', resourceId=1)")
+    (text,) = [part for part in parts if isinstance(part, dict)]
+    assert text["uri"] == "demo://resource/dynamic/text/1"
+    assert "plaintext resource" in text["text"]
+    links = app.data("every.get_resource_links(count=2)")
+    assert [part["type"] for part in links if isinstance(part, dict)] == ["resource_link"] * 2
+
+
+def test_several_servers_are_called_in_one_run(app: App, folder: Path) -> None:
+    listing, status, graph = app.data(
+        f"(files.list_directory(path={str(folder)!r}), git.git_status(repo_path={str(folder)!r}), memory.read_graph())"
+    )
+    assert "[FILE] a.txt" in json.dumps(listing)
+    assert "a.txt" in json.dumps(status)
+    assert graph == {"entities": [], "relations": []}
+
+
+def test_a_server_that_prints_plain_text_among_its_messages_works(app: App, folder: Path) -> None:
+    assert "created" in app.value("word.create_document(filename='letter.docx', title='Letter')")
+    assert (folder / "letter.docx").exists()
+
+
+def test_a_real_server_that_dies_at_its_import_says_why() -> None:
+    with opened({"servers": {"sqlite": python_server("mcp-server-sqlite")}}) as app:
+        text = app.failure("sqlite.list_tables()")
+        assert "sqlite cannot be reached" in text
+        assert "Error" in text.partition("It last printed")[2]
+
+
+def test_only_chosen_tools_are_there(app: App) -> None:
+    assert app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"]
+    names = app.data("ot.tools(pattern='every.', info='list')")
+    assert "every.echo" in names
+    assert not [name for name in names if "get-env" in name or "toggle" in name]
+
+
+def test_resources_of_a_server_are_listed_and_read(app: App) -> None:
+    listed = app.data("ot.resources(server='every')")
+    assert {"uri", "name"} <= listed[0].keys()
+    assert [each for each in listed if "uriTemplate" in each]
+    text = app.data("ot.resources(server='every', uri='demo://resource/dynamic/text/1')")
+    assert "plaintext resource" in text["text"]
+    assert app.data("ot.resources(server='every', uri='demo://resource/dynamic/blob/1')")["media"]
+    assert app.data("ot.resources(server='clock')") == []
+
+
+def test_prompts_of_a_server_are_listed_and_filled_in(app: App) -> None:
+    assert "args-prompt" in [each["name"] for each in app.data("ot.prompt(server='every')")]
+    filled = app.data("ot.prompt(server='every', name='args-prompt', arguments={'city': 'Bern'})")
+    assert filled["messages"] == [{"role": "user", "content": "What's weather in Bern?"}]
+    assert "nothing" in app.failure("ot.prompt(server='every', name='nothing')")
+    assert "there is no server 'x'" in app.failure("ot.prompt(server='x')")
+
+
+def test_twenty_calls_side_by_side_come_back_in_order(app: App) -> None:
+    code = "ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range(20)])"
+    assert app.data(code) == [f"Echo: {number}" for number in range(20)]
+
+
+# --- what a client sees ------------------------------------------------------------------------------------
+
+
+def test_a_picture_that_a_run_returns_is_a_picture_for_the_client(client: Connection) -> None:
+    content = client.run("every.get_tiny_image()").content
+    (picture,) = [block for block in content if isinstance(block, ImageContent)]
+    assert picture.mime_type == "image/png"
+    assert base64.b64decode(picture.data).startswith(PNG)
+
+
+def test_a_picture_that_is_not_returned_is_not_sent(client: Connection) -> None:
+    assert len(client.run("len(every.get_tiny_image())").content) == 1
+
+
+def test_a_blob_is_an_embedded_resource_for_the_client(client: Connection) -> None:
+    content = client.run("ot.resources(server='every', uri='demo://resource/dynamic/blob/1')").content
+    assert [block for block in content if isinstance(block, EmbeddedResource)]
+    assert not [block for block in content if isinstance(block, AudioContent)]
+
+
+def test_a_handle_that_code_made_up_shows_nothing(client: Connection) -> None:
+    assert len(client.run("{'type': 'image', 'media': 'f' * 32}").content) == 1
+
+
+# --- other transports --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(way: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The everything server on a port of its own, and its process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    server = node_server("everything", way)
+    process = subprocess.Popen(
+        [server["command"], *server["args"]],
+        env={**os.environ, "PORT": str(port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert eventually(lambda: _answers(port), 30)
+        yield port, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize(("way", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")])
+def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: str, transport: str) -> None:
+    with served(way) as (port, process):
+        url = f"http://127.0.0.1:{port}/{path}"
+        settings = {"servers": {"every": {"url": url, "transport": transport, "timeout": 10}}}
+        with opened(settings) as app:
+            assert app.value("every.get_sum(a=1, b=2)") == "The sum of 1 and 2 is 3."
+            assert app.data("every.get_tiny_image()")[1]["mimeType"] == "image/png"
+            assert app.data("ot.health()")["proxy"]["servers"] == {"every": "connected"}
+            process.kill()
+            assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"every": "disconnected"})
+            assert "every" in app.failure("every.get_sum(a=1, b=2)")
+
+
+def test_headers_are_sent_and_a_refusal_is_told(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "servers" / "guarded_http.py"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    process = subprocess.Popen([sys.executable, str(script), str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}/mcp"
+    servers = {"right": {"url": url, "headers": {"X-Key": "open"}}, "wrong": {"url": url, "timeout": 5}}
+    try:
+        assert eventually(lambda: _answers(port), 30)
+        with opened({"servers": {**servers, "good": hostile("good")}}) as app:
+            assert app.value("right.whoami()") == "open"
+            assert "wrong cannot be reached" in app.failure("wrong.whoami()")
+            assert "right.whoami" in app.value("ot.tools(pattern='whoami')")
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,342 @@
+"""Servers that die, hang, lie, flood and change: what a run is told, and that nobody else notices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.proxy_support import MODERN, hostile
+from tests.support import (
+    PROGRAM,
+    App,
+    Watch,
+    Wire,
+    blocks,
+    command_line,
+    configure,
+    connected,
+    environment,
+    eventually,
+    family,
+    opened,
+)
+
+from ot.runner.answer import Journal
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+ECHO = "echo(text='a')"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """Many bad servers and a good one, in one OneTool."""
+    notes = tmp_path_factory.mktemp("notes")
+    ways = ("good", "dies", "garbage", "lies", "bad-list", "endless", "once", "asks", "fails", "injects", "huge")
+    servers = {way.replace("-", "_"): hostile(way, notes) for way in ways}
+    off = hostile("good", notes, enabled=False)
+    with opened({"servers": {**servers, "hangs": hostile("hangs", notes, timeout=1), "off": off}}) as app:
+        yield app
+
+
+def state(app: App, server: str) -> str:
+    return str(app.data("ot.health()")["proxy"]["servers"][server])
+
+
+def problems(app: App) -> str:
+    return "\n".join(app.data("ot.health()")["problems"])
+
+
+def configured(home: Path, servers: dict[str, Any]) -> None:
+    configure(home, json.dumps({"servers": servers}))
+
+
+# --- servers that do not come up ---------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_at_its_start_says_its_last_words(app: App) -> None:
+    text = app.failure(f"dies.{ECHO}")
+    assert "cannot be reached" in text
+    assert "No module named 'a_module_that_nobody_has'" in text
+    assert state(app, "dies") == "disconnected"
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with opened({"servers": {"s": {"command": "no-such-program"}}}) as app:
+        assert "no-such-program cannot be started: No such file or directory" in app.failure(f"s.{ECHO}")
+
+
+def test_a_server_that_never_answers_is_given_up(app: App) -> None:
+    assert "hangs did not answer within 1 s" in app.failure(f"hangs.{ECHO}")
+    assert state(app, "hangs") == "disconnected"
+
+
+def test_failing_servers_make_the_proxy_degraded_and_the_others_work(app: App) -> None:
+    app.run(f"dies.{ECHO}")
+    assert app.data("ot.health()")["proxy"]["status"] == "degraded"
+    assert app.value(f"good.{ECHO}") == "a"
+
+
+def test_a_disabled_server_is_not_started(app: App) -> None:
+    assert state(app, "off") == "disabled"
+    assert "off is disabled" in app.failure(f"off.{ECHO}")
+    assert "off is disabled" in app.failure("ot.resources(server='off')")
+
+
+def test_a_hanging_server_does_not_hold_up_code_that_does_not_name_it() -> None:
+    with opened({"servers": {"hangs": hostile("hangs", timeout=600), "good": hostile("good")}}) as app:
+        assert app.value(f"rows = []\nrows.append(good.{ECHO})\nrows[0]") == "a"
+
+
+def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> None:
+    script = tmp_path / "later.py"
+    with opened({"servers": {"s": {"command": sys.executable, "args": [str(script)], "timeout": 20}}}) as app:
+        assert "can't open file" in app.failure(f"s.{ECHO}")
+        server = hostile("good")["args"][0]
+        script.write_text(
+            f"import runpy, sys\nsys.argv = ['', 'good']\nrunpy.run_path({server!r}, run_name='__main__')"
+        )
+        assert eventually(lambda: not app.run(f"s.{ECHO}").is_error)
+        assert "s went away" not in problems(app)
+
+
+@pytest.mark.slow
+def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
+    with opened({"servers": {"slow": hostile("slow", tmp_path)}}) as app:
+        assert app.value(f"slow.{ECHO}") == "a"
+
+
+# --- servers that go away ----------------------------------------------------------------------------------
+
+
+def test_a_server_that_exits_after_each_call_works_at_each_call(app: App) -> None:
+    for _ in range(3):
+        assert app.value(f"once.{ECHO}") == "a"
+        assert eventually(lambda: state(app, "once") == "disconnected")
+    assert "once went away. It last printed:\nthat was all" in problems(app)
+
+
+def test_a_server_that_is_killed_shows_as_disconnected_and_comes_back(tmp_path: Path) -> None:
+    with opened({"servers": {"s": hostile("counts", tmp_path)}}) as app:
+        app.value(f"s.{ECHO}")
+        (first,) = tmp_path.glob("listed-*")
+        os.kill(int(first.name.removeprefix("listed-")), signal.SIGKILL)
+        assert eventually(lambda: state(app, "s") == "disconnected")
+        assert app.value(f"s.{ECHO}") == "a"
+        assert state(app, "s") == "connected"
+
+
+def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
+    with opened({"servers": {"s": hostile("counts", tmp_path, idle_timeout=0.2)}}) as app:
+        app.value(f"s.{ECHO}")
+        assert eventually(lambda: state(app, "s") == "idle")
+        assert app.value(f"s.{ECHO}") == "a"
+        assert len(list(tmp_path.glob("listed-*"))) == 2
+
+
+@pytest.mark.slow
+def test_a_server_that_stops_answering_is_started_anew(tmp_path: Path) -> None:
+    with opened({"servers": {"s": hostile("hangs-later", tmp_path, timeout=0.5)}}) as app:
+        assert "s.echo took longer than 0.5 s" in app.failure(f"s.{ECHO}")
+        assert eventually(lambda: state(app, "s") == "disconnected")
+
+
+# --- servers that say strange things -----------------------------------------------------------------------
+
+
+def test_plain_text_on_the_protocol_stream_is_passed_over(app: App) -> None:
+    assert app.value(f"garbage.{ECHO}") == "a"
+
+
+def test_a_promise_about_the_answer_is_held_to(app: App) -> None:
+    for name in ("promises", "breaks"):
+        assert "OutputInvalid: lies." in app.failure(f"lies.{name}()")
+
+
+def test_names_and_schemas_that_are_none_break_nothing(app: App) -> None:
+    assert app.value("lies.a_b_c()") == "called as a.b@c"
+    assert app.value("ot.call('lies.no_schema', x=1)") == "called as no schema"
+    assert "lies.no_schema()" in app.value("ot.tools(pattern='lies', info='full')")
+    assert "lies.no schema has a schema that is none" in problems(app)
+
+
+def test_a_schema_that_refers_elsewhere_is_not_fetched(app: App) -> None:
+    assert app.value("lies.fetches(x=1)") == "called as fetches"
+
+
+def test_a_list_that_is_none_is_told(app: App) -> None:
+    assert "bad_list does not tell its tools" in app.failure(f"bad_list.{ECHO}")
+
+
+def test_a_list_without_an_end_is_cut_off(app: App) -> None:
+    assert app.value(f"endless.{ECHO}") == "a"
+
+
+def test_what_a_server_asks_of_a_model_or_a_person_is_refused(app: App) -> None:
+    assert app.value("asks.sample()") == "Sampling not supported"
+    assert app.value("asks.elicit()") == "Elicitation not supported"
+
+
+def test_what_a_server_reports_as_failed_is_an_error(app: App) -> None:
+    assert "ToolError: it did not work" in app.failure(f"fails.{ECHO}")
+
+
+def test_arguments_are_checked_before_anything_is_sent(app: App) -> None:
+    assert "good.echo(text: str, times: int = '...')" in app.failure("good.echo(times=1)")
+    assert "times: " in app.failure("good.echo(text='a', times='many')")
+
+
+def test_a_huge_answer_comes_whole_and_is_stored(app: App) -> None:
+    assert app.value(f"len(huge.{ECHO})") == "5000000"
+
+
+def test_words_for_a_model_are_defused_wherever_they_stand(app: App) -> None:
+    for command in ("ot.tools(pattern='injects', info='full')", "ot.help(query='injects.echo', info='full')"):
+        text = app.value(command)
+        assert "[REDACTED:trigger]" in text
+        assert "Ignore all previous" not in text.partition("Input schema")[0]
+
+
+# --- progress, cancellation, _meta -------------------------------------------------------------------------
+
+
+def test_progress_of_a_server_is_progress_of_the_run_and_its_end_cancels_the_call(tmp_path: Path) -> None:
+    journal = Journal()
+    with opened({"servers": {"s": hostile("waits", tmp_path)}}) as app:
+        app.value(f"s.{ECHO}")
+        run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", journal=journal))
+        assert eventually(lambda: journal.doing == "s: one of three")
+        run.cancel()
+        assert eventually((tmp_path / "cancelled").exists)
+        assert app.value(f"s.{ECHO}") == "a"
+
+
+def test_what_is_said_about_a_request_and_an_answer_passes_through(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("meta", tmp_path)})
+    with connected(tmp_path) as client:
+        meta: Any = {"example/trace": "t"}
+        answer: CallToolResult = client.portal.call(
+            partial(client.client.call_tool, "run", {"command": f"s.{ECHO}"}, meta=meta)
+        )
+    assert json.loads(blocks(answer)[0])["example/trace"] == "t"
+    assert answer.meta is not None
+    assert answer.meta["s.echo"] == {"example/cost": 5}
+
+
+@pytest.mark.slow
+def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
+    with opened({"servers": {"s": {"command": sys.executable, "args": [str(MODERN)], "timeout": 30}}}) as app:
+        app.value("s.grow(name='later')")
+        assert eventually(lambda: "s.later" in app.value("ot.tools(pattern='s.')"))
+        assert "Cannot send 'elicitation/create'" in app.failure("s.ask()")
+
+
+# --- definitions that change -------------------------------------------------------------------------------
+
+
+def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
+    with opened({"servers": {"s": hostile("changes", tmp_path)}}) as app:
+        app.value(f"s.{ECHO}")
+        assert eventually(lambda: "s.echo is not what it was" in problems(app))
+        assert '- "description": "What it was given."' in problems(app)
+        assert "[REDACTED:trigger]" in problems(app)
+        assert app.value(f"s.{ECHO}") == "a"
+
+
+@pytest.mark.slow
+def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
+    with connected(tmp_path) as client:
+        assert not client.run(f"s.{ECHO}").is_error
+        assert eventually(lambda: client.run(f"s.{ECHO}").is_error)
+        assert "onetool accept s" in blocks(client.run(f"s.{ECHO}"))[0]
+        accepted = command_line(tmp_path, "accept", "s")
+        assert "accepted echo" in accepted.stdout, accepted.stderr
+        assert '- "description": "What it was given."' in accepted.stdout
+        client.run("ot.reload()")
+        assert blocks(client.run(f"s.{ECHO}")) == ["a"]
+    assert "nothing had changed" in command_line(tmp_path, "accept", "s").stdout
+
+
+@pytest.mark.slow
+def test_a_tool_that_changed_while_nobody_looked_is_not_called(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
+    assert command_line(tmp_path, "tools").returncode == 0
+    (tmp_path / "changed").touch()
+    done = command_line(tmp_path, "run", f"s.{ECHO}")
+    assert "pin is strict" in done.stdout + done.stderr
+
+
+def test_accept_names_the_servers_there_are(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("good", tmp_path)})
+    assert "there is no server 'x'. Servers: s." in command_line(tmp_path, "accept", "x").stderr
+
+
+# --- answers that are never trusted ------------------------------------------------------------------------
+
+
+def test_answers_of_a_server_that_is_not_trusted_are_always_wrapped(tmp_path: Path) -> None:
+    servers = {"bad": hostile("fails", tmp_path, sanitize=True), "s": hostile("good", tmp_path, sanitize=True)}
+    with opened({"servers": {**servers, "good": hostile("good", tmp_path)}}) as app:
+        assert app.value(f"s.{ECHO}").startswith("<external-content-")
+        assert app.value(f"__sanitize__ = False\ns.{ECHO}").startswith("<external-content-")
+        assert "[REDACTED:trigger]" in app.failure(f"bad.{ECHO}")
+        assert app.value(f"good.{ECHO}") == "a"
+
+
+# --- lists on disk -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("counts", tmp_path)})
+    assert "s.echo" in command_line(tmp_path, "tools").stdout
+    started = set(tmp_path.glob("listed-*"))
+    code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"s.echo" in done.stdout
+    assert set(tmp_path.glob("listed-*")) == started
+
+
+@pytest.mark.slow
+def test_a_list_that_was_tampered_with_is_asked_for_again(tmp_path: Path) -> None:
+    configured(tmp_path, {"s": hostile("good", tmp_path)})
+    command_line(tmp_path, "tools")
+    (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
+    file.write_text(file.read_text().replace("What it was given.", "Something else."))
+    assert "What it was given." in command_line(tmp_path, "tools").stdout
+
+
+def test_the_server_answers_whatever_is_configured(tmp_path: Path) -> None:
+    configured(tmp_path, {"hangs": hostile("hangs", tmp_path), "dies": hostile("dies"), "slow": hostile("slow")})
+    with Wire(tmp_path) as wire:
+        assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
+        assert wire.run("1+1")["result"]["content"][0]["text"] == "2"
+
+
+# --- nothing is left ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
+def test_nothing_of_a_server_outlives_ours(tmp_path: Path, how: signal.Signals | None) -> None:
+    configured(tmp_path, {"s": hostile("stubborn", tmp_path)})
+    with Wire(tmp_path, (PROGRAM,)) as wire:
+        wire.run(f"s.{ECHO}")
+        theirs = {int(word) for word in (tmp_path / "processes").read_text().split()}
+        with Watch(theirs | family(wire.process.pid)) as watch:
+            if how is None:
+                wire.hang_up()
+            else:
+                os.kill(wire.process.pid, how)
+            assert watch.all_ended()

@@ -1,0 +1,296 @@
+"""The parts of the proxy that need no server: answers as data, definitions on disk, pins, and media."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    PromptMessage,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from ot.config.model import Server
+from ot.context import Foreign
+from ot.errors import OutputInvalid, ToolError
+from ot.media import Media
+from ot.proxy import content
+from ot.proxy.definitions import Definition, Lists, key_of, shown, sound
+from ot.proxy.pins import MOST_LINES, Pins
+from ot.runner.answer import MOST_META, Journal
+
+ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
+SUM = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
+HOUR = 3600.0
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.all: list[tuple[bytes, str]] = []
+
+    def __call__(self, data: bytes, mime_type: str) -> str:
+        self.all.append((data, mime_type))
+        return str(len(self.all))
+
+
+def text(words: str) -> TextContent:
+    return TextContent(type="text", text=words)
+
+
+def value(*blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any) -> Any:
+    return content.value_of(CallToolResult(content=list(blocks), **fields), definition, keep or Kept())
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# --- answers as data ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("plain", "plain"),
+        ('{"a": 1}', {"a": 1}),
+        (" [1, 2]\n", [1, 2]),
+        ("{not json", "{not json"),
+        ("12", "12"),
+        ("null", "null"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_text_is_data_where_it_is_json_with_a_structure(words: str, expected: object) -> None:
+    assert value(text(words)) == expected
+
+
+def test_no_block_is_nothing_one_is_itself_and_several_are_a_list() -> None:
+    assert value() is None
+    assert value(text("a")) == "a"
+    assert value(text("a"), text("[1]")) == ["a", [1]]
+
+
+def test_structured_content_stands_before_text() -> None:
+    assert value(text("three"), structured_content={"sum": 3}) == {"sum": 3}
+
+
+def test_a_picture_beside_structured_content_is_not_lost() -> None:
+    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
+    found = value(text("{}"), picture, structured_content={"sum": 3})
+    assert found == [{"sum": 3}, {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}]
+
+
+@pytest.mark.parametrize("mark", [{"x-fastmcp-wrap-result": True}, {"title": "echoOutput"}])
+def test_a_wrapped_value_is_unwrapped(mark: dict[str, Any]) -> None:
+    wrapped = replace(ECHO, output_schema={**SUM, **mark})
+    assert value(definition=wrapped, structured_content={"result": 3}) == 3
+    assert value(definition=replace(ECHO, output_schema=SUM), structured_content={"result": 3}) == {"result": 3}
+
+
+def test_a_promise_of_structured_content_that_is_broken_is_an_error() -> None:
+    with pytest.raises(OutputInvalid, match="echo promises structured content"):
+        value(text("3"), definition=replace(ECHO, output_schema=SUM))
+
+
+def test_a_reported_failure_is_raised_with_its_words() -> None:
+    with pytest.raises(ToolError, match=r"^no\nway$"):
+        value(text("no"), text("way"), is_error=True)
+    with pytest.raises(ToolError, match="echo failed and did not say why"):
+        value(is_error=True)
+
+
+def test_sounds_and_blobs_are_kept_as_bytes_of_their_kind() -> None:
+    keep = Kept()
+    blob = BlobResourceContents(uri="a://b", mime_type="application/pdf", blob=encoded(b"%PDF"))
+    sound_ = AudioContent(type="audio", data=encoded(b"RIFF"), mime_type="audio/wav")
+    found = value(sound_, EmbeddedResource(type="resource", resource=blob), keep=keep)
+    assert keep.all == [(b"RIFF", "audio/wav"), (b"%PDF", "application/pdf")]
+    assert [each["media"] for each in found] == ["1", "2"]
+    assert found[1]["uri"] == "a://b"
+
+
+def test_texts_of_resources_and_links_are_data() -> None:
+    resource = TextResourceContents(uri="a://b", mime_type="text/plain", text="[1]")
+    assert value(EmbeddedResource(type="resource", resource=resource)) == {
+        "uri": "a://b",
+        "mimeType": "text/plain",
+        "text": "[1]",
+    }
+    link = ResourceLink(type="resource_link", uri="a://c", name="c")
+    assert value(link)["uri"] == "a://c"
+
+
+def test_a_picture_that_is_no_base64_is_an_error() -> None:
+    with pytest.raises(OutputInvalid, match="no base64"):
+        value(ImageContent(type="image", data="a", mime_type="image/png"))
+    with pytest.raises(OutputInvalid, match="no base64"):
+        value(ImageContent(type="image", data="é", mime_type="image/png"))
+
+
+def test_messages_of_a_prompt_are_texts_and_handles() -> None:
+    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
+    said = [PromptMessage(role="user", content=each) for each in (text("[1]"), picture)]
+    found = content.prompt(GetPromptResult(messages=said, description="d"), Kept())
+    assert found["description"] == "d"
+    assert found["messages"][0]["content"] == "[1]"
+    assert found["messages"][1]["content"]["media"] == "1"
+
+
+# --- definitions -------------------------------------------------------------------------------------------
+
+
+def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lists = Lists(tmp_path / "cache")
+    assert lists.read("k") is None
+    lists.write("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
+    assert lists.read("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
+
+
+@pytest.mark.parametrize(
+    "content_", [b"", b"{", b"[]", b'{"version": 1, "tools": []}', b'{"version": 2, "tools": [{}], "hash": ""}']
+)
+def test_a_list_that_is_damaged_is_none(tmp_path: Path, content_: bytes) -> None:
+    (tmp_path / "tools-k.json").write_bytes(content_)
+    assert Lists(tmp_path).read("k") is None
+
+
+def test_a_list_that_was_changed_by_somebody_else_is_none(tmp_path: Path) -> None:
+    Lists(tmp_path).write("k", [ECHO])
+    file = tmp_path / "tools-k.json"
+    file.write_text(file.read_text(encoding="utf-8").replace("given", "taken"), encoding="utf-8")
+    assert Lists(tmp_path).read("k") is None
+
+
+def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None:
+    server = Server(command="a", args=("b",), env={"KEY": "secret"})
+    assert key_of(server) == key_of(server.model_copy(update={"pin": "strict"}))
+    assert key_of(server) != key_of(server.model_copy(update={"args": ("c",)}))
+    assert "secret" not in key_of(server)
+
+
+def test_schemas_that_are_none_are_marked_or_left_out() -> None:
+    assert sound(ECHO) == ECHO
+    assert not sound(replace(ECHO, input_schema={"type": 5})).is_sound
+    assert not sound(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
+    assert sound(replace(ECHO, output_schema={"type": 5})).output_schema is None
+
+
+def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
+    bad = "<system>x"
+    schema = {"properties": {"description": {"title": bad, "default": bad, "anyOf": [{"description": bad}]}}}
+    argument = shown(schema)["properties"]["description"]
+    assert argument == {
+        "title": "[REDACTED:trigger]x",
+        "default": bad,
+        "anyOf": [{"description": "[REDACTED:trigger]x"}],
+    }
+
+
+# --- pins --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_never_seen_is_pinned_and_what_changed_is_told(tmp_path: Path) -> None:
+    pins, changed = Pins(tmp_path / "pins.json"), replace(ECHO, description="Something else.")
+    assert pins.changes("s", [ECHO]) == {}
+    difference = pins.changes("s", [changed])["echo"]
+    assert '- "description": "What it was given."' in difference
+    assert '+ "description": "Something else."' in difference
+    assert pins.changes("other", [changed]) == {}
+
+
+def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
+    pins = Pins(tmp_path / "pins.json")
+    pins.changes("s", [ECHO])
+    assert pins.changes("s", []) == {}
+    assert pins.changes("s", [replace(ECHO, description="Something else.")]).keys() == {"echo"}
+
+
+def test_what_one_process_accepts_another_knows(tmp_path: Path) -> None:
+    ours, theirs, changed = Pins(tmp_path / "p"), Pins(tmp_path / "p"), replace(ECHO, description="new")
+    ours.changes("s", [ECHO])
+    ours.changes("other", [ECHO])
+    theirs.accept("s", [changed])
+    assert ours.changes("s", [changed]) == {}
+    assert ours.changes("other", [changed]).keys() == {"echo"}
+
+
+def test_a_long_difference_is_cut(tmp_path: Path) -> None:
+    pins = Pins(tmp_path / "pins.json")
+    pins.changes("s", [ECHO])
+    large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
+    difference = pins.changes("s", [replace(ECHO, input_schema=large)])["echo"]
+    assert len(difference.splitlines()) == MOST_LINES + 1
+    assert "more lines" in difference
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"s": 5}'])
+def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "pins.json").write_bytes(damaged)
+    with pytest.raises(ToolError, match=r"pins\.json"):
+        Pins(tmp_path / "pins.json").changes("s", [ECHO])
+
+
+# --- media -------------------------------------------------------------------------------------------------
+
+
+def test_media_are_for_who_got_them(tmp_path: Path) -> None:
+    media = Media(tmp_path / "tmp", HOUR)
+    handle = media.keep(b"data", "image/png", "ada")
+    assert media.read(handle, "ada") == (b"data", "image/png")
+    with pytest.raises(ToolError, match="there is no media"):
+        media.read(handle, "bob")
+
+
+@pytest.mark.parametrize("handle", [None, 5, "", "../x", "f" * 32, "F" * 32, "a" * 33, ["a"]])
+def test_a_handle_that_is_none_is_refused(tmp_path: Path, handle: object) -> None:
+    with pytest.raises(ToolError, match="there is no media"):
+        Media(tmp_path, HOUR).read(handle, "ada")
+
+
+def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> None:
+    now = [0.0]
+    media = Media(tmp_path, HOUR, lambda: now[0])
+    handle = media.keep(b"data", "image/png", "ada")
+    files = list(tmp_path.glob(f"media-{handle}.*"))
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    (tmp_path / "media-of-somebody-else.bin").touch()
+    now[0] = max(file.stat().st_mtime for file in files) + HOUR + 1
+    with pytest.raises(ToolError, match="expired"):
+        media.read(handle, "ada")
+    media.keep(b"more", "image/png", "ada")
+    assert not [file for file in files if file.exists()]
+    assert (tmp_path / "media-of-somebody-else.bin").exists()
+
+
+def test_media_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ToolError, match="image/png could not be kept"):
+        Media(tmp_path / "file", HOUR).keep(b"data", "image/png", "ada")
+
+
+# --- what a run remembers of servers -----------------------------------------------------------------------
+
+
+def test_a_run_remembers_what_servers_said_about_their_answers_and_not_more_than_that() -> None:
+    journal = Journal()
+    for number in range(MOST_META + 5):
+        journal.hear(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
+    assert len(journal.meta) == MOST_META
+    assert not journal.is_untrusted
+
+
+def test_one_answer_that_is_not_trusted_is_enough() -> None:
+    journal = Journal()
+    for is_untrusted in (True, False):
+        journal.hear(Foreign("s.t", {}, is_untrusted))
+    assert journal.is_untrusted
