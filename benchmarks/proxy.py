@@ -123,7 +123,7 @@ def silence() -> TextIO:
 
 @asynccontextmanager
 async def through_onetool(home: Path) -> AsyncIterator[Client]:
-    async with Client(StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)})) as client:
+    async with Client(StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)}, cwd=home)) as client:
         yield client
 
 
