@@ -116,8 +116,9 @@ def test_a_server_that_prints_plain_text_among_its_messages_works(app: App, fold
     assert (folder / "letter.docx").exists()
 
 
-def test_a_real_server_that_dies_at_its_import_says_why() -> None:
-    with opened({"servers": {"sqlite": python_server("mcp-server-sqlite")}}) as app:
+def test_a_real_server_that_dies_at_its_import_says_why(tmp_path: Path) -> None:
+    server = {**python_server("mcp-server-sqlite"), "cwd": str(tmp_path)}
+    with opened({"servers": {"sqlite": server}}) as app:
         text = app.failure("sqlite.list_tables()")
         assert "sqlite cannot be reached" in text
         assert "Error" in text.partition("It last printed")[2]
