@@ -16,7 +16,7 @@ Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
 IN_CODE = frozenset({"call", "parallel", "snippet", "load"})  # done here, or with a part of it done here
-AT_ONCE = 16
+AT_ONCE = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 

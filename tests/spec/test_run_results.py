@@ -504,10 +504,10 @@ def test_parallel_keeps_the_order(app: App) -> None:
     assert app.data("ot.parallel(sample.give for _ in range(3))") == [None] * 3
 
 
-@pytest.mark.parametrize(("parties", "met"), [(16, True), (17, False)])
-def test_parallel_calls_sixteen_at_a_time(parties: int, met: bool) -> None:
+@pytest.mark.parametrize(("parties", "met"), [(32, True), (33, False)])
+def test_parallel_calls_thirty_two_at_a_time(parties: int, met: bool) -> None:
     with opened({}, [Together(parties)]) as app:
-        assert app.data("ot.parallel([sample.together] * 16)") == [met] * 16
+        assert app.data("ot.parallel([sample.together] * 32)") == [met] * 32
 
 
 def test_parallel_raises_the_first_error_when_all_have_ended(app: App) -> None:
