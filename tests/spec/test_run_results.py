@@ -25,6 +25,8 @@ from ot.paths import Folders
 from ot.redact import REDACTED
 from ot.runner.answer import Journal
 
+pytestmark = pytest.mark.slow  # values of megabytes
+
 LIMIT = 50_000
 LONG_AGO = 1_000_000_000.0
 MANY_LINES = "'\\n'.join(f'line {n}' for n in range(20_000))"

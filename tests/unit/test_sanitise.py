@@ -212,6 +212,7 @@ def test_a_clean_text_has_no_unseen_characters_and_stays_clean(text: str) -> Non
     assert clean(cleaned) == cleaned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [

@@ -187,6 +187,7 @@ def lists_of_aliases(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
