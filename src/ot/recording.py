@@ -18,6 +18,8 @@ from ot.stats.record import CallRecord, RunRecord, SessionRecord
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
 
+SEEN_AGAIN = {"ot.load", "ot.result"}
+
 
 class Outcome:
     """What became of a run; without an answer it was cancelled."""
@@ -45,7 +47,9 @@ class Recording:
     def call(self, call: Call, value: Any) -> None:
         name = call.tool.name if call.tool else call.name
         self._log_call(call, name)
-        tokens = tokens_of(value) if call.error is None else 0
+        if call.continues:
+            return
+        tokens = _tokens(call, value)
         run_id = call.context.correlation_id
         if run_id in self._result_tokens:
             self._result_tokens[run_id] += tokens
@@ -89,6 +93,11 @@ class Recording:
             tool=name,
             **call.logged,
         )
+
+
+def _tokens(call: Call, value: Any) -> int:
+    """Of the result; what is only seen again was counted when it was made."""
+    return 0 if call.error is not None or call.tool is None or call.tool.name in SEEN_AGAIN else tokens_of(value)
 
 
 def _is_worth_learning(call: Call) -> bool:

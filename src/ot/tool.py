@@ -32,6 +32,7 @@ class Tool:
     returns: str = ""
     example: str = ""
     argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given
+    continued_by: str = ""  # an argument that makes a call the continuation of another: both are one call
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
     file: str = ""  # where a user's tool is written down
     refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
@@ -43,6 +44,9 @@ class Tool:
     @property
     def short_name(self) -> str:
         return self.name.rpartition(".")[2]
+
+    def continues(self, args: Mapping[str, Any]) -> bool:
+        return bool(self.continued_by and args.get(self.continued_by))
 
     @property
     def summary(self) -> str:

@@ -6,7 +6,6 @@ All results are plain data, or text where a reader is meant; how they are shown 
 """
 
 import os
-import stat
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio.to_thread
 
 from ot.context import Permission, System, ToolContext
-from ot.errors import SandboxDenied, ToolError
+from ot.errors import ArgumentError, SandboxDenied, ToolError
 from ot.registry import Registry, python_name
 from ot.signature import arguments, signature
 from ot.tool import Tool, tool
@@ -251,8 +250,11 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     Example:
         ot.search(query="how much room is left on the disk")
     """
+    if not query.strip() or limit < 1:
+        wrong = f"limit must be >= 1, got {limit}" if query.strip() else "the query is empty"
+        raise ArgumentError(f"{wrong}. Say what you are looking for: ot.search(query='free disk space', limit=5)")
     system = _system(context)
-    hits = await system.search(query, max(0, limit))
+    hits = await system.search(query, limit)
     return [
         {"kind": hit.kind, "name": hit.name, "description": text, "score": hit.score}
         for hit in help_text.in_order(hits)
@@ -359,7 +361,7 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
     return await anyio.to_thread.run_sync(window)
 
 
-@tool(logged=("handle",))
+@tool(logged=("handle",), continued_by="part")
 async def load(context: ToolContext, handle: str, part: int | None = None) -> Any:
     """The whole of a stored result as data, for code to work with or to pass to another tool.
 
@@ -429,7 +431,7 @@ def _summary(system: System, period: str, name: str) -> "Summary":
 
 
 def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:
-    from ot.stats.report import html
+    from ot.stats import report_file
 
     folder = os.path.realpath(context.working_dir)
     try:
@@ -438,16 +440,6 @@ def _write_report(context: ToolContext, summary: "Summary", output: str) -> None
             raise SandboxDenied(
                 f"Error: Cannot write to '{output}': a report stays inside of the working folder {folder}"
             )
-        _replace(path, html(summary).encode("utf-8", "backslashreplace"))
+        report_file.write(path, summary)
     except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
         raise ToolError(f"Error: Cannot write to '{output}': {getattr(error, 'strerror', '') or error}") from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a regular file anew: through no link that was put there meanwhile, and waiting for no pipe."""
-    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
-        file.truncate()
-        file.write(data)

@@ -612,9 +612,17 @@ def test_search_finds_by_what_things_are_for(rich: App) -> None:
     assert hits[0]["description"] == "Space on the disk that holds the working folder."
 
 
-@pytest.mark.parametrize("code", ["ot.search(query='')", "ot.search(query='web', limit=0)", "ot.search('web', -3)"])
-def test_search_for_nothing_finds_nothing(rich: App, code: str) -> None:
-    assert rich.data(code) == []
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("ot.search(query='')", "the query is empty"),
+        ("ot.search(query=' ')", "the query is empty"),
+        ("ot.search(query='web', limit=0)", "limit must be >= 1, got 0"),
+        ("ot.search('web', -3)", "limit must be >= 1, got -3"),
+    ],
+)
+def test_a_search_for_nothing_says_what_to_type(rich: App, code: str, wrong: str) -> None:
+    assert rich.failure(code).startswith(f"ArgumentError: {wrong}. Say what you are looking for: ot.search(query=")
 
 
 @pytest.mark.parametrize("query", ["\x00", "\ud800", '"', "NEAR(a b)", "*", "(", "name: x", "💥" * 2000, "' OR 1=1 --"])

@@ -564,3 +564,14 @@ while True:
             assert app.run("sample.give('here')", journal=journal).text == "here"
         assert greedy.result().is_error
         assert len(journal.calls) > 3
+
+
+def test_a_result_that_crosses_in_parts_is_loaded_by_one_call_and_saves_nothing_again() -> None:
+    with opened() as app:
+        handle = json.loads(app.value("'line\\n' * 1_000_000"))["handle"]
+        journal = Journal()
+        assert app.run(f"len(ot.load({handle!r}))", journal=journal).blocks == ("5000000",)
+        assert journal.calls == [("ot.load", "ok")]
+        stats = app.data("ot.stats()")
+    assert [(tool["name"], tool["calls"], tool["result_tokens"]) for tool in stats["tools"]] == [("ot.load", 1, 0)]
+    assert (stats["context_saved"], stats["time_saved_ms"]) == (0, 0)

@@ -448,9 +448,9 @@ def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
     ],
 )
 def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected: str) -> None:
-    place = Place(system, {}, Path("/home/ada"), Path("/work"))
+    place = Place(system, {}, Path("/home/ada"), Path("/place"))
     assert CLIENTS["vscode"].file(place, project=False) == Path("/home/ada") / expected
-    assert CLIENTS["vscode"].file(place, project=True) == Path("/work/.vscode/mcp.json")
+    assert CLIENTS["vscode"].file(place, project=True) == Path("/place/.vscode/mcp.json")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected:
     ],
 )
 def test_variables_move_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
-    place = Place("linux", env, Path("/home/ada"), Path("/work"))
+    place = Place("linux", env, Path("/home/ada"), Path("/place"))
     assert CLIENTS[client].file(place, project=False) == Path(expected)
 
 
@@ -500,8 +500,8 @@ def test_without_an_executable_nothing_is_fetched_from_anywhere(tmp_path: Path) 
 # --- servers of clients ------------------------------------------------------------------------------------
 
 
-def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/work")) -> Found:
-    return reading.find(files.Read(Path("/work") / name, text.encode(), text), folder)
+def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/place")) -> Found:
+    return reading.find(files.Read(Path("/place") / name, text.encode(), text), folder)
 
 
 def taken(
@@ -511,12 +511,12 @@ def taken(
     env: Mapping[str, str] | None = None,
     keep_values: bool = True,
 ) -> Taken:
-    there = There(servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/work"), Path("/home/ada"))
+    there = There(servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada"))
     return take(found, there, keep_values=keep_values)
 
 
 def server_of(server: Mapping[str, Any], **env: str) -> Any:
-    return taken(Found(Path("/work/mcp.json"), {"a": server}), env=env).servers.get("a")
+    return taken(Found(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def server_of(server: Mapping[str, Any], **env: str) -> Any:
         '{"context_servers": {"a": {"command": {"path": "x", "args": []}}}}',
         '{"a": {"command": "x"}}',
         '[mcp_servers.a]\ncommand = "x"',
-        '{"projects": {"/work": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers": {"b": {}}}}}',
+        '{"projects": {"/place": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers": {"b": {}}}}}',
     ],
 )
 def test_the_content_tells_the_format(text: str) -> None:
@@ -610,8 +610,8 @@ def test_an_address_without_a_type_is_sse_for_gemini_only() -> None:
         ("${env:SET}", "${SET}"),
         ("${env:UNSET}", "${UNSET:-}"),
         ("${SET}/${UNSET:-d}", "${SET}/${UNSET:-d}"),
-        ("${workspaceFolder}/x", "/work/x"),
-        ("${workspaceFolderBasename}", "work"),
+        ("${workspaceFolder}/x", "/place/x"),
+        ("${workspaceFolderBasename}", "place"),
         ("${userHome}${/}x", "/home/ada/x"),
         ("${command:pick}", "$${command:pick}"),
         ("${file:/etc/x}", "$${file:/etc/x}"),

@@ -29,6 +29,7 @@ class Call:
     seconds: float
     error: str | None
     logged: Mapping[str, Any]
+    continues: bool = False
 
 
 THREADS = 256
@@ -79,7 +80,8 @@ class ToolBus:
         finally:
             if self._record is not None:
                 seconds = time.perf_counter() - started
-                self._record(Call(name, tool, context, seconds, _kind(error), _logged(tool, args)), value)
+                continues = tool is not None and tool.continues(args)
+                self._record(Call(name, tool, context, seconds, _kind(error), _logged(tool, args), continues), value)
 
     async def _resolve(self, name: str) -> Tool:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""

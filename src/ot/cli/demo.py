@@ -29,7 +29,7 @@ STEPS = (
 )
 NEXT = """\
 Write a tool of your own: onetool init, then edit the file that it names.
-Next: connect your assistant. In its MCP configuration, add a server with the command `onetool`.
+Next: connect your assistant: onetool connect claude-code (`onetool connect --help` lists the others).
 Or go on by hand: onetool run 'ot.help()'
 """
 

@@ -48,12 +48,12 @@ def _summary(app: OneTool, options: argparse.Namespace) -> "Summary":
 
 
 def _write(file: Path, summary: "Summary") -> None:
-    from ot.stats.report import html
+    from ot.stats import report_file
 
     try:
-        file.write_text(html(summary), encoding="utf-8")
-    except OSError as error:
-        raise ToolError(f"cannot write to {file}: {error.strerror or error}") from None
+        report_file.write(file.resolve(), summary)  # a person may name a link
+    except (OSError, ValueError) as error:
+        raise ToolError(f"cannot write to {file}: {getattr(error, 'strerror', '') or error}") from None
 
 
 def _text(summary: Mapping[str, Any]) -> str:

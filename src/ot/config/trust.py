@@ -7,7 +7,6 @@ Whether the configuration is right is not asked here.
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ot import paths, yaml12
+from ot import atomic, paths, yaml12
 from ot.errors import ConfigError
 from ot.locks import locked
 
@@ -128,16 +127,7 @@ def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=STORE, dir=user_folder)  # readable by its owner only
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(known, file, indent=2, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(user_folder / STORE)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    atomic.write(user_folder / STORE, json.dumps(known, indent=2, sort_keys=True), durable=True)
 
 
 def _locked(user_folder: Path) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import anyio.to_thread
 
+from ot import atomic
 from ot.errors import ToolError
 from ot.extensions.pep723 import Header
 
@@ -175,10 +176,7 @@ def _noted(file: Path) -> str | None:
 
 
 def _write(file: Path, text: str) -> None:
-    temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
+        atomic.write(file, text)
     except OSError as error:
         raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -4,7 +4,6 @@ A server may say anything. What a model is shown of it is cleaned, and a schema 
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
+from ot import atomic
 from ot.errors import ArgumentError
 from ot.sanitise import clean
 from ot.schema import Schema
@@ -117,11 +117,7 @@ class Lists:
     def write(self, key: str, definitions: Iterable[Definition]) -> None:
         known = list(definitions)
         data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
-        file = self._file(key)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
-        temporary.write_text(json.dumps(data), encoding="utf-8")
-        temporary.replace(file)
+        atomic.write(self._file(key), json.dumps(data))
 
     def _file(self, key: str) -> Path:
         return self._folder / f"tools-{key}.json"

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ot import atomic
 from ot.errors import ToolError
 from ot.locks import locked
 from ot.proxy.definitions import Definition
@@ -52,9 +53,7 @@ class Pins:
         with locked(self._file.with_name(f"{self._file.name}.lock")):
             pinned = self._read()
             pinned[server] = change(pinned.get(server, {}))
-            temporary = self._file.with_name(f"{self._file.name}.tmp")
-            temporary.write_text(json.dumps(pinned, indent=1, sort_keys=True), encoding="utf-8")
-            temporary.replace(self._file)
+            atomic.write(self._file, json.dumps(pinned, indent=1, sort_keys=True), durable=True)
         return pinned[server]
 
 

@@ -193,6 +193,9 @@ class _Host:
                 ok=False,
                 error=BudgetExceeded(f"a run may make {self._max_calls} tool calls, this one made them all"),
             )
+        tool = self._bus.registry.get(name) if kwargs else None
+        if tool is not None and tool.continues(kwargs):
+            return await self._bus.call_tool(name, kwargs, self._context, positional=args)
         place = len(calls)
         calls.append((name, "under way"))
         self._journal.sources.add(name)

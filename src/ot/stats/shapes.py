@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from ot import atomic
 from ot.stats.background import Background, alone, put_aside
 from ot.stats.keys import is_data
 
@@ -319,10 +320,7 @@ class Shapes:
         for name, shape in changed.items():
             written[name] = fitting(merge(written.get(name, NOTHING), shape))
         data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
-        temporary = self._file.with_name(f"{self._file.name}.tmp")
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(data), encoding="ascii")
-        temporary.replace(self._file)
+        atomic.write(self._file, json.dumps(data))
 
     def _read_or_begin_anew(self) -> dict[str, Shape]:
         try:
