@@ -7,9 +7,12 @@ the tool. `system` is how a tool reaches the running product; programs that use 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+
+OWN_PACK = "ot"
 
 
 class Permission(StrEnum):
@@ -45,6 +48,8 @@ class System(Protocol):
     def media(self) -> Any: ...
     @property
     def servers(self) -> Any: ...
+    @property
+    def net(self) -> Any: ...
     async def discover(self, words: Any = None) -> None: ...
     async def search(self, query: str, limit: int = 20) -> list[Any]: ...
     async def health(self) -> dict[str, Any]: ...
@@ -69,14 +74,32 @@ class ToolContext:
     budget_guard: Any = None
     correlation_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None where all
+    bus: Any = field(default=None, repr=False, compare=False)  # where a tool calls other tools
     system: System | None = None
     progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
     heard: Callable[[Foreign], None] | None = None
 
+    def admits(self, tool: Any) -> bool:
+        """Whether the agent's list of tools has it. What `ot` tells without needing a right, everybody may ask."""
+        if self.tools is None or (tool.pack == OWN_PACK and not tool.permissions):
+            return True
+        return any(pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern) for pattern in self.tools)
+
+    async def call(self, name: str, /, **args: Any) -> Any:
+        """Call another tool, under the very limits of this call; what it raises is raised."""
+        result = await self.bus.call_tool(name, args, self)
+        return result.unwrap()
+
+    def call_sync(self, name: str, /, **args: Any) -> Any:
+        """The same for a tool that is no coroutine and so runs in a thread."""
+        return self.bus.call_from_thread(name, args, self).unwrap()
+
     def __post_init__(self) -> None:
         """A tool that could change what is in here could grant itself what it was not given."""
-        for name in ("agent_config", "sandbox", "metadata"):
+        for name in ("agent_config", "sandbox", "metadata", "tools"):
             object.__setattr__(self, name, _frozen(getattr(self, name)))
+        object.__setattr__(self, "permissions", frozenset(self.permissions))
 
 
 def _frozen(value: Any) -> Any:

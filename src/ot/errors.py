@@ -3,6 +3,7 @@
 from ot_child.errors import (
     ArgumentError,
     BudgetExceeded,
+    BundleError,
     Cancelled,
     ConfigError,
     HttpStatusError,
@@ -20,6 +21,7 @@ from ot_child.errors import (
 __all__ = [
     "ArgumentError",
     "BudgetExceeded",
+    "BundleError",
     "Cancelled",
     "ConfigError",
     "HttpStatusError",

@@ -6,6 +6,7 @@ a call.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -33,9 +34,18 @@ def _json(line: dict[str, Any]) -> str:
 
 
 class Log:
+    """`rotates`: a long one starts anew. `gathers`: it waits a moment for more, and so is not woken at every line."""
+
     def __init__(
-        self, file: Path | None = None, level: str = "INFO", redact: Callable[[str], str] = lambda text: text
+        self,
+        file: Path | None = None,
+        level: str = "INFO",
+        redact: Callable[[str], str] = lambda text: text,
+        *,
+        rotates: bool = True,
+        gathers: bool = True,
     ) -> None:
+        self._rotates, self._gather_seconds = rotates, GATHER_SECONDS if gathers else 0.0
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque()
         self._waiting = threading.Event()
@@ -84,10 +94,10 @@ class Log:
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        """Sleep until there is something, then let more come: a busy server is not woken at every line."""
+        """Sleep until there is something, then let more come."""
         while not self._closing.is_set():
             self._waiting.wait()
-            self._closing.wait(GATHER_SECONDS)
+            self._closing.wait(self._gather_seconds)
             self._waiting.clear()
             self._write_lines()
         self._write_lines()
@@ -105,11 +115,18 @@ class Log:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         assert self._file is not None
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._rotate(self._file)
-        with self._file.open("a", encoding="utf-8") as file:
-            for line in lines:
-                line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
-                file.write(self._redact(_json(line)) + "\n")
+        if self._rotates:
+            self._rotate(self._file)
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            for line in lines:  # each at once: another process may be writing too
+                data = self._text(line)
+                if file.write(data) != len(data):
+                    raise OSError("there is no room for a whole line")
+
+    def _text(self, line: dict[str, Any]) -> bytes:
+        line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
+        return (self._redact(_json(line)) + "\n").encode("utf-8", "backslashreplace")
 
     @staticmethod
     def _rotate(file: Path) -> None:

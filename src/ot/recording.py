@@ -1,4 +1,4 @@
-"""What happened, told to those who keep it: the log, the statistics, the shapes of results. It decides nothing.
+"""What happened, told to those who keep it: log, audit, statistics, shapes of results. It decides nothing.
 
 Calls are told by the bus, runs and sessions by the app. Nothing here waits for a disk.
 """
@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ot.audit import Audit
 from ot.bus.bus import Call
+from ot.bus.events import RUN, Events
 from ot.context import ToolContext
 from ot.logging import Log
 from ot.registry import Registry
@@ -40,13 +42,14 @@ class Recording:
         self.session = os.urandom(8).hex()
         self._result_tokens: dict[str, int] = {}  # of the runs that are under way
 
-    def keep_in(self, log: Log, stores: Stores) -> None:
+    def keep_in(self, log: Log, audit: Audit, stores: Stores) -> None:
         """From now on."""
-        self._log, self._stores = log, stores
+        self._log, self._audit, self._stores = log, audit, stores
 
     def call(self, call: Call, value: Any) -> None:
         name = call.tool.name if call.tool else call.name
         self._log_call(call, name)
+        self._audit.call(call)
         if call.continues:
             return
         tokens = _tokens(call, value)
@@ -61,13 +64,15 @@ class Recording:
             self._stores.shapes.learn(name, value)
 
     @contextmanager
-    def run(self, context: ToolContext, journal: Journal) -> Iterator[Outcome]:
+    def run(self, context: ToolContext, journal: Journal, events: Events, command: object) -> Iterator[Outcome]:
         outcome, started = Outcome(), time.perf_counter()
         self._result_tokens[context.correlation_id] = 0
+        told = events.called(RUN, context, command if isinstance(command, str) else "")
         try:
             yield outcome
         finally:
             self._ended(context, journal, outcome, started)
+            events.ended(told, RUN, context, time.perf_counter() - started, outcome.error)
 
     def begin_session(self, registry: Registry, own_tokens: int) -> None:
         """A client has come that would otherwise have loaded the definition of every tool."""

@@ -4,8 +4,9 @@ Names that differ only in characters that Python cannot write (`get-sum`) are al
 (`get_sum`).
 """
 
+import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ot.errors import ToolError, ToolNotFound
 from ot.tool import Tool
@@ -17,9 +18,11 @@ MOST_SHOWN = 20
 class Registry:
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
         self._tools: dict[str, Tool] = {}
-        self._python_names: dict[str, str] = {}
+        self._namesakes: dict[str, list[str]] = {}  # tools by the name that code writes, the one that is meant first
         self._packs: dict[str, dict[str, str]] = {}
+        self._versions: dict[str, Tool] = {}  # by name@version, whether the plain name is theirs or not
         self.aliases: Mapping[str, str] = aliases or {}
+        self._off: frozenset[str] = frozenset()
         self.broken: dict[str, str] = {}  # packs that could not be had, and why
         self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
 
@@ -32,29 +35,83 @@ class Registry:
             )
         self.version += 1
         self._tools[tool.name] = tool
-        self._python_names.setdefault(python_name(tool.name), tool.name)
-        self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = tool.name
+        written = python_name(tool.name)
+        others = self._namesakes.setdefault(written, [])
+        others.insert(0 if tool.name == written else len(others), tool.name)
+        self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = others[0]
+
+    def switch_off(self, names: frozenset[str]) -> None:
+        """Tools and packs of these names, and no others, are disabled, now and when they come again."""
+        if names != self._off:
+            self._off = names
+            self.version += 1
+
+    def _switched(self, tool: Tool) -> Tool:
+        if self._off and not self._off.isdisjoint((tool.name, tool.pack)):
+            return dataclasses.replace(tool, enabled=False, disabled_reason="it is switched off")
+        return tool
+
+    def add_version(self, tool: Tool, version: str) -> None:
+        """A tool that is called by `name@version` only."""
+        self._versions[f"{tool.name}@{version}"] = tool
+
+    def remove_version(self, name: str) -> None:
+        self._versions.pop(name, None)
+
+    def holder_of(self, name: str) -> str | None:
+        """The tool that code means by this name, however it is really called."""
+        return name if name in self._tools else self._meant_by(python_name(name))
+
+    def _meant_by(self, written: str) -> str | None:
+        return next(iter(self._namesakes.get(written, ())), None)
 
     def remove(self, name: str) -> Tool:
         tool = self.find(name)
         self.version += 1
         del self._tools[tool.name]
-        if self._python_names.get(python_name(tool.name)) == tool.name:
-            del self._python_names[python_name(tool.name)]
-        pack = self._packs[python_name(tool.pack)]
-        pack.pop(python_name(tool.short_name), None)
+        written, pack = python_name(tool.name), self._packs[python_name(tool.pack)]
+        self._namesakes[written].remove(tool.name)
+        if self._namesakes[written]:
+            pack[python_name(tool.short_name)] = self._namesakes[written][0]
+            return tool
+        del self._namesakes[written], pack[python_name(tool.short_name)]
         if not pack:
             del self._packs[python_name(tool.pack)]
         return tool
 
+    def replace(self, tool: Tool) -> Tool:
+        """Put the tool in the place of the one that has its name."""
+        if self._tools[tool.name] is not tool:
+            self.version += 1
+            self._tools[tool.name] = tool
+        return tool
+
+    def only(self, admits: Callable[[Tool], bool]) -> "Registry":
+        """A registry of its own with some of the tools, and the aliases of those."""
+        some = Registry()
+        for tool in filter(admits, self):
+            some.add(tool)
+        targets = {alias: self.get(alias) for alias in self.aliases}
+        some.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
+        some.broken = self.broken
+        return some
+
     def find(self, name: str) -> Tool:
         """The tool of this name, or of the alias; what is near, where there is none."""
-        tool = self._tools.get(name) or self._tools.get(self._python_names.get(name, ""))
+        tool = self._known(name)
         if tool is not None:
             return tool
         if name in self.aliases:
             return self._find_target(name)
         raise self._not_found(name)
+
+    def _known(self, name: str) -> Tool | None:
+        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "") or self._version_of(name)
+        return None if tool is None else self._switched(tool)
+
+    def _version_of(self, name: str) -> Tool | None:
+        plain, _, version = name.partition("@")
+        return self._versions.get(name) or self._versions.get(f"{self._meant_by(plain)}@{version}")
 
     def _find_target(self, alias: str) -> Tool:
         chain = [alias]
@@ -70,7 +127,9 @@ class Registry:
             raise ToolNotFound(f"the alias {alias!r} stands for {chain[-1]!r}, and {error.message}") from None
 
     def get(self, name: str) -> Tool | None:
-        """The same, or None."""
+        """The same, or None, which costs less than saying what is near."""
+        if name not in self.aliases:
+            return self._known(name)
         try:
             return self.find(name)
         except ToolNotFound:
@@ -80,7 +139,7 @@ class Registry:
         return name in self._tools
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(list(self._tools.values()))
+        return map(self._switched, list(self._tools.values()))
 
     def __len__(self) -> int:
         return len(self._tools)

@@ -83,8 +83,12 @@ class Schema:
 
     def check(self, args: JSON) -> JSON:
         """The arguments, if they are right."""
-        if not self._validator.is_valid(args):
-            raise ArgumentError(self.problem(args) or "the arguments do not fit the schema")
+        try:
+            problem = None if self._validator.is_valid(args) else self.problem(args) or "they do not fit the schema"
+        except ValueError as error:  # half a character, or hundreds of levels
+            problem = f"the arguments cannot be checked: {error}"
+        if problem is not None:
+            raise ArgumentError(problem)
         return args
 
     @functools.cached_property

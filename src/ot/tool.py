@@ -29,10 +29,13 @@ class Tool:
     permissions: frozenset[Permission] = frozenset()
     source: str = "local"
     enabled: bool = True
+    disabled_reason: str = ""
     returns: str = ""
     example: str = ""
     argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given
     continued_by: str = ""  # an argument that makes a call the continuation of another: both are one call
+    timeout: float | None = None  # seconds, after which a call is given up
+    limits: tuple[str, ...] = ()  # arguments that a call may set lower than `tool_config` does, never higher
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
     file: str = ""  # where a user's tool is written down
     refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
@@ -59,6 +62,7 @@ class Result:
     ok: bool
     value: Any = None
     error: Exception | None = None
+    ran: bool = True  # whether it came to run; one that was refused did not
 
     def unwrap(self) -> Any:
         """The value; the original exception is raised where there is none."""

@@ -14,6 +14,7 @@ does. The server imports it as `ot.errors`. Each class has a `type`, the word th
     ├── HttpStatusError           http_status
     ├── OutputInvalid             output_validation
     ├── Cancelled                 cancelled
+    ├── BundleError               bundle_error        (its field `code` says which rule of the store)
     └── ConfigError               config_error
 """
 
@@ -77,6 +78,10 @@ class Cancelled(ToolError):
     type = "cancelled"
 
 
+class BundleError(ToolError):
+    type = "bundle_error"
+
+
 class ConfigError(ToolError):
     type = "config_error"
 
@@ -85,7 +90,7 @@ TREE: dict[str, type[ToolError]] = {
     cls.__name__: cls
     for cls in (
         ToolError, ToolNotFound, ArgumentError, PermissionDenied, SandboxDenied, BudgetExceeded, ToolTimeout,
-        NetworkError, HttpStatusError, OutputInvalid, Cancelled, ConfigError,
+        NetworkError, HttpStatusError, OutputInvalid, Cancelled, BundleError, ConfigError,
     )
 }  # fmt: skip
 

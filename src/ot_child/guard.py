@@ -41,6 +41,7 @@ def die_with(guard: int) -> None:
 
 def main(command: list[str]) -> None:
     """Be the guard of another program: `guard.py COMMAND ARGUMENT…`, which has our standard streams to itself."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # before there is anybody who could stop the guard first
     die_with(stand_guard(0))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and no program expects
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import PurePath
 
+MOST_LISTED = 100_000
 Call = Callable[[str, dict[str, Any]], Any]
 Part = str | os.PathLike[str]
 
@@ -108,7 +109,7 @@ class ProjectPath(str):
         return self.glob(f"**/{pattern}")
 
     def _listed(self, **options: Any) -> Iterator["ProjectPath"]:
-        return (self / entry["name"] for entry in self._ask("fs.list", **options))
+        return (self / entry["name"] for entry in self._ask("fs.list", max_results=MOST_LISTED, **options))
 
     def _kind(self) -> str | None:
         try:

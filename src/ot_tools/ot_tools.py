@@ -5,13 +5,11 @@ All results are plain data, or text where a reader is meant; how they are shown 
 `ot_child.pack_proxy`.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
 
@@ -47,6 +45,7 @@ __all__ = [
 ]
 
 Info = Literal["list", "min", "full"]
+MOST_SEARCHED = 1000  # where some of what is found may not be shown
 
 
 # --- the running product ----------------------------------------------------------------------------------------------
@@ -172,7 +171,8 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    found = sorted((tool for tool in await _registry(context) if tool.enabled), key=attrgetter("name"))
+    there = (await _seen(context)).registry
+    found = sorted((tool for tool in there if tool.enabled), key=attrgetter("name"))
     found = [entry for entry in found if _has(pattern, entry.name, python_name(entry.name))]
     if info == "list":
         return [entry.name for entry in found]
@@ -193,8 +193,8 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.packs(info="full")
     """
-    system = _system(context)
-    found = [pack for pack in (await _registry(context)).packs() if _has(python_name(pattern), pack)]
+    system = await _seen(context)
+    found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.of_pack(pack, system) for pack in found])
         return "\n\n".join(texts) or f"No pack matches {pattern!r}. Type ot.packs() to see all."
@@ -253,13 +253,14 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     if not query.strip() or limit < 1:
         wrong = f"limit must be >= 1, got {limit}" if query.strip() else "the query is empty"
         raise ArgumentError(f"{wrong}. Say what you are looking for: ot.search(query='free disk space', limit=5)")
-    system = _system(context)
-    hits = await system.search(query, limit)
-    return [
+    system = await _seen(context)
+    hits = await system.search(query, limit if context.tools is None else MOST_SEARCHED)
+    found = [
         {"kind": hit.kind, "name": hit.name, "description": text, "score": hit.score}
         for hit in help_text.in_order(hits)
         if (text := help_text.line(hit, system)) is not None
     ]
+    return found[:limit]
 
 
 @tool()
@@ -275,8 +276,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     """
     if not query.strip():
         return help_text.OVERVIEW
-    system = _system(context)
-    await system.discover()
+    system = await _seen(context)
     if info != "list":
         text = await anyio.to_thread.run_sync(help_text.of_name, query.strip(), system, info == "full")
         if text is not None:
@@ -387,12 +387,22 @@ def _system(context: ToolContext) -> System:
     return context.system
 
 
-async def _registry(context: ToolContext) -> Registry:
-    """All tools there are at this moment, those of files that have just been written too."""
+async def _seen(context: ToolContext) -> System:
+    """The product with all tools there are at this moment and that the agent may call."""
     system = _system(context)
     await system.discover()
-    registry: Registry = system.registry
-    return registry
+    return system if context.tools is None else cast("System", _Narrowed(system, context))
+
+
+class _Narrowed:
+    """The product as an agent with a list of tools sees it."""
+
+    def __init__(self, system: System, context: ToolContext) -> None:
+        self.registry: Registry = system.registry.only(context.admits)
+        self._system = system
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
 
 
 def _has(pattern: str, *texts: str) -> bool:
@@ -431,15 +441,12 @@ def _summary(system: System, period: str, name: str) -> "Summary":
 
 
 def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:
-    from ot.stats import report_file
+    from ot import files
+    from ot.stats.report import html
 
-    folder = os.path.realpath(context.working_dir)
     try:
-        path = Path(os.path.realpath(Path(folder) / output))  # unlike Path.resolve, it bears links in a circle
-        if not path.is_relative_to(folder):
-            raise SandboxDenied(
-                f"Error: Cannot write to '{output}': a report stays inside of the working folder {folder}"
-            )
-        report_file.write(path, summary)
-    except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
-        raise ToolError(f"Error: Cannot write to '{output}': {getattr(error, 'strerror', '') or error}") from None
+        files.write(files.Files(context), output, html(summary).encode("utf-8", "backslashreplace"), backup=False)
+    except (OSError, ToolError) as error:
+        reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
+        kind = SandboxDenied if isinstance(error, SandboxDenied) else ToolError
+        raise kind(f"Error: Cannot write to '{output}': {reason}") from None

@@ -44,11 +44,6 @@ async def busy() -> None:
     time.sleep(0.001)  # noqa: ASYNC251 - that is the point
 
 
-@tool("json.parse")
-def parse(text: str) -> Any:
-    return json.loads(text)
-
-
 class Model(BaseModel):
     name: str
     born: date
@@ -85,7 +80,7 @@ class Meeting:
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    tools = (give, search, greet, fail, secret, busy, parse, objects, Meeting())
+    tools = (give, search, greet, fail, secret, busy, objects, Meeting())
     with opened({"aliases": {"ws": "sample.search"}}, tools) as app:
         yield app
 

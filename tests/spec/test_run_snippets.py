@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.support import App, give, opened, search
 
-from ot import ToolError, tool
 from ot.runner.answer import Journal
 
 SNIPPETS: dict[str, Any] = {
@@ -32,25 +31,24 @@ SNIPPETS: dict[str, Any] = {
     "waits": {"body": "import asyncio\nawait asyncio.sleep(0, 5)"},
     "nothing": {"body": "x = 1"},
 }
-FILES = {"/home/ada/app/readme.md": "# é\n"}
-
-
-@tool("fs.read")
-def read(path: str) -> dict[str, str]:
-    """What stands in for the files of the machine."""
-    if path not in FILES:
-        raise ToolError(f"no such file: {path}")
-    return {"content": FILES[path]}
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[App]:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    real = tmp_path_factory.mktemp("real")
+    (real / "readme.md").write_text("# é\n", encoding="utf-8")
     settings = {
         "aliases": {"ws": "sample.search"},
         "snippets": SNIPPETS,
-        "projects": {"onetool": "~/projects/onetool", "app": "/home/ada/app", "list": "/srv/list", "a-b": "/srv/ab"},
+        "projects": {
+            "onetool": "~/projects/onetool",
+            "app": "/home/ada/app",
+            "list": "/srv/list",
+            "a-b": "/srv/ab",
+            "real": str(real),
+        },
     }
-    with opened(settings, (give, search, read)) as app:
+    with opened(settings, (give, search)) as app:
         yield app
 
 
@@ -233,7 +231,7 @@ def test_a_project_is_an_attribute_and_a_path(app: App) -> None:
 
 @pytest.mark.spec("run-tool.proj.function-priority")
 def test_functions_come_before_projects(app: App) -> None:
-    assert app.data("proj.list()") == ["a-b", "app", "list", "onetool"]
+    assert app.data("proj.list()") == ["a-b", "app", "list", "onetool", "real"]
     assert app.data("[proj.path('list'), proj.path(name='app')]") == ["/srv/list", "/home/ada/app"]
 
 
@@ -268,9 +266,11 @@ def test_leaving_the_project_has_to_be_asked_for(app: App) -> None:
 
 def test_reading_goes_through_the_tool(app: App) -> None:
     journal = Journal()
-    assert app.run("(proj.app / 'readme.md').read_text()", journal=journal).blocks == ("# é\n",)
+    assert app.run("(proj.real / 'readme.md').read_text()", journal=journal).blocks == ("# é\n",)
     assert journal.calls == [("fs.read", "ok")]
-    assert "no such file" in app.failure("(proj.app / 'missing').read_text()")
+    assert "File not found" in app.failure("(proj.real / 'missing').read_text()")
+    assert app.data("[path.name for path in proj.real.iterdir()]") == ["readme.md"]
+    assert app.data("[proj.real.is_dir(), (proj.real / 'x').exists()]") == [True, False]
 
 
 def test_a_path_is_text_for_tools(app: App) -> None:

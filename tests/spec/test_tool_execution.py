@@ -28,11 +28,16 @@ def app() -> Iterator[App]:
         yield app
 
 
+def pack_of(file: Path) -> str:
+    """The tool `grep` is in no pack."""
+    return file.stem.removesuffix("_tools").removeprefix("grep")
+
+
 @pytest.mark.spec("tool-execution.internal.internal-tool-detection")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_shipped_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
     assert not HEADER.search(file.read_text("utf-8"))
-    pack = file.stem.removesuffix("_tools")
+    pack = pack_of(file)
     loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.in_pack(pack).values()]
     assert loaded
     assert all(isinstance(tool.backend, PythonBackend) for tool in loaded)
@@ -81,7 +86,7 @@ def test_what_shipped_tools_import_is_declared(file: Path) -> None:
 @pytest.mark.spec("tool-execution.type.internal-tool-identification")
 def test_all_shipped_tools_are_of_the_internal_kind() -> None:
     shipped = list(shipped_tools())
-    assert {tool.pack for tool in shipped} == {file.stem.removesuffix("_tools") for file in FILES}
+    assert {tool.pack for tool in shipped} == {pack_of(file) for file in FILES}
     assert {type(tool.backend) for tool in shipped} == {PythonBackend}
     assert {tool.source for tool in shipped} == {"local"}
 

@@ -196,6 +196,11 @@ class OnlyNamed:
     name = "a.b"
 
 
+class NeedsMore(Reader):
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+
 @pytest.mark.spec("toolbus.register.not-a-tool")
 @pytest.mark.parametrize(
     ("thing", "words"),
@@ -204,7 +209,7 @@ class OnlyNamed:
         (object(), "no name and no permissions and no call"),
         ("fs.read", "no name"),
         (None, "no name"),
-        (Reader, "register an instance"),
+        (NeedsMore, "register an instance"),
         (len, "no permissions"),
         (lambda *numbers: sum(numbers), r"\*numbers"),
     ],

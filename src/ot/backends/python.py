@@ -9,27 +9,25 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import anyio.to_thread
-
+from ot.backends.threads import ToolThreads
 from ot.context import ToolContext
 from ot.schema import PLAIN_TYPES, signature_of, takes_context
 from ot.tool import Tool
 
 
 class PythonBackend:
-    """One function. `limiter` bounds the threads of all functions together; runs have threads of their own."""
+    """One function, in one of the threads where it is no coroutine; runs have threads of their own."""
 
-    def __init__(self, function: Callable[..., Any], limiter: anyio.CapacityLimiter | None = None) -> None:
-        self.function, self._limiter = function, limiter
+    def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
+        self.function, self._threads = function, threads or ToolThreads()
         self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         given = {**self._convert(args), **self._context_argument(context)}
         positional = [given.pop(name) for name in self._positional_only if name in given]
-        call = functools.partial(self.function, *positional, **given)
         if self._is_async:
-            return await call()
-        value = await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+            return await self.function(*positional, **given)
+        value = await self._threads.run(self.function, *positional, **given)
         return await value if inspect.isawaitable(value) else value
 
     def _convert(self, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import anyio
-
 from ot.backends.python import PythonBackend
+from ot.backends.threads import ToolThreads
 from ot.context import ToolContext, permissions as permission_set
 from ot.docstring import description, example
 from ot.errors import ArgumentError, ToolError
@@ -18,27 +17,36 @@ from ot.schema import ANY_OBJECT, JSON, Schema, signature_of
 from ot.tool import Tool, declaration_of
 
 
-def as_tool(thing: object, limiter: anyio.CapacityLimiter | None = None) -> Tool:
-    """`limiter` bounds how many functions that are not async run at once."""
+def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
     if isinstance(thing, Tool):
         return thing
     if inspect.isfunction(thing) or inspect.ismethod(thing):
-        return function_tool(thing, limiter=limiter)
+        return function_tool(thing, threads=threads)
     if isinstance(thing, type):
-        raise ToolError(f"{thing.__name__} is a class: register an instance of it, {thing.__name__}()")
+        return as_tool(_instance(thing), threads)
     missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
     if missing:
         raise ToolError(
             f"{type(thing).__name__} is no tool: it has no {' and no '.join(missing)}. "
             "Register a function, or an object with name, permissions and call(params, context)."
         )
-    return object_tool(thing, limiter)
+    return object_tool(thing, threads)
 
 
-def function_tool(function: Callable[..., Any], name: str | None = None, **facts: Any) -> Tool:
+def _instance(kind: type) -> object:
+    try:
+        return kind()
+    except TypeError as error:
+        raise ToolError(
+            f"{kind.__name__} cannot be made without arguments ({error}): register an instance of it"
+        ) from None
+
+
+def function_tool(
+    function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **facts: Any
+) -> Tool:
     """The tool that a function is; `@tool` may have said more about it."""
     declared = declaration_of(function)
-    limiter: anyio.CapacityLimiter | None = facts.pop("limiter", None)
     signature_of(function)  # a function that can be no tool is refused now, not when it is called
     docstring = inspect.getdoc(function) or ""
     given = {
@@ -51,7 +59,7 @@ def function_tool(function: Callable[..., Any], name: str | None = None, **facts
     }
     return Tool(
         name=name or declared.name or function.__name__,
-        backend=PythonBackend(function, limiter),
+        backend=PythonBackend(function, threads),
         input=Schema.from_callable(function),
         **given,
     )
@@ -65,15 +73,14 @@ def _returns(function: Callable[..., Any]) -> str:
     return text.replace("typing.", "")
 
 
-def object_tool(thing: Any, limiter: anyio.CapacityLimiter | None = None) -> Tool:
+def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
+    in_thread = threads or ToolThreads()
     schema = _value_of(thing, "param_schema", ANY_OBJECT)
 
     async def call(params: Mapping[str, Any], context: ToolContext) -> Any:
         if inspect.iscoroutinefunction(thing.call):
             return await thing.call(dict(params), context)
-        return await anyio.to_thread.run_sync(
-            thing.call, dict(params), context, limiter=limiter, abandon_on_cancel=True
-        )
+        return await in_thread.run(thing.call, dict(params), context)
 
     return Tool(
         name=str(_value_of(thing, "name")),

@@ -1,4 +1,7 @@
-"""Whether a call may happen. The one place that says no; everything it needs is in the tool and in the context."""
+"""Whether a call may happen. The one place that says no; everything it needs is in the tool and in the context.
+
+What a path or a host is really about shows only when it is opened: `ot.files` and `ot.net` say no there.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,30 +13,53 @@ from ot.tool import Tool
 
 def authorise(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
     _enabled(tool)
+    _listed(tool, context)
     _permitted(tool, args, context)
+    if context.budget_guard is not None:
+        context.budget_guard.refuse_when_used_up()
+
+
+def required(tool: Tool, args: Mapping[str, Any]) -> frozenset[Permission]:
+    """What a call needs; some arguments need more than the tool alone."""
+    if not tool.argument_permissions:
+        return tool.permissions
+    return tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
 
 
 def _enabled(tool: Tool) -> None:
     if not tool.enabled:
-        raise ToolError(f"{tool.name} is disabled", tool=tool.name)
+        reason = f": {tool.disabled_reason}" if tool.disabled_reason else ""
+        raise ToolError(f"{tool.name} is disabled{reason}", tool=tool.name)
+
+
+def _listed(tool: Tool, context: ToolContext) -> None:
+    if not context.admits(tool):
+        own = list(context.tools or ())
+        wanted = ", ".join([*own, tool.name])
+        raise PermissionDenied(
+            f"The agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(own)}]. "
+            f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}",
+            tool=tool.name,
+            tools=own,
+        )
 
 
 def _permitted(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
-    required = tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
-    missing = required - context.permissions
+    needed = required(tool, args)
+    missing = needed - context.permissions
     if not missing:
         return
     granted = in_order(context.permissions)
     raise PermissionDenied(
         f"Tool requires {' and '.join(in_order(missing))} permission but agent only has [{', '.join(granted)}]. "
-        f"To allow it, add this to onetool.yaml: {_line(required, context)}",
-        required=in_order(required),
+        f"To allow it, add this to onetool.yaml: {_line(needed, context)}",
+        required=in_order(needed),
         granted=granted,
     )
 
 
-def _line(required: frozenset[Permission], context: ToolContext) -> str:
-    wanted = ", ".join(in_order(required | context.permissions))
+def _line(needed: frozenset[Permission], context: ToolContext) -> str:
+    wanted = ", ".join(in_order(needed | context.permissions))
     return f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
 
 

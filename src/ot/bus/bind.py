@@ -1,18 +1,24 @@
-"""From what a caller wrote to named arguments: positional ones, abbreviated names, defaults. Nothing is checked here.
+"""From what a caller wrote to named arguments: positional ones, abbreviated names, what is configured, defaults.
 
-An abbreviated name is the first parameter, in signature order, that begins with it. A name that fits no parameter
-stays as it is, and is an error only where the tool takes no such argument.
+Nothing is checked here. What is configured for a tool beats its defaults and is beaten by the call, except where it is
+a limit: a call may set that lower, never higher. An abbreviated name is the first parameter, in signature order, that
+begins with it. A name that fits no parameter stays as it is, and is an error only where the tool takes no such one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from ot.errors import ArgumentError
 from ot.signature import signature
 from ot.tool import Tool
 
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
-def bind(tool: Tool, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+
+def bind(
+    tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NOTHING
+) -> dict[str, Any]:
     names = list(tool.input.properties)
     bound = _positional(tool, names, positional)
     for key, value in named.items():
@@ -21,8 +27,31 @@ def bind(tool: Tool, positional: Sequence[Any], named: Mapping[str, Any]) -> dic
             raise wrong_call(tool, f"{tool.name}() got two values for {name!r}")
         bound[name] = value
     _refuse_unknown(tool, bound, names)
+    if configured:
+        own = {name: thawed(configured[name]) for name in names if name in configured}
+        bound = {**own, **{name: _limited(tool, name, value, own) for name, value in bound.items()}}
     _refuse_missing(tool, bound)
     return {**{name: value for name, value in tool.input.defaults.items() if name not in bound}, **bound}
+
+
+def _limited(tool: Tool, name: str, value: Any, configured: Mapping[str, Any]) -> Any:
+    limit = configured.get(name)
+    if name not in tool.limits or limit is None:
+        return value
+    if value is None or not _is_number(limit):  # no limit at all would be the highest; a wrong one is found wrong
+        return limit
+    return value if not _is_number(value) or value <= limit else limit  # what is no number at all is not below
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def thawed(value: Any) -> Any:
+    """What is frozen in a context, as the lists and dicts that tools take."""
+    if isinstance(value, Mapping):
+        return {key: thawed(item) for key, item in value.items()}
+    return [thawed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def full_name(key: str, names: Iterable[str]) -> str:

@@ -3,36 +3,53 @@
 There is no middleware, there are no hooks. A step that is missing is one more line.
 """
 
+import copy
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import ModuleType
+from typing import Any, overload
 
 import anyio
 
-from ot.bus.adapt import as_tool
+from ot.backends.threads import ToolThreads, one_deeper, wait_for
+from ot.bus import sources, tracing
+from ot.bus.adapt import as_tool, function_tool
 from ot.bus.authorise import authorise, in_order
-from ot.bus.bind import bind, wrong_call
+from ot.bus.bind import NOTHING, bind, thawed, wrong_call
+from ot.bus.events import Events, Listener
 from ot.context import ToolContext
-from ot.errors import ArgumentError, OutputInvalid, ToolError, error_type
+from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
 from ot.registry import Registry, python_name
 from ot.tool import Result, Tool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """What is remembered of a call. Of its arguments only those that its tool declares as `logged`, never its value."""
+    """What is known of a call, for who remembers it. `is_allowed` is None where it never came to be decided."""
 
     name: str
-    tool: Tool | None
     context: ToolContext
-    seconds: float
-    error: str | None
-    logged: Mapping[str, Any]
-    continues: bool = False
+    tool: Tool | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    is_allowed: bool | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def logged(self) -> Mapping[str, Any]:
+        """The arguments that may stand in the log: those that the tool declares."""
+        declared = self.tool.logged if self.tool else ()
+        return {name: self.args[name] for name in declared if self.args.get(name) not in (None, "")}
+
+    @property
+    def continues(self) -> bool:
+        return self.tool is not None and self.tool.continues(self.args)
 
 
-THREADS = 256
+CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
+VERSION = "__version__"
 Recorder = Callable[[Call, Any], None]
 Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
 
@@ -41,11 +58,23 @@ class ToolBus:
     """Register tools, find them, call them. Needs no configuration and starts empty."""
 
     def __init__(
-        self, registry: Registry | None = None, *, record: Recorder | None = None, discover: Discover | None = None
+        self,
+        registry: Registry | None = None,
+        *,
+        record: Recorder | None = None,
+        discover: Discover | None = None,
+        cost_of: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
         self.registry = registry if registry is not None else Registry()
-        self._record, self._discover = record, discover
-        self.threads = anyio.CapacityLimiter(THREADS)  # for tools alone, so that nothing else waits for them
+        self.events = Events()
+        self._record, self._discover, self._cost_of = record, discover, cost_of
+        self._tracing = tracing.Tracing()
+        self._origins: dict[str, sources.Origin] = {}
+        self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Have the listener told of every call from now on; what comes back ends it."""
+        return self.events.subscribe(listener)
 
     async def call_tool(
         self,
@@ -56,32 +85,75 @@ class ToolBus:
         positional: Sequence[Any] = (),
     ) -> Result:
         """Resolve, bind, validate, authorise, dispatch, check, record. Every error of the call is in the result."""
-        context = context or ToolContext()
+        call = Call(name, self._own(context))
+        call_id = self.events.called(name, call.context)
+        span = self._tracing.span(name, call.context)
+        if span is None:
+            return await self._recorded(call, call_id, params or NOTHING, positional)
+        with span as told:
+            try:
+                return await self._recorded(call, call_id, params or NOTHING, positional)
+            finally:
+                if call.error is not None:
+                    tracing.failed(told, call.error)
+
+    def call_from_thread(self, name: str, params: Mapping[str, Any], context: ToolContext) -> Result:
+        """The same for a tool that runs in a thread, which waits."""
+        result: Result = wait_for(partial(self.call_tool, name, params, context))
+        return result
+
+    async def _recorded(self, call: Call, call_id: int, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
         started = time.perf_counter()
-        tool: Tool | None = None
-        args: dict[str, Any] = {}
-        value: Any = None
-        error: BaseException | None = None
+        result = CANCELLED
         try:
-            tool = await self._resolve(name)
-            args = _validated(tool, bind(tool, positional, params or {}))
-            authorise(tool, args, context)
-            value = await tool.backend.invoke(tool, args, context)
-            return _checked(tool, value)
-        except Exception as caught:  # noqa: BLE001 - the one place where a tool's error becomes a result
-            error = caught
-            return Result(ok=False, error=caught)
-        except SystemExit as exit_:  # a tool may end itself, not the server
-            error = ToolError(f"{name} tried to end the server (SystemExit: {exit_.code})")
-            return Result(ok=False, error=error)
-        except BaseException as cancelled:
-            error = cancelled
-            raise
+            result = await self._without_raising(call, params, positional)
+            return result
         finally:
+            call.seconds = time.perf_counter() - started
+            call.error = None if result.error is None else error_type(result.error)
+            self.events.ended(call_id, call.name, call.context, call.seconds, call.error)
             if self._record is not None:
-                seconds = time.perf_counter() - started
-                continues = tool is not None and tool.continues(args)
-                self._record(Call(name, tool, context, seconds, _kind(error), _logged(tool, args), continues), value)
+                self._record(call, result.value)
+
+    async def _without_raising(self, call: Call, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
+        try:
+            return await self._path(call, params, positional)
+        except Exception as error:  # noqa: BLE001 - the one place where a tool's error becomes a result
+            return Result(ok=False, error=error, ran=call.is_allowed is True)
+        except SystemExit as exit_:  # a tool may end itself, not the server
+            ended = ToolError(f"{call.name} tried to end the server (SystemExit: {exit_.code})")
+            return Result(ok=False, error=ended)
+
+    async def _path(self, call: Call, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
+        context = call.context
+        name, params = _versioned(call.name, params)
+        tool = call.tool = await self._resolve(name)
+        configured = context.agent_config.get(tool.name, NOTHING)
+        call.args = bind(tool, positional, params, configured)
+        call.args = _validated(tool, dict(call.args), configured, context)
+        call.is_allowed = False
+        authorise(tool, call.args, context)
+        call.is_allowed = True
+        return _checked(tool, await self._dispatch(tool, call.args, context))
+
+    async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        invoke = partial(tool.backend.invoke, tool, args, context)
+        if tool.timeout is not None:
+            invoke = partial(_within, tool.timeout, tool.name, invoke)
+        with one_deeper(tool.name):
+            if context.budget_guard is None:
+                return await invoke()
+            return await context.budget_guard.spend(invoke, self._cost_of(tool))
+
+    def _own(self, context: ToolContext | None) -> ToolContext:
+        """The context with this bus in it, for tools that call tools; the very one, unless another bus has it."""
+        own = ToolContext() if context is None else context
+        if own.bus is self:
+            return own
+        if own.bus is not None:
+            own = copy.copy(own)
+        object.__setattr__(own, "bus", self)
+        return own
 
     async def _resolve(self, name: str) -> Tool:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""
@@ -94,14 +166,62 @@ class ToolBus:
             return tool
         return self.registry.find(name)
 
-    def register_tool(self, thing: object) -> Tool:
-        """A `Tool`, a function (with `@tool` or without), or an object with `name`, `permissions` and `call`."""
-        tool = as_tool(thing, self.threads)
+    @overload
+    def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module is many
+    @overload
+    def register_tool(self, thing: object) -> Tool: ...
+    def register_tool(self, thing: object) -> Tool | list[Tool]:
+        """A function (with `@tool` or without), an object or a class that keeps the contract, a module, or a `Tool`."""
+        if isinstance(thing, ModuleType):
+            return self._register_all(thing)
+        return self._register(as_tool(thing, self.threads), thing)
+
+    def register_installed(self) -> list[str]:
+        """What installed packages offer in the entry-point group `onetool.tools`; gives what is wrong with any."""
+        problems = []
+        for name, load in sources.installed():
+            try:
+                self.register_tool(load())
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - importing somebody's package may raise anything
+                problems.append(f"the tools of {name} cannot be used: {type(error).__name__}: {error}")
+        return problems
+
+    def _register_all(self, module: ModuleType) -> list[Tool]:
+        """All tools of the module, or none."""
+        made = [
+            (function_tool(function, name, self.threads), function) for name, function in sources.functions_of(module)
+        ]
+        done: list[Tool] = []
+        try:
+            for tool, function in made:
+                done.append(self._register(tool, function))
+        except ToolError:
+            for tool in done:
+                self.unregister_tool(tool.name)
+            raise
+        return done
+
+    def _register(self, tool: Tool, thing: object) -> Tool:
         self.registry.add(tool)
+        if (origin := sources.origin_of(thing)) is not None:
+            self._origins[tool.name] = origin
         return tool
 
     def unregister_tool(self, name: str) -> None:
-        self.registry.remove(name)
+        self._origins.pop(self.registry.remove(name).name, None)
+
+    def reload_tool(self, name: str) -> Tool:
+        """The tool from its source as it is now. Where that fails the old one stays; calls under way end on theirs."""
+        old = self.registry.find(name)
+        origin = self._origins.get(old.name)
+        if origin is None:
+            raise ToolError(f"{old.name} cannot be reloaded: it was not registered as a function, a class or an object")
+
+        def named_as_before(thing: object) -> Tool:
+            made = as_tool(thing, self.threads)
+            return replace(made, name=old.name)
+
+        return self.registry.replace(sources.loaded_anew(origin, old.name, named_as_before))
 
     def list_tools(self) -> list[str]:
         return self.registry.names()
@@ -122,18 +242,34 @@ class ToolBus:
         }
 
 
-def _validated(tool: Tool, args: dict[str, Any]) -> dict[str, Any]:
+def _versioned(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """`__version__` among the arguments is a part of the name."""
+    if VERSION not in params:
+        return name, params
+    rest = {key: value for key, value in params.items() if key != VERSION}
+    return f"{name}@{params[VERSION]}", rest
+
+
+def _validated(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
     try:
         return tool.input.check(args)
     except ArgumentError as error:
-        raise wrong_call(tool, f"{tool.name}(): {error.message}") from None
+        blamed = next((name for name in configured if _is_to_blame(name, configured[name], args, error.message)), None)
+        place = f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{blamed}: ...}}}}}}}} in onetool.yaml"
+        blame = f" (the value comes from {place})" if blamed else ""
+        raise wrong_call(tool, f"{tool.name}(): {error.message}{blame}") from None
+
+
+def _is_to_blame(name: str, value: Any, args: Mapping[str, Any], problem: str) -> bool:
+    is_about_it = problem.startswith((f"{name}: ", f"{name}.", f"{name}["))
+    return is_about_it and args.get(name) == thawed(value)
 
 
 def _checked(tool: Tool, value: Any) -> Result:
     """What the tool gave: a value, or a result of its own, fitting what the tool promises."""
     if isinstance(value, Result):
         if not value.ok:
-            return Result(ok=False, error=value.error or ToolError(f"{tool.name} failed and did not say why"))
+            return replace(value, error=value.error or ToolError(f"{tool.name} failed and did not say why"))
         value = value.value
     problem = tool.output.problem(value) if tool.output else None
     if problem:
@@ -141,9 +277,8 @@ def _checked(tool: Tool, value: Any) -> Result:
     return Result(ok=True, value=value)
 
 
-def _kind(error: BaseException | None) -> str | None:
-    return None if error is None else error_type(error) if isinstance(error, Exception) else "cancelled"
-
-
-def _logged(tool: Tool | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {} if tool is None else {name: args[name] for name in tool.logged if args.get(name) not in (None, "")}
+async def _within(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
+    with anyio.move_on_after(seconds) as scope:
+        return await invoke()
+    assert scope.cancelled_caught
+    raise ToolTimeout(f"{name} took longer than {seconds:g} s and was given up", timeout_ms=round(seconds * 1000))

@@ -9,7 +9,9 @@ import contextlib
 import json
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,7 @@ class _Call:
     pieces: list[str] = field(default_factory=list)
     size: int = 0
     nested: set[asyncio.Future[Result]] = field(default_factory=set)  # what it has called itself
+    variables: Context = field(default_factory=copy_context)  # how deep it is in calls of tools by tools
 
 
 class Worker:
@@ -195,7 +198,8 @@ class Worker:
         if method != "call" or call is None:
             return Result(ok=False, error=ToolError("the call that this belongs to has ended"))
         name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
-        nested = asyncio.ensure_future(self._call_tool(name, kwargs, call.context, positional=args))
+        asked = partial(self._call_tool, name, kwargs, call.context, positional=args)
+        nested = call.variables.copy().run(lambda: asyncio.ensure_future(asked()))
         call.nested.add(nested)
         try:
             return await nested

@@ -1,0 +1,104 @@
+"""What the agents of the configuration come to: the limits that go into the context of their calls.
+
+An agent is chosen by the door (a client's name, a token, a person); here is only what follows from it. Budgets are
+counted from the start of the server and survive a reload.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ot.bus.budget import BudgetGuard, Limits
+from ot.config.load import Loaded
+from ot.config.model import Agent, Budgets, Sandbox
+from ot.errors import ToolError
+from ot.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, placed
+from ot.stats.tokens import tokens_of
+from ot.tool import Tool
+
+DEFAULT = "default"
+PROCESSES = "/proc"  # where the environment of every process can be read
+HIDDEN = (SECRETS, "trust.json", "logs", "stats", "tmp", "cache")  # of the product's own folders
+PROTECTED = (CONFIG, PROMPTS, "agents", "tools", "bundles", "environments", *HIDDEN)
+
+
+class Agents:
+    """`warn` is told whose budget is nearly used up, in words."""
+
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
+        self._guards: dict[str, BudgetGuard] = {}
+
+    def use(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
+        """From now on."""
+        self._settings = loaded.settings
+        audit = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
+        self._sandboxes = {
+            name: _sandbox(agent.sandbox, loaded.folders, projects, audit)
+            for name, agent in loaded.settings.agents.items()
+        }
+        for name, guard in self._guards.items():
+            if name in loaded.settings.agents:
+                guard.allow(_limits(loaded.settings.agents[name].budgets))
+
+    def of_client(self, client: str | None) -> str:
+        """The agent that names this client."""
+        named = (name for name, agent in self._settings.agents.items() if client in agent.clients)
+        return next(named, DEFAULT)
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What the context of a call says about its agent."""
+        agent = self._find(name)
+        return {
+            "agent_id": name,
+            "agent_config": agent.tool_config,
+            "permissions": agent.permissions,
+            "tools": agent.tools,
+            "sandbox": self._sandboxes[name],
+            "budget_guard": self._guard(name, agent.budgets),
+        }
+
+    def cost_of(self, tool: Tool) -> float:
+        pack = self._settings.tools.get(tool.pack)
+        return pack.cost_per_call if pack else 0
+
+    def _find(self, name: str) -> Agent:
+        known = self._settings.agents
+        if name not in known:
+            raise ToolError(f"there is no agent {name!r}; agents are {', '.join(sorted(known))}")
+        return known[name]
+
+    def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
+        limits = _limits(budgets)
+        if name not in self._guards:
+            if limits == Limits():
+                return None
+            self._guards[name] = BudgetGuard(limits, agent=name, warn=partial(self._warn, name), tokens_of=tokens_of)
+        return self._guards[name]
+
+
+def _limits(budgets: Budgets) -> Limits:
+    return Limits(budgets.time_seconds, budgets.calls, budgets.tokens, budgets.cost)
+
+
+def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], audit: Path) -> Mapping[str, Any] | None:
+    """None where it is switched off. What the product itself keeps is not for tools to read, nor its rules to write."""
+    if not sandbox.enabled:
+        return None
+    own = {folders.user, *folders.layers}
+    return {
+        "enabled": True,
+        "allowed_paths": [
+            str(placed(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
+        ],
+        "denied_patterns": sandbox.denied_patterns,
+        "readable_paths": list(projects.values()),
+        "hidden_paths": [str(audit), *(str(folder / name) for folder in own for name in HIDDEN)],
+        "protected_paths": [str(path) for folder in own for path in _protected(folder, folders.config_of(folder))],
+    }
+
+
+def _protected(folder: Path, config: Path) -> list[Path]:
+    """A folder of ours is so as a whole; of one that only has a configuration file in it, what we keep there."""
+    return [folder] if folder.name == FOLDER else [config, *(folder / name for name in PROTECTED)]

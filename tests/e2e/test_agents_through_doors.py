@@ -1,0 +1,214 @@
+"""Agents through every door: the name of an MCP client, the command line, resources, other people's servers."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import ImageContent, Implementation, TextResourceContents
+from tests.proxy_support import hostile
+from tests.support import PROGRAM, Connection, blocks, command_line, configure, environment, eventually, opened
+
+from ot.media import Media
+
+ERAS = ["auto", "legacy"]
+PNG = b"\x89PNG\r\n\x1a\n not much of a picture"
+SETTINGS = """
+aliases: {now: machine.now}
+output: {max_inline_size: 200}
+agents:
+  default: {permissions: [read]}
+  bot: {permissions: [read], tools: [machine.disk], clients: [robot, another robot]}
+  writer: {permissions: [read, write], clients: [desk]}
+  poor: {permissions: [read], budgets: {calls: 5}, clients: [beggar]}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    configure(tmp_path, SETTINGS)
+    return tmp_path
+
+
+@contextmanager
+def connected_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connection]:
+    """The official client under this name."""
+    server = StdioServerParameters(command=PROGRAM, args=[], env=environment(home), cwd=home)
+    with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
+        info = Implementation(name=name, version="1")
+        client = Client(stdio_client(server, errors), mode=mode, client_info=info)
+        manager = portal.wrap_async_context_manager(client)
+        manager.__enter__()
+        try:
+            yield Connection(portal, client, home)
+        finally:
+            manager.__exit__(None, None, None)
+
+
+def said(client: Connection, command: str) -> str:
+    return "\n".join(blocks(client.run(command)))
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+# --- the name of a client --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("toolbus.agent.by-client-name")
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_client_gets_the_agent_that_names_it(home: Path, mode: str) -> None:
+    with connected_as("another robot", home, mode) as client:
+        assert "free" in said(client, "machine.disk()")
+        refused = client.run("now()")
+        assert refused.is_error
+        assert "The agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(blocks(refused))
+    with connected_as("desk", home, mode) as client:
+        assert "wrote" in said(client, "ot.scaffold(pack='mine')")
+
+
+@pytest.mark.spec("toolbus.agent.by-client-name")
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_client_that_nobody_names_gets_the_default(home: Path, mode: str) -> None:
+    with connected_as("Robot", home, mode) as client:
+        assert said(client, "now()")[:2] == "20"
+        assert "agents: {default: {permissions: [read, write]}}" in said(client, "ot.scaffold(pack='mine')")
+
+
+@pytest.mark.spec("toolbus.agent.by-client-name")
+@pytest.mark.parametrize("mode", ERAS)
+def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
+    with connected_as("robot", home, mode) as robot, connected_as("desk", home, mode) as desk:
+        answer = said(robot, "[f'line {n}' for n in range(1000)]")
+        found = re.search(r"[0-9a-f]{32}|handle[\"':= ]+([\w-]+)", answer)
+        assert found is not None, answer
+        handle = found.group(1) or found.group(0)
+        assert said(robot, f"len(ot.load({handle!r}))") == "1000"
+        assert "line 7" in said(robot, f"ot.result(handle={handle!r}, search='line 7')")
+        for code in (f"ot.load({handle!r})", f"ot.result(handle={handle!r})"):
+            refused = desk.run(code)
+            assert refused.is_error
+            assert "line 7" not in "\n".join(blocks(refused))
+
+
+@pytest.mark.spec("toolbus.agent.by-client-name")
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_picture_of_one_agent_no_other_sees(home: Path, mode: str) -> None:
+    handle = Media(home / ".onetool" / "tmp", 3600).keep(PNG, "image/png", "bot")
+    code = f"{{'type': 'image', 'media': {handle!r}}}"
+    with connected_as("robot", home, mode) as client:
+        assert isinstance(client.run(code).content[-1], ImageContent)
+    with connected_as("desk", home, mode) as client:
+        assert len(blocks(client.run(code))) == 1
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+@pytest.mark.parametrize("mode", ERAS)
+def test_resources_show_a_client_what_its_agent_may_call(home: Path, mode: str) -> None:
+    def resource(client: Connection, uri: str) -> str:
+        (content,) = client.portal.call(partial(client.client.read_resource, uri)).contents
+        assert isinstance(content, TextResourceContents)
+        return content.text
+
+    with connected_as("robot", home, mode) as client:
+        listed = client.portal.call(client.client.list_resources)
+        names = [each.name for each in listed.resources if not each.name.startswith("ot.")]
+        assert names == ["tools", "machine.disk"]
+        assert "machine.disk" in resource(client, "ot://tools")
+        assert "machine.now" not in resource(client, "ot://tools")
+        assert "# machine.disk" in resource(client, "ot://tool/machine.disk")
+        with pytest.raises(MCPError, match="There is no resource") as caught:
+            resource(client, "ot://tool/machine.now")
+        assert "Did you mean ot://tool/machine.now" not in str(caught.value)
+    with connected_as("desk", home, mode) as client:
+        assert "# machine.now" in resource(client, "ot://tool/machine.now")
+
+
+@pytest.mark.spec("toolbus.budget.warns-once", "toolbus.budget.refuses")
+def test_a_client_is_told_of_its_budget_and_so_is_the_log(home: Path) -> None:
+    with connected_as("beggar", home) as client:
+        assert "Note:" not in said(client, "[machine.now() for _ in range(3)]")
+        first, *_ = blocks(client.run("machine.now()"))
+        assert first == "Note: the agent poor has used 4 of 5 calls"
+        assert "Note:" not in said(client, "machine.now()")
+        assert "5 of 5 calls, and the call was not made" in said(client, "machine.now()")
+    log = home / ".onetool" / "logs" / "onetool.log"
+    warnings = [line for line in lines(log) if line["level"] == "WARNING" and line["name"] == "warning"]
+    assert [line["text"] for line in warnings] == ["the agent poor has used 4 of 5 calls"]
+
+
+def test_two_servers_of_one_folder_keep_one_audit_log(home: Path) -> None:
+    with connected_as("robot", home) as robot, connected_as("desk", home) as desk:
+        for number in range(5):
+            said(robot, f"ot.scaffold(pack='r{number}')")
+            said(desk, f"ot.scaffold(pack='d{number}')")
+        file = home / ".onetool" / "logs" / "audit.jsonl"
+        assert eventually(lambda: len(lines(file)) == 10)
+    found = [(line["agent"], line["decision"], line["arguments"]["pack"]) for line in lines(file)]
+    assert sorted(found) == [
+        *(("bot", "refused", f"r{number}") for number in range(5)),
+        *(("writer", "allowed", f"d{number}") for number in range(5)),
+    ]
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("toolbus.agent.from-configuration")
+def test_a_person_chooses_the_agent(home: Path) -> None:
+    assert command_line(home, "run", "--agent", "bot", "now()").returncode == 1
+    assert "may not call machine.now" in command_line(home, "call", "--agent", "bot", "machine.now").stderr
+    assert command_line(home, "run", "--agent", "bot", "machine.disk()").returncode == 0
+    assert command_line(home, "call", "--agent", "bot", "machine.disk").returncode == 0
+    assert command_line(home, "call", "--agent", "writer", "ot.scaffold", "pack=mine").returncode == 0
+
+
+@pytest.mark.spec("toolbus.agent.from-configuration")
+@pytest.mark.parametrize("command", [("run", "--agent", "boss", "1"), ("call", "--agent", "boss", "machine.now")])
+def test_an_unknown_agent_is_an_error_with_those_there_are(home: Path, command: tuple[str, ...]) -> None:
+    done = command_line(home, *command)
+    assert done.returncode == 1
+    assert "there is no agent 'boss'; agents are bot, default, poor, writer" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spec("toolbus.agent.from-files")
+def test_an_agent_of_a_file_is_there_for_every_door(home: Path) -> None:
+    folder = home / ".onetool" / "agents"
+    folder.mkdir()
+    (folder / "filed.yml").write_text("permissions: [read]\ntools: [machine.disk]\nclients: [clerk]", encoding="utf-8")
+    assert command_line(home, "run", "--agent", "filed", "machine.disk()").returncode == 0
+    assert command_line(home, "call", "--agent", "filed", "machine.now").returncode == 1
+    with connected_as("clerk", home) as client:
+        assert "The agent filed may not call machine.now" in said(client, "now()")
+
+
+# --- other people's servers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_a_list_of_tools_holds_for_other_servers() -> None:
+    agents = {
+        "sampler": {"permissions": ["network"], "tools": ["other.sample"]},
+        "stranger": {"permissions": ["network"], "tools": ["machine"]},
+        "friend": {"permissions": ["network"], "tools": ["other"]},
+        "weak": {"permissions": [], "tools": ["other"]},
+    }
+    may = {"sampler": {"other.sample"}, "stranger": set(), "friend": {"other.sample", "other.elicit"}, "weak": set()}
+    with opened({"servers": {"other": hostile("asks")}, "agents": agents}) as app:
+        names = {name for name in app.call("ot.tools", {"info": "list"}).unwrap() if name.startswith("other.")}
+        assert names == {"other.sample", "other.elicit"}
+        for agent, allowed in may.items():
+            refused = {name for name in names if app.run(f"{name}()", agent=agent).error == "permission_denied"}
+            assert names - refused == allowed
+            if agent != "weak":  # what lacks a permission only is shown: the refusal says how to grant it
+                assert names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap()) == allowed
+        assert app.run("ot.resources(server='other')", agent="friend").error == "permission_denied"

@@ -1,0 +1,523 @@
+"""Specification 5: agents, what is configured for their tools, and their budgets. Real settings, a real bus."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.extensions_support import configure, opened_at, write_pack
+from tests.support import App, opened
+
+from ot import Permission, Result, ToolBus, ToolContext, ToolError, tool
+from ot.app import read_settings
+from ot.context import permissions
+from ot.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
+
+
+@tool("fs2.peek", permissions=["read"])
+def peek(path: str = ".") -> str:
+    """A look at a path."""
+    return f"read {path}"
+
+
+@tool("fs2.poke", permissions=["write"])
+def poke(path: str = ".") -> str:
+    """A change of a path."""
+    return f"wrote {path}"
+
+
+@tool("net2.get-it", permissions=["network"])
+def get_it() -> str:
+    """What has a name that Python cannot write."""
+    return "got it"
+
+
+@tool("bare")
+def bare() -> str:
+    """A tool without a pack."""
+    return "bare"
+
+
+@tool("wrap.around")
+async def around(context: ToolContext, name: str) -> Any:
+    """Calls another tool."""
+    return await context.call(name)
+
+
+@tool("slack2.notify", limits=("max_size", "seconds"))
+def notify(  # noqa: PLR0917 - a tool with many arguments
+    context: ToolContext,
+    message: str,
+    channel: str = "#general",
+    max_size: int | None = 100,
+    seconds: float = 10,
+    tags: list[str] | None = None,
+) -> dict[str, Any]:
+    """The example of the document, with limits."""
+    return {
+        "message": message,
+        "channel": channel,
+        "max_size": max_size,
+        "seconds": seconds,
+        "tags": tags,
+        "own": dict(context.agent_config.get("slack2.notify", {})),
+    }
+
+
+TOOLS = (peek, poke, get_it, bare, around, notify)
+
+
+def failure(result: Result) -> dict[str, Any]:
+    assert result.error is not None
+    return describe(result.error)
+
+
+def settings_at(home: Path) -> Mapping[str, Any]:
+    return read_settings({}, home, None, home).settings.agents
+
+
+# --- agents ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("toolbus.agent.from-files")
+def test_an_agent_of_a_file_has_the_limits_of_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    (folder / "agents").mkdir(parents=True)
+    text = 'name: "slack_notifier"\ntools: ["slack2.notify", "fs2.peek"]\npermissions: [":read", write]\n'
+    text += 'tool_config:\n  slack2.notify:\n    channel: "#alerts"\n'
+    (folder / "agents" / "notifier.yml").write_text(text, encoding="utf-8")
+    with opened_at(tmp_path) as app:
+        for thing in TOOLS:
+            app.onetool.bus.register_tool(thing)
+        assert app.call("fs2.peek", agent="slack_notifier").unwrap() == "read ."
+        assert failure(app.call("fs2.poke", agent="slack_notifier"))["type"] == "permission_denied"
+        sent = app.call("slack2.notify", {"message": "x"}, agent="slack_notifier").unwrap()
+        assert sent["channel"] == "#alerts"
+
+
+@pytest.mark.spec("toolbus.agent.from-configuration")
+def test_an_agent_of_the_configuration_has_its_limits() -> None:
+    with opened({"agents": {"writer": {"permissions": ["write"]}, "nobody": {}}}, TOOLS) as app:
+        assert app.call("fs2.poke", agent="writer").unwrap() == "wrote ."
+        assert failure(app.call("fs2.peek", agent="writer"))["granted"] == ["write"]
+        assert failure(app.call("fs2.peek", agent="nobody"))["granted"] == []
+        assert app.call("fs2.peek").unwrap() == "read ."
+        assert "wrote" in app.run("fs2.poke()", agent="writer").text
+        refused = app.run("fs2.peek()", agent="writer")
+        assert refused.is_error
+        assert "agents: {writer: {permissions: [read, write]}}" in refused.text
+
+
+@pytest.mark.spec("toolbus.agent.permissions-in-two-places")
+def test_permissions_may_stand_under_budgets(tmp_path: Path) -> None:
+    configure(tmp_path / ".onetool", "agents: {ci: {budgets: {permissions: [':read', write]}}}")
+    assert settings_at(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
+
+
+@pytest.mark.spec("toolbus.agent.permissions-in-two-places")
+def test_permissions_in_both_places_must_agree(tmp_path: Path) -> None:
+    same = "agents: {ci: {permissions: [write, read], budgets: {permissions: [read, write]}}}"
+    configure(tmp_path / ".onetool", same)
+    assert settings_at(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
+    configure(tmp_path / ".onetool", same.replace("[write, read]", "[read]"))
+    with pytest.raises(ConfigError, match=r"budgets\.permissions: that differ"):
+        settings_at(tmp_path)
+
+
+# --- the list of tools -----------------------------------------------------------------------------------------------
+
+
+NARROW: dict[str, Any] = {
+    "aliases": {"p": "fs2.poke", "g": "net2.get-it", "look": "fs2.peek"},
+    "agents": {
+        "exact": {"permissions": ["read", "write", "network"], "tools": ["fs2.peek", "wrap.around"]},
+        "pack": {"permissions": ["read", "write", "network"], "tools": ["fs2"]},
+        "pattern": {"permissions": ["read", "write", "network"], "tools": ["fs2.*", "b?re"]},
+        "greedy": {"permissions": ["read"], "tools": ["*"]},
+        "none": {"permissions": ["read", "write", "network"], "tools": []},
+        "all": {"permissions": ["read", "write", "network"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[App]:
+    with opened(NARROW, TOOLS) as app:
+        yield app
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+@pytest.mark.parametrize(
+    ("agent", "callable_ones"),
+    [
+        ("exact", {"fs2.peek"}),
+        ("pack", {"fs2.peek", "fs2.poke"}),
+        ("pattern", {"fs2.peek", "fs2.poke", "bare"}),
+        ("greedy", {"fs2.peek", "bare"}),  # it has no other permission
+        ("none", set()),
+        ("all", {"fs2.peek", "fs2.poke", "net2.get-it", "bare"}),
+    ],
+)
+def test_the_list_narrows_and_never_widens(narrow: App, agent: str, callable_ones: set[str]) -> None:
+    names = ("fs2.peek", "fs2.poke", "net2.get-it", "bare")
+    assert {name for name in names if narrow.call(name, agent=agent).ok} == callable_ones
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fs2.poke()",
+        "p()",
+        "ot.call('p')",
+        "ot.call('fs2.poke')",
+        "ot.call('net2.get_it')",
+        "net2.get_it()",
+        "g()",
+        "ot.parallel([fs2.poke])",
+        "ot.call('wrap.around', name='fs2.poke')",
+        "wrap.around('p')",
+        "wrap.around('net2.get_it')",
+        "ot.call('wrap.around', name='g')",
+    ],
+)
+def test_no_other_way_to_say_it_goes_around_the_list(narrow: App, code: str) -> None:
+    answer = narrow.run(code, agent="exact")
+    assert answer.is_error, answer.text
+    assert answer.error == "permission_denied", answer.text
+    assert "its tools are [fs2.peek, wrap.around]" in answer.text
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_an_alias_of_a_listed_tool_may_be_called(narrow: App) -> None:
+    assert narrow.run("look()", agent="exact").text == "read ."
+    assert narrow.run("wrap.around('look')", agent="exact").text == "read ."
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_the_refusal_says_what_to_write(narrow: App) -> None:
+    error = failure(narrow.call("fs2.poke", agent="exact"))
+    assert error["tool"] == "fs2.poke"
+    assert "agents: {exact: {tools: [fs2.peek, wrap.around, fs2.poke]}}" in error["message"]
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_what_ot_tells_without_a_right_everybody_may_ask(narrow: App) -> None:
+    for name in ("ot.version", "ot.health", "ot.tools", "ot.help", "ot.packs", "ot.aliases", "ot.config"):
+        assert narrow.call(name, agent="none").ok
+    for name, args in (
+        ("ot.resources", {"server": "x"}),
+        ("ot.prompt", {"server": "x"}),
+        ("ot.scaffold", {"pack": "x"}),
+    ):
+        assert failure(narrow.call(name, args, agent="none"))["type"] == "permission_denied"
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow", "toolbus.context.frozen")
+def test_nobody_widens_a_list_that_a_program_gave() -> None:
+    tools: Any = ["fs2.peek"]
+    rights: Any = {Permission.READ}
+    context = ToolContext(tools=tools, permissions=rights)
+    tools.append("fs2.poke")
+    rights.add(Permission.WRITE)
+    assert (context.tools, context.permissions) == (("fs2.peek",), frozenset({Permission.READ}))
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_an_agent_sees_only_what_its_list_has(narrow: App) -> None:
+    def said(name: str, **args: Any) -> str:
+        return json.dumps(narrow.call(name, args, agent="exact").unwrap())
+
+    names = narrow.call("ot.tools", {"info": "list"}, agent="exact").unwrap()
+    assert [name for name in names if not name.startswith("ot.")] == ["fs2.peek", "wrap.around"]
+    assert narrow.call("ot.packs", {"info": "list"}, agent="exact").unwrap() == ["fs2", "ot", "wrap"]
+    everything = [
+        said("ot.tools"),
+        said("ot.tools", info="full"),
+        said("ot.packs", info="full"),
+        said("ot.help", query="fs2"),
+        said("ot.help", query="fs2.poke"),
+        said("ot.help", query="a change of a path", info="full"),
+        said("ot.search", query="a change of a path", limit=50),
+        said("ot.search", query="fs2.poke", limit=50),
+    ]
+    for text in everything:
+        assert "A change of a path" not in text
+        assert "alias of fs2.poke" not in text
+    assert "A change of a path" in narrow.call("ot.help", {"query": "fs2.poke"}, agent="all").unwrap()
+    assert "fs2.peek" in said("ot.search", query="look at a path", limit=1)
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_a_list_holds_for_calls_from_workers(tmp_path: Path) -> None:
+    text = "def through(name: str):\n    return ot.call(name)\n"
+    write_pack(tmp_path / ".onetool" / "tools", "outer", text)
+    agents = "agents: {ci: {permissions: [read, write], tools: [outer, fs2.peek]}}"
+    configure(tmp_path / ".onetool", agents)
+    with opened_at(tmp_path) as app:
+        for thing in TOOLS:
+            app.onetool.bus.register_tool(thing)
+        assert app.call("outer.through", {"name": "fs2.peek"}, agent="ci").unwrap() == "read ."
+        refused = app.call("outer.through", {"name": "fs2.poke"}, agent="ci")
+        assert isinstance(refused.error, PermissionDenied)
+
+
+# --- what is configured for a tool -----------------------------------------------------------------------------------
+
+
+def configured(config: Mapping[str, Any], agent_id: str = "ci") -> ToolContext:
+    return ToolContext(agent_id=agent_id, agent_config={"slack2.notify": config})
+
+
+def sent(config: Mapping[str, Any], *positional: Any, **params: Any) -> Result:
+    async def call() -> Result:
+        bus = ToolBus()
+        bus.register_tool(notify)
+        return await bus.call_tool("slack2.notify", params, configured(config), positional=positional)
+
+    return anyio.run(call)
+
+
+@pytest.mark.spec("toolbus.tool-config.reaches-the-tool")
+def test_a_tool_finds_its_part_in_the_context() -> None:
+    config = {"default_channel": "#alerts", "retries": 3}
+    value = sent(config, message="x").unwrap()
+    assert value["own"] == config
+    assert value["channel"] == "#general"
+
+
+@pytest.mark.spec("toolbus.tool-config.precedence")
+def test_the_call_beats_what_is_configured_and_that_beats_the_default() -> None:
+    config = {"channel": "#alerts", "tags": ["a", "b"]}
+    assert sent(config, message="x").unwrap()["channel"] == "#alerts"
+    assert sent(config, message="x").unwrap()["tags"] == ["a", "b"]
+    for given in (
+        sent(config, message="x", channel="#mine"),
+        sent(config, message="x", chan="#mine"),
+        sent(config, "x", "#mine"),
+    ):
+        assert given.unwrap()["channel"] == "#mine"
+    assert sent(config, message="x", tags=None).unwrap()["tags"] is None
+
+
+@pytest.mark.spec("toolbus.tool-config.precedence")
+def test_what_is_configured_stands_in_for_a_required_parameter() -> None:
+    assert sent({"message": "as always"}).unwrap()["message"] == "as always"
+
+
+@pytest.mark.spec("toolbus.tool-config.precedence")
+def test_each_agent_has_what_is_configured_for_it() -> None:
+    agents = {name: {"tool_config": {"slack2.notify": {"channel": f"#{name}"}}} for name in ("one", "two")}
+    with opened({"aliases": {"n": "slack2.notify"}, "agents": agents}, TOOLS) as app:
+        for name in ("one", "two"):
+            assert app.call("n", {"message": "x"}, agent=name).unwrap()["channel"] == f"#{name}"
+            assert f"#{name}" in app.run("n('x')['channel']", agent=name).text
+
+
+@pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, 50),
+        ({"max_size": 20}, 20),
+        ({"max_size": 50}, 50),
+        ({"max_size": 51}, 50),
+        ({"max_size": 10**30}, 50),
+        ({"max_size": None}, 50),
+        ({"max": 1000}, 50),
+        ({"max_s": 7}, 7),
+    ],
+)
+def test_a_call_may_lower_a_limit_and_never_raise_it(given: dict[str, Any], used: int) -> None:
+    assert sent({"max_size": 50}, message="x", **given).unwrap()["max_size"] == used
+
+
+@pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
+def test_a_limit_by_position_is_a_limit_too() -> None:
+    assert sent({"max_size": 50}, "x", "#c", 1000).unwrap()["max_size"] == 50
+    assert sent({"max_size": 50}, "x", "#c", None).unwrap()["max_size"] == 50
+
+
+@pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
+def test_no_odd_number_is_above_a_limit(value: float) -> None:
+    assert sent({"seconds": 2.5}, message="x", seconds=value).unwrap()["seconds"] == 2.5
+
+
+@pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
+def test_without_a_configured_limit_a_call_chooses() -> None:
+    assert sent({}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
+    assert sent({"max_size": None}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
+
+
+@pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
+@pytest.mark.parametrize("given", [{}, {"max_size": 10}])
+def test_a_limit_that_is_no_number_is_an_error_that_names_the_configuration(given: dict[str, Any]) -> None:
+    error = failure(sent({"max_size": "lots"}, message="x", **given))
+    assert error["type"] == "validation_error"
+    assert "agents: {ci: {tool_config: {slack2.notify: {max_size: ...}}}}" in error["message"]
+
+
+@pytest.mark.spec("toolbus.tool-config.precedence")
+def test_a_wrong_value_is_blamed_on_who_gave_it() -> None:
+    assert "tool_config: {slack2.notify: {channel: ...}}" in failure(sent({"channel": 5}, message="x"))["message"]
+    assert "tool_config" not in failure(sent({"channel": "#a"}, message="x", channel=5))["message"]
+    assert "tool_config" not in failure(sent({"channel": "#a"}, message=5))["message"]
+    assert "tool_config: {slack2.notify: {tags: ...}}" in failure(sent({"tags": ["a", 1]}, message="x"))["message"]
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+
+
+@tool("paid.look")
+async def paid(size: int = 0, fails: bool = False) -> str:
+    """What costs something."""
+    if fails:
+        raise ToolError("it failed")
+    return "x" * size
+
+
+@tool("paid.within")
+async def within(context: ToolContext, times: int) -> int:
+    """Calls what costs something."""
+    for _ in range(times):
+        await context.call("paid.look")
+    return times
+
+
+def poor(budgets: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    return {"agents": {"default": {"permissions": ["read"], "budgets": dict(budgets)}}, **settings}
+
+
+@pytest.mark.spec("toolbus.budget.four-kinds")
+@pytest.mark.parametrize("kind", ["time_seconds", "calls", "tokens", "cost"])
+def test_each_of_the_four_kinds_is_a_limit(kind: str) -> None:
+    tools = {"paid": {"cost_per_call": 1}}
+    with opened(poor({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
+        errors = [result for _ in range(2) if not (result := app.call("paid.look", {"size": 4})).ok]
+        assert {(failure(error)["type"], failure(error)["budget"]) for error in errors} == {("budget_exceeded", kind)}
+
+
+@pytest.mark.spec("toolbus.budget.warns-once")
+def test_at_four_fifths_a_client_is_told_once_with_its_next_answer() -> None:
+    with opened(poor({"calls": 10}), [paid]) as app:
+        first = app.run("for _ in range(7): paid.look()")
+        assert "Note:" not in first.text
+        second = app.run("paid.look()")
+        assert second.blocks[0] == "Note: the agent default has used 8 of 10 calls"
+        assert "Note:" not in app.run("paid.look()").text
+
+
+@pytest.mark.spec("toolbus.budget.refuses")
+def test_what_is_used_up_is_refused() -> None:
+    with opened(poor({"calls": 3}), [paid]) as app:
+        answer = app.run("for _ in range(5): paid.look()")
+        assert (answer.is_error, answer.error) == (True, "budget_exceeded")
+        assert "3 of 3 calls" in answer.text
+        error = failure(app.call("paid.look"))
+        assert (error["type"], error["budget"], error["limit"], error["spent"]) == ("budget_exceeded", "calls", 3, 3)
+
+
+@pytest.mark.spec("toolbus.budget.refuses")
+def test_calls_within_calls_are_calls() -> None:
+    with opened(poor({"calls": 4}), [paid, within]) as app:
+        assert app.call("paid.within", {"times": 3}).unwrap() == 3
+        assert not app.call("paid.look").ok
+    with opened(poor({"calls": 3}), [paid, within]) as app:
+        assert failure(app.call("paid.within", {"times": 3}))["type"] == "budget_exceeded"
+
+
+@pytest.mark.spec("toolbus.budget.refuses")
+def test_a_call_that_failed_was_a_call() -> None:
+    with opened(poor({"calls": 2}), [paid]) as app:
+        for _ in range(2):
+            assert failure(app.call("paid.look", {"fails": True}))["type"] == "execution_error"
+        assert failure(app.call("paid.look"))["type"] == "budget_exceeded"
+
+
+@pytest.mark.spec("toolbus.budget.crossing-call")
+def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
+    with opened(poor({"tokens": 100}), [paid]) as app:
+        assert app.call("paid.look", {"size": 320}).unwrap() == "x" * 320
+        error = failure(app.call("paid.look", {"size": 320}))
+        assert (error["type"], error["budget"], error["spent"]) == ("budget_exceeded", "tokens", 160)
+        assert "withheld" in error["message"]
+        assert "xxx" not in json.dumps(error)
+        assert "was not made" in failure(app.call("paid.look"))["message"]
+
+
+@pytest.mark.spec("toolbus.budget.crossing-call", "toolbus.budget.cost")
+def test_the_call_that_crosses_the_cost_is_charged_and_withheld() -> None:
+    tools = {"paid": {"cost_per_call": 0.4}}
+    with opened(poor({"cost": 1}, tools=tools), [paid, bare]) as app:
+        assert app.call("paid.look").ok
+        assert app.call("bare").ok  # costs nothing
+        assert not app.call("paid.look", {"fails": True}).ok  # and has cost what it costs
+        error = failure(app.call("paid.look"))
+        assert (error["budget"], error["limit"], error["spent"]) == ("cost", 1, 1.2)
+        assert "was not made" in failure(app.call("bare"))["message"]
+
+
+@pytest.mark.spec("toolbus.budget.no-overspending")
+def test_five_hundred_at_once_never_make_more_calls_than_allowed() -> None:
+    made: list[int] = []
+
+    @tool("count.one")
+    def one() -> None:
+        made.append(1)
+
+    async def at_once(app: App) -> list[Result]:
+        context = app.onetool.context()
+        return await asyncio.gather(*(app.onetool.bus.call_tool("count.one", {}, context) for _ in range(500)))
+
+    with opened(poor({"calls": 77}), [one]) as app:
+        results = app.portal.call(at_once, app)
+        assert (sum(result.ok for result in results), len(made)) == (77, 77)
+        assert all(isinstance(result.error, BudgetExceeded) for result in results if not result.ok)
+
+
+@pytest.mark.spec("toolbus.budget.no-overspending")
+def test_calls_at_once_share_the_time() -> None:
+    @tool("wait.forever")
+    async def wait() -> None:
+        await anyio.sleep_forever()
+
+    async def at_once(app: App) -> list[Result]:
+        context = app.onetool.context()
+        calls = (app.onetool.bus.call_tool("wait.forever", {}, context) for _ in range(50))
+        with anyio.fail_after(20):  # one after the other they would take 50 times the limit
+            return await asyncio.gather(*calls)
+
+    with opened(poor({"time_seconds": 1}), [wait, bare]) as app:
+        errors = [failure(result) for result in app.portal.call(at_once, app)]
+        assert {(error["type"], error["budget"]) for error in errors} == {("budget_exceeded", "time_seconds")}
+        assert failure(app.call("bare"))["type"] == "budget_exceeded"
+
+
+@pytest.mark.spec("toolbus.budget.refuses")
+def test_a_reload_forgives_nothing(tmp_path: Path) -> None:
+    text = "agents: {default: {permissions: [read], budgets: {calls: 3}}}"
+    configure(tmp_path / ".onetool", text)
+    with opened_at(tmp_path) as app:
+        app.onetool.bus.register_tool(bare)
+        assert app.call("bare").ok
+        assert app.call("ot.reload").ok
+        assert app.call("bare").ok
+        assert not app.call("bare").ok
+        configure(tmp_path / ".onetool", text.replace("3", "6"))
+        assert not app.call("ot.reload").ok  # a call like any other
+        app.portal.call(app.onetool.reload)
+        assert [app.call("bare").ok for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.spec("toolbus.agent.from-configuration")
+def test_the_very_limits_of_the_agent_are_in_the_context() -> None:
+    settings = {"agents": {"ci": {"permissions": ["read"], "tools": ["fs2"], "sandbox": {"allowed_paths": ["/srv"]}}}}
+    with opened(settings) as app:
+        context = app.onetool.context("ci")
+        assert (context.agent_id, context.tools, context.permissions) == ("ci", ("fs2",), permissions(["read"]))
+        assert context.sandbox is not None
+        assert context.sandbox["allowed_paths"] == ("/srv",)

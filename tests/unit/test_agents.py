@@ -1,0 +1,161 @@
+"""What the agents of a configuration come to: limits, sandboxes, budgets that survive a reload."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from ot.agents import Agents
+from ot.bus.adapt import as_tool
+from ot.config.load import Loaded
+from ot.config.model import Settings
+from ot.context import Permission, ToolContext
+from ot.errors import BudgetExceeded, ToolError
+from ot.paths import Folders
+from ot.tool import tool
+
+HOME = Path("/home/ada")
+WORK = Path("/work/shop")
+FOLDERS = Folders(WORK, HOME / ".onetool", WORK / ".onetool", trusted=True)
+
+
+def agents(
+    settings: Mapping[str, Any], folders: Folders = FOLDERS, projects: Mapping[str, str] | None = None
+) -> Agents:
+    made = Agents(lambda _agent, _text: None)
+    use(made, settings, folders, projects)
+    return made
+
+
+def use(
+    made: Agents, settings: Mapping[str, Any], folders: Folders = FOLDERS, projects: Mapping[str, str] | None = None
+) -> None:
+    made.use(Loaded(Settings.model_validate(settings), {}, (), (), folders), projects or {})
+
+
+def sandbox(said: Mapping[str, Any], folders: Folders = FOLDERS, **more: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = agents({"agents": {"ci": {"sandbox": said}}, **more}, folders).facts("ci")["sandbox"]
+    return found
+
+
+async def spend(made: Agents, name: str = "ci") -> None:
+    async def nothing() -> None:
+        return None
+
+    await made.facts(name)["budget_guard"].spend(nothing)
+
+
+# --- which agent -----------------------------------------------------------------------------------------------------
+
+
+def test_a_client_gets_the_agent_that_names_it() -> None:
+    made = agents({"agents": {"ci": {"clients": ["bot", "other bot"]}, "desk": {"clients": ["Claude"]}}})
+    found = [made.of_client(name) for name in ("bot", "other bot", "Claude", "claude", "bo", "", None)]
+    assert found == ["ci", "ci", "desk", "default", "default", "default", "default"]
+
+
+def test_an_unknown_agent_is_an_error_with_those_there_are() -> None:
+    with pytest.raises(ToolError, match="there is no agent 'boss'; agents are ci, default, desk"):
+        agents({"agents": {"desk": {}, "ci": {}}}).facts("boss")
+
+
+def test_the_facts_are_those_of_the_configuration() -> None:
+    config = {"fs.read": {"max_size": 5, "deep": {"list": [1]}}}
+    agent = {"permissions": ["read", "exec"], "tools": ["fs", "grep"], "tool_config": config}
+    context = ToolContext(**agents({"agents": {"ci": agent}}).facts("ci"))
+    assert (context.agent_id, context.tools) == ("ci", ("fs", "grep"))
+    assert context.permissions == {Permission.READ, Permission.EXEC}
+    assert context.agent_config["fs.read"] == {"max_size": 5, "deep": {"list": (1,)}}
+    assert context.budget_guard is None
+
+
+# --- sandboxes -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_word_the_sandbox_is_the_working_folder() -> None:
+    found = agents({}).facts("default")["sandbox"]
+    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/work/shop"], ())
+
+
+def test_a_sandbox_that_is_switched_off_is_none() -> None:
+    assert sandbox({"enabled": False}) is None
+
+
+def test_paths_start_at_the_working_folder_and_at_home() -> None:
+    found = sandbox({"allowed_paths": ["src", "~/notes", "/srv"], "denied_patterns": [".env*"]})
+    assert found["allowed_paths"] == ["/work/shop/src", "/home/ada/notes", "/srv"]
+    assert found["denied_patterns"] == (".env*",)
+
+
+def test_projects_may_be_read() -> None:
+    made = agents({"agents": {"ci": {}}}, projects={"shop": "/projects/shop"})
+    assert made.facts("ci")["sandbox"]["readable_paths"] == ["/projects/shop"]
+
+
+def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
+    found = sandbox({})
+    for folder in ("/home/ada/.onetool", "/work/shop/.onetool"):
+        assert folder in found["protected_paths"]
+        for name in ("secrets.yaml", "logs", "stats", "tmp", "cache", "trust.json"):
+            assert f"{folder}/{name}" in found["hidden_paths"]
+
+
+def test_the_audit_log_is_hidden_wherever_it_is() -> None:
+    assert "/srv/audit.jsonl" in sandbox({}, audit={"file": "/srv/audit.jsonl"})["hidden_paths"]
+    assert "/work/shop/.onetool/logs/audit.jsonl" in sandbox({})["hidden_paths"]
+
+
+def test_a_configuration_file_beside_the_work_does_not_protect_the_work() -> None:
+    folders = Folders(WORK, HOME / ".onetool", WORK, WORK / "tools.yaml", trusted=True)
+    found = sandbox({}, folders)
+    assert "/work/shop" not in found["protected_paths"]
+    own = ("tools.yaml", "secrets.yaml", "prompts.yaml", "agents", "tools", "bundles", "logs", "environments")
+    assert {f"/work/shop/{name}" for name in own} <= set(found["protected_paths"])
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_agent_has_a_budget_of_its_own() -> None:
+    made = agents({"agents": {"ci": {"budgets": {"calls": 1}}, "desk": {"budgets": {"calls": 1}}}})
+    anyio.run(spend, made, "ci")
+    anyio.run(spend, made, "desk")
+    with pytest.raises(BudgetExceeded):
+        anyio.run(spend, made, "ci")
+
+
+def test_a_reload_keeps_what_was_spent() -> None:
+    made = agents({"agents": {"ci": {"budgets": {"calls": 1}}}})
+    anyio.run(spend, made)
+    use(made, {"agents": {"ci": {"budgets": {"calls": 1}}}})
+    with pytest.raises(BudgetExceeded):
+        anyio.run(spend, made)
+    use(made, {"agents": {"ci": {"budgets": {"calls": 2}}}})
+    anyio.run(spend, made)
+    with pytest.raises(BudgetExceeded):
+        anyio.run(spend, made)
+
+
+def test_an_agent_that_was_gone_meanwhile_has_not_been_forgiven() -> None:
+    made = agents({"agents": {"ci": {"budgets": {"calls": 1}}}})
+    anyio.run(spend, made)
+    use(made, {})
+    use(made, {"agents": {"ci": {"budgets": {"calls": 1}}}})
+    with pytest.raises(BudgetExceeded):
+        anyio.run(spend, made)
+
+
+def test_a_budget_that_is_taken_away_is_none_any_more() -> None:
+    made = agents({"agents": {"ci": {"budgets": {"calls": 0}}}})
+    with pytest.raises(BudgetExceeded):
+        anyio.run(spend, made)
+    use(made, {"agents": {"ci": {}}})
+    anyio.run(spend, made)
+
+
+def test_a_call_costs_what_its_pack_says() -> None:
+    made = agents({"tools": {"paid": {"cost_per_call": 0.25}}})
+    paid, free = (as_tool(tool(name)(lambda: None)) for name in ("paid.one", "free.one"))
+    assert (made.cost_of(paid), made.cost_of(free)) == (0.25, 0)

@@ -1,0 +1,327 @@
+"""The audit log: which calls are in it, what a line says, and what never stands there."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.extensions_support import configure, opened_at, write_secrets
+from tests.support import App, eventually, opened
+
+from ot import ToolError, tool
+from ot.audit import LONGEST, Audit
+from ot.bus.adapt import as_tool
+from ot.bus.bus import Call
+from ot.context import ToolContext
+from ot.errors import SandboxDenied
+from ot.logging import ROTATE_BYTES
+from ot.redact import REDACTED, Redactor
+
+CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
+WRITER = r"""
+import sys
+from pathlib import Path
+from ot.logging import Log
+
+log = Log(Path(sys.argv[1]), rotates=False, gathers=False)
+for number in range(2000):
+    log.event("call", process=sys.argv[2], number=number, text=sys.argv[2] * 3_000)
+log.close()
+"""
+AGENTS = {
+    "default": {"permissions": ["read", "write", "network"]},
+    "reader": {"permissions": ["read"]},
+    "narrow": {"permissions": ["read", "write"], "tools": ["other.tool"]},
+    "poor": {"permissions": ["read", "write"], "budgets": {"calls": 1}},
+    "curt": {"permissions": ["read", "write"], "budgets": {"tokens": 1}},
+}
+
+
+@tool("demo.look", permissions=["read"])
+def look(path: str = "") -> str:
+    return path
+
+
+@tool("demo.put", permissions=["read", "write"])
+def put(content: Any = "", more: Any = None) -> str:
+    """Write it down."""
+    return f"wrote {len(str((content, more)))} characters"
+
+
+@tool("demo.fail", permissions=["network"])
+async def fail(message: str) -> None:
+    raise ToolError(message)
+
+
+@tool("demo.stray", permissions=["write"])
+def stray() -> None:
+    raise SandboxDenied("File access denied by sandbox: /etc/passwd")
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def written(app: App, count: int) -> list[dict[str, Any]]:
+    """The lines of the log, when there are so many."""
+    file = app.onetool.folders.data / "logs" / "audit.jsonl"
+    assert eventually(lambda: len(lines(file)) >= count), lines(file)
+    return lines(file)
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with opened({"agents": AGENTS}, [look, put, fail, stray]) as app:
+        yield app
+
+
+# --- which calls, and what is said of them ---------------------------------------------------------------------------
+
+
+def test_a_call_that_writes_is_one_line(app: App) -> None:
+    app.call("demo.put", {"content": "hello"})
+    (line,) = written(app, 1)
+    assert line["time"].startswith("20")
+    assert line["duration_ms"] >= 0
+    assert len(line["correlation_id"]) == 16
+    assert {key: line[key] for key in ("agent", "tool", "permissions", "arguments", "decision", "outcome")} == {
+        "agent": "default",
+        "tool": "demo.put",
+        "permissions": ["read", "write"],
+        "arguments": {"content": "hello", "more": None},
+        "decision": "allowed",
+        "outcome": "ok",
+    }
+
+
+def test_a_call_that_only_reads_is_not_there(app: App) -> None:
+    app.call("demo.look", {"path": "x"})
+    app.call("ot.version")
+    app.call("demo.put")
+    assert [line["tool"] for line in written(app, 1)] == ["demo.put"]
+
+
+def test_what_a_run_calls_is_there_with_the_run(app: App) -> None:
+    app.run("demo.put('a')\ndemo.look('b')\ndemo.put('c')")
+    one, two = written(app, 2)
+    assert (one["arguments"]["content"], two["arguments"]["content"]) == ("a", "c")
+    assert one["correlation_id"] == two["correlation_id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "decision", "outcome"),
+    [
+        ("demo.put", "reader", "refused", "permission_denied"),
+        ("demo.put", "narrow", "refused", "permission_denied"),
+        ("demo.stray", "default", "refused", "sandbox_denied"),
+        ("demo.put", "curt", "allowed", "budget_exceeded"),  # it was made, and its result was withheld
+    ],
+)
+def test_a_line_says_whether_the_call_was_made(app: App, name: str, agent: str, decision: str, outcome: str) -> None:
+    assert not app.call(name, {}, agent=agent).ok
+    (line,) = written(app, 1)
+    assert (line["agent"], line["decision"], line["outcome"]) == (agent, decision, outcome)
+
+
+def test_a_call_without_a_budget_for_it_is_refused(app: App) -> None:
+    app.call("demo.put", agent="poor")
+    app.call("demo.put", agent="poor")
+    made, refused = written(app, 2)
+    assert (made["decision"], made["outcome"]) == ("allowed", "ok")
+    assert (refused["decision"], refused["outcome"]) == ("refused", "budget_exceeded")
+
+
+def test_a_call_that_failed_was_allowed(app: App) -> None:
+    app.call("demo.fail", {"message": "no such host"})
+    (line,) = written(app, 1)
+    assert (line["decision"], line["outcome"]) == ("allowed", "execution_error")
+    assert "no such host" not in json.dumps({**line, "arguments": {}})
+
+
+def test_an_argument_that_needs_a_right_puts_the_call_there(app: App) -> None:
+    app.call("ot.stats")
+    app.call("ot.stats", {"output": "report.html"}, agent="reader")
+    (line,) = written(app, 1)
+    assert (line["tool"], line["permissions"], line["decision"]) == ("ot.stats", ["write"], "refused")
+
+
+def test_a_call_that_makes_no_sense_is_not_there(app: App) -> None:
+    app.call("demo.fail", {"massage": "x"})
+    app.call("demo.nothing")
+    app.call("demo.put")
+    assert [line["tool"] for line in written(app, 1)] == ["demo.put"]
+
+
+# --- what never stands there -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def audited(file: Path, *secrets: str) -> Iterator[Audit]:
+    audit = Audit(file, Redactor(secrets))
+    yield audit
+    audit.close()
+
+
+def told(audit: Audit, args: Mapping[str, Any]) -> None:
+    audit.call(Call("demo.put", ToolContext(), as_tool(put), args, is_allowed=True))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CANARY,
+        f"before {CANARY} after",
+        [CANARY],
+        {"headers": {"Authorization": f"Bearer {CANARY}"}},
+        {CANARY: 1},
+        [f'"{CANARY}"', f"'{CANARY}'"],
+        ("x" * (LONGEST - 5)) + CANARY,
+        ["x" * (LONGEST - 8) + CANARY],
+        {"deep": [[[{"deeper": json.dumps(CANARY)}]]]},
+    ],
+)
+def test_a_secret_never_stands_there(tmp_path: Path, value: Any) -> None:
+    file = tmp_path / "audit.jsonl"
+    with audited(file, CANARY) as audit:
+        told(audit, {"content": value})
+    text = file.read_text(encoding="utf-8")
+    assert REDACTED[:2] in text
+    for part in ("c4n4ry", "quotes", "ünïcode", "u00fcn"):
+        assert part not in text, text
+
+
+def test_a_secret_of_several_lines_never_stands_there(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    key = "-----BEGIN KEY-----\nMIIabcdefgh\nZZZZabcdefgh\n-----END KEY-----\n"
+    with audited(file, key) as audit:
+        told(audit, {"content": key, "more": {"key": [key]}})
+    assert "abcdefgh" not in file.read_text(encoding="utf-8")
+
+
+def test_secrets_of_the_configuration_never_reach_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    configure(folder, "agents: {default: {permissions: [read, write]}}")
+    write_secrets(folder, f"TOKEN: {json.dumps(CANARY)}")
+    with opened_at(tmp_path) as app:
+        app.onetool.bus.register_tool(put)
+        app.run(f"demo.put([{CANARY!r}], {{'a': {CANARY!r}}})")
+        assert REDACTED in json.dumps(written(app, 1))
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name != "secrets.yaml":
+            assert b"c4n4ry" not in file.read_bytes(), file
+
+
+def test_long_arguments_are_cut(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    with audited(file) as audit:
+        told(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
+    (line,) = lines(file)
+    assert line["arguments"]["content"] == "x" * LONGEST + "… (1000000 characters)"
+    assert line["arguments"]["more"].startswith('["y", "y"')
+    assert len(file.read_bytes()) < 4 * LONGEST
+
+
+def deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+def circle() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "value", [deep(), circle(), Unprintable(), {(1, 2): 3}, "\ud800", 2**100, float("nan"), b"\xff\x00", {1, 2}]
+)
+def test_no_argument_hurts_the_call_or_the_log(tmp_path: Path, value: Any) -> None:
+    file = tmp_path / "audit.jsonl"
+    with audited(file) as audit:
+        told(audit, {"content": value})
+        told(audit, {"content": "next"})
+    assert [line["tool"] for line in lines(file)] == ["demo.put", "demo.put"]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "audit.jsonl"
+    with audited(file) as audit:
+        told(audit, {})
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_it_is_appended_to_and_never_rotated(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    old = b'{"old": 1}\n' * (ROTATE_BYTES // 10)
+    file.write_bytes(old)
+    with audited(file) as audit:
+        told(audit, {})
+    assert file.read_bytes().startswith(old)
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
+
+
+def test_lines_of_several_servers_stay_whole(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), mark]) for mark in "abc"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    found = lines(file)
+    assert len(found) == 6000
+    for mark in "abc":
+        own = [line for line in found if line["process"] == mark]
+        assert [line["number"] for line in own] == list(range(2000))
+        assert {line["text"] for line in own} == {mark * 3_000}
+
+
+def test_the_configuration_says_where_it_is(tmp_path: Path) -> None:
+    configure(tmp_path / ".onetool", "audit: {file: there/audit.log}\nagents: {default: {permissions: [read, write]}}")
+    with opened_at(tmp_path) as app:
+        app.onetool.bus.register_tool(put)
+        app.call("demo.put")
+        assert eventually(lambda: len(lines(tmp_path / ".onetool" / "there" / "audit.log")) == 1)
+
+
+def test_a_reload_moves_it_and_loses_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    configure(folder, "agents: {default: {permissions: [read, write]}}")
+    with opened_at(tmp_path) as app:
+        app.onetool.bus.register_tool(put)
+        app.call("demo.put", {"content": "one"})
+        configure(folder, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}")
+        app.call("ot.reload")
+        app.call("demo.put", {"content": "two"})
+    contents = [lines(folder / name)[0]["arguments"]["content"] for name in ("logs/audit.jsonl", "other.jsonl")]
+    assert contents == ["one", "two"]
+
+
+def test_health_says_that_it_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / ".onetool").mkdir()
+    (tmp_path / ".onetool" / "taken").write_text("a file", encoding="utf-8")
+    configure(
+        tmp_path / ".onetool", "audit: {file: taken/audit.jsonl}\nagents: {default: {permissions: [read, write]}}"
+    )
+    with opened_at(tmp_path) as app:
+        app.onetool.bus.register_tool(put)
+        assert app.call("demo.put").ok
+        assert eventually(lambda: any("the audit log" in problem for problem in problems(app)))
+
+
+def problems(app: App) -> list[str]:
+    found: list[str] = app.call("ot.health").unwrap()["problems"]
+    return found
