@@ -1,0 +1,806 @@
+"""Files as tools touch them, by both ways of opening: what is reached, what is refused, and what is left behind."""
+
+import base64
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from tests.cells_support import IS_ROOT, ORDINARY_USER
+
+from ot import files as disk
+from ot.context import ToolContext
+from ot.errors import ArgumentError, SandboxDenied, ToolError
+from ot.files import TRASH, Files, writing
+from ot.files.beneath import Opener, best_opener, location, open_by_kernel, open_by_walking
+from ot_tools import fs_tools as fs
+
+OPENERS = {"kernel": open_by_kernel, "walking": open_by_walking}
+
+
+@pytest.fixture(params=OPENERS)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    chosen: Opener = OPENERS[request.param]
+    return chosen
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """An allowed folder, with a secret beside it."""
+    for folder in ("app/src/deep", "lib", "outside", "app2"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "app/src/a.txt").write_text("alpha")
+    (tmp_path / "lib/b.txt").write_text("beta")
+    (tmp_path / "app2/x").write_text("secret")
+    (tmp_path / "outside/secret.txt").write_text("secret")
+    return tmp_path / "app"
+
+
+def context(app: Path, **sandbox: Any) -> ToolContext:
+    return ToolContext(working_dir=app, sandbox={"enabled": True, **sandbox})
+
+
+def files(app: Path, opener: Opener | None = None, **sandbox: Any) -> Files:
+    return Files(context(app, **sandbox), opener)
+
+
+def text(opened: Files, path: str) -> str:
+    return disk.read(opened, path, 1 << 20).data.decode()
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    yield
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+# --- the two ways of opening -----------------------------------------------------------------------------------
+
+
+def test_this_kernel_offers_its_own_way() -> None:
+    assert best_opener() is open_by_kernel
+
+
+def test_a_kernel_without_it_gets_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr("ot.files.beneath.open_by_kernel", missing)
+    assert best_opener() is open_by_walking
+
+
+def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Opener) -> None:
+    (app / "link").symlink_to("src")
+    (app / "src/up").symlink_to("..")
+    start = os.open(app, os.O_PATH)
+    try:
+        descriptor = opener(start, ["src", "deep"], os.O_PATH | os.O_DIRECTORY)
+        assert location(descriptor) == f"{app}/src/deep"
+        os.close(descriptor)
+        for names in (["link"], ["link", "deep"], ["src", "up"], [".."], ["src", "..", "..", "outside"], ["none"]):
+            with pytest.raises(OSError, match="Errno"):
+                opener(start, names, os.O_PATH | os.O_DIRECTORY)
+    finally:
+        os.close(start)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_reading_inside(app: Path, opener: Opener) -> None:
+    for path in ("src/a.txt", "./src//a.txt", "src/deep/../a.txt", str(app / "src/a.txt"), f"//{app}/src/a.txt"):
+        content = disk.read(files(app, opener), path, 100)
+        assert (content.data, content.path) == (b"alpha", f"{app}/src/a.txt")
+
+
+def test_links_that_stay_inside_work_wherever_they_stand(app: Path, opener: Opener) -> None:
+    (app / "relative").symlink_to("src/a.txt")
+    (app / "absolute").symlink_to(app / "src" / "a.txt")
+    (app / "folder").symlink_to(app / "src")
+    (app / "chain").symlink_to("folder")
+    (app / "other_root").symlink_to(app.parent / "lib")
+    (app.parent / "from_outside").symlink_to(app)
+    opened = files(app, opener, allowed_paths=[".", "../lib"])
+    for path in (
+        "relative",
+        "absolute",
+        "folder/a.txt",
+        "chain/a.txt",
+        "../from_outside/src/a.txt",
+        "chain/deep/../a.txt",
+    ):
+        assert text(opened, path) == "alpha"
+    assert text(opened, "other_root/b.txt") == "beta"
+
+
+def test_an_allowed_path_may_be_a_link_a_file_or_not_there(app: Path, opener: Opener) -> None:
+    (app / "way").symlink_to(app.parent / "lib")
+    (app / "src/c.txt").write_text("gamma")
+    opened = files(app, opener, allowed_paths=["way", "src/a.txt", "not/there"])
+    assert text(opened, "way/b.txt") == "beta"
+    assert text(opened, "src/a.txt") == "alpha"
+    for path in ("src/c.txt", "src", ".", "src/a.txt2"):
+        with pytest.raises(SandboxDenied):
+            text(opened, path)
+    with pytest.raises(FileNotFoundError):
+        text(opened, "not/there/x")
+
+
+def test_the_whole_machine_may_be_allowed(app: Path, opener: Opener) -> None:
+    opened = files(app, opener, allowed_paths=["/"], denied_patterns=["outside"])
+    assert text(opened, "src/a.txt") == "alpha"
+    assert disk.facts_of(opened, "/")[0] == "/"
+    with pytest.raises(SandboxDenied):
+        text(opened, "../outside/secret.txt")
+
+
+def test_without_a_sandbox_everything_is_read(app: Path, opener: Opener) -> None:
+    for sandbox in (None, {"enabled": False, "denied_patterns": ["*"]}):
+        opened = Files(ToolContext(working_dir=app, sandbox=sandbox), opener)
+        assert text(opened, "../outside/secret.txt") == "secret"
+
+
+def test_links_in_a_circle_end(app: Path, opener: Opener) -> None:
+    (app / "one").symlink_to("two")
+    (app / "two").symlink_to("one")
+    (app / "self").symlink_to("self/x")
+    for path in ("one", "one/x", "self", "self/y"):
+        with pytest.raises((ToolError, FileNotFoundError), match=r"in a circle|not found"):
+            text(files(app, opener), path)
+
+
+def test_what_is_missing_is_said_to_be_missing(app: Path, opener: Opener) -> None:
+    (app / "dangling").symlink_to("nothing")
+    for path in ("nothing", "nothing/x", "src/a.txt/x", "dangling", "dangling/x"):
+        with pytest.raises(FileNotFoundError, match=f"^File not found: {path}$"):
+            text(files(app, opener), path)
+
+
+def test_only_regular_files_are_opened_and_nobody_waits(app: Path, opener: Opener) -> None:
+    os.mkfifo(app / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = Path.cwd()
+        os.chdir(app)  # the name of a socket is short
+        listener.bind("socket")
+        os.chdir(here)
+        for path in ("pipe", "socket"):
+            with pytest.raises(ToolError, match="not a regular file"):
+                text(files(app, opener), path)
+    opened = Files(ToolContext(working_dir=app), opener)
+    for path in ("/dev/null", "/dev/zero", "/dev/tty"):
+        with pytest.raises(ToolError, match="not a regular file"):
+            text(opened, path)
+    with pytest.raises(ToolError, match="is a folder"):
+        text(files(app, opener), "src")
+
+
+def test_the_size_counts_as_it_is_read(app: Path) -> None:
+    (app / "empty").touch()
+    (app / "full").write_bytes(b"x" * 10)
+    assert disk.read(files(app), "full", 10).data == b"x" * 10
+    assert disk.read(files(app), "empty", 0).data == b""
+    with pytest.raises(ToolError, match="File too large: 10 bytes") as caught:
+        disk.read(files(app), "full", 9)
+    assert (caught.value.size, caught.value.max_size) == (10, 9)
+    kernel = Files(ToolContext())
+    assert Path("/proc/self/status").stat().st_size == 0
+    assert b"Name:" in disk.read(kernel, f"/proc/{os.getpid()}/status", 1 << 16).data
+    with pytest.raises(ToolError, match="File too large"):
+        disk.read(kernel, f"/proc/{os.getpid()}/status", 10)
+
+
+def test_texts_and_bytes(app: Path) -> None:
+    (app / "bytes").write_bytes(b"\xff\x00")
+    (app / "latin").write_bytes("é\r\n".encode("latin-1"))
+    assert base64.b64decode(fs.read("bytes", context(app), encoding="base64")["content"]) == b"\xff\x00"
+    assert fs.read("latin", context(app), encoding="latin-1")["content"] == "é\r\n"
+    with pytest.raises(ToolError, match=r'bytes is not utf-8 text .*encoding="base64"'):
+        fs.read("bytes", context(app))
+    for size in (-1, 1 << 40):
+        with pytest.raises(ArgumentError, match="max_size is between"):
+            fs.read("bytes", context(app), max_size=size)
+
+
+# --- swapping, at the worst moment -----------------------------------------------------------------------------
+
+
+def swapping(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
+    """Between the decision and the opening somebody swaps something."""
+    left = [times]
+
+    def opened(start: int, names: Sequence[str], flags: int) -> int:
+        if left[0]:
+            left[0] -= 1
+            swap()
+        return opener(start, names, flags)
+
+    return opened
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_folder_swapped_for_a_link_wins_nothing(app: Path, opener: Opener, times: int) -> None:
+    (app / "src/secret.txt").write_text("harmless")
+
+    def swap() -> None:
+        if not (app / "src").is_symlink():
+            (app / "src").rename(app / "gone")
+            (app / "src").symlink_to(app.parent / "outside")
+
+    operations: list[Callable[[Files], object]] = [
+        lambda opened: text(opened, "src/secret.txt"),
+        lambda opened: disk.write(opened, "src/secret.txt", b"overwritten"),
+        lambda opened: disk.write(opened, "src/new/deep.txt", b"new", create_folders=True),
+        lambda opened: disk.entries(opened, "src", "*", 100),
+        lambda opened: disk.facts_of(opened, "src/secret.txt"),
+        lambda opened: disk.delete(opened, "src/secret.txt", recursive=False),
+        lambda opened: disk.move(opened, "src/secret.txt", "taken", overwrite=False),
+        lambda opened: disk.copy(opened, "src/secret.txt", "taken", overwrite=False),
+        lambda opened: opened.search_root("src/secret.txt"),
+    ]
+    before = snapshot(app.parent / "outside")
+    for operate in operations:
+        with pytest.raises(SandboxDenied):
+            operate(files(app, swapping(opener, swap, times)))
+        (app / "src").unlink()
+        (app / "gone").rename(app / "src")
+    assert snapshot(app.parent / "outside") == before
+    assert not (app / "taken").exists()
+
+
+def test_a_folder_swapped_all_the_time_ends_in_an_error(app: Path, opener: Opener) -> None:
+    """Each time it is looked at it is a folder, and each time it is opened it is a link."""
+    (app / "other").mkdir()
+    (app / "other/a.txt").write_text("alpha")
+
+    def flip(start: int, names: Sequence[str], flags: int) -> int:
+        (app / "src").rename(app / "gone")
+        (app / "src").symlink_to("other")
+        try:
+            return opener(start, names, flags)
+        finally:
+            (app / "src").unlink()
+            (app / "gone").rename(app / "src")
+
+    with pytest.raises((ToolError, FileNotFoundError), match=r"keep changing|not found"):
+        text(files(app, flip), "src/a.txt")
+
+
+def test_a_link_that_moves_on_inside_is_followed_to_where_it_leads_now(app: Path, opener: Opener) -> None:
+    (app / "one").mkdir()
+    (app / "two").mkdir()
+    (app / "two/x").write_text("two")
+    (app / "current").symlink_to("one")
+
+    def swap() -> None:
+        (app / "current").unlink()
+        (app / "current").symlink_to("two")
+        (app / "one").rmdir()
+
+    assert text(files(app, swapping(opener, swap, 1)), "current/x") == "two"
+
+
+def test_a_folder_that_is_moved_out_of_the_sandbox_is_not_read(app: Path, opener: Opener) -> None:
+    """The descriptor is good, and what it leads to is outside by now."""
+
+    def moved_out(start: int, names: Sequence[str], flags: int) -> int:
+        descriptor = opener(start, names, flags)
+        if location(descriptor) == f"{app}/src":
+            (app / "src").rename(app.parent / "outside/src")
+        return descriptor
+
+    with pytest.raises(SandboxDenied):
+        text(files(app, moved_out), "src/a.txt")
+
+
+def test_a_folder_that_is_renamed_to_a_denied_name_is_not_read(app: Path, opener: Opener) -> None:
+    def renamed(start: int, names: Sequence[str], flags: int) -> int:
+        descriptor = opener(start, names, flags)
+        if location(descriptor) == f"{app}/src":
+            (app / "src").rename(app / "private")
+        return descriptor
+
+    with pytest.raises(SandboxDenied):
+        text(files(app, renamed, denied_patterns=["private"]), "src/a.txt")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file(app: Path, opener: Opener) -> None:
+    before = os.umask(0o077)
+    try:
+        written = disk.write(files(app, opener), "new.txt", b"new")
+    finally:
+        os.umask(before)
+    assert (written.path, written.size, written.backup_path) == (f"{app}/new.txt", 3, None)
+    assert stat.S_IMODE((app / "new.txt").stat().st_mode) == 0o644
+    assert sorted(path.name for path in app.iterdir()) == ["new.txt", "src"]
+
+
+def test_an_old_file_keeps_its_mode_and_its_bytes_in_the_backup(app: Path, opener: Opener) -> None:
+    file = app / "src/a.txt"
+    file.chmod(0o640)
+    written = disk.write(files(app, opener), "src/a.txt", b"new")
+    assert written.backup_path == f"{app}/src/a.txt.bak"
+    assert (file.read_text(), (app / "src/a.txt.bak").read_text()) == ("new", "alpha")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    disk.write(files(app, opener), "src/a.txt", b"newer", mode=0o600)
+    assert ((app / "src/a.txt.bak").read_text(), stat.S_IMODE(file.stat().st_mode)) == ("new", 0o600)
+    assert disk.write(files(app, opener), "src/a.txt", b"newest", backup=False).backup_path is None
+    assert (app / "src/a.txt.bak").read_text() == "new"
+    assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
+
+
+def test_a_file_that_has_two_names_changes_under_one(app: Path) -> None:
+    os.link(app.parent / "outside/secret.txt", app / "twin")
+    disk.write(files(app), "twin", b"new")
+    disk.write(files(app), "twin.bak", b"newer")
+    assert (app.parent / "outside/secret.txt").read_text() == "secret"
+
+
+def test_the_backup_is_a_copy_where_a_file_cannot_have_two_names(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "not here")
+
+    monkeypatch.setattr(os, "link", refused)
+    (app / "src/a.txt").chmod(0o600)
+    disk.write(files(app), "src/a.txt", b"new")
+    kept = app / "src/a.txt.bak"
+    assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == ("alpha", 0o600)
+    assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
+
+
+def test_a_pipe_that_comes_in_the_place_of_the_file_is_not_waited_for(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapped(*_: object, **__: object) -> None:
+        (app / "src/a.txt").unlink()
+        os.mkfifo(app / "src/a.txt")
+        raise OSError(errno.EPERM, "not here")
+
+    monkeypatch.setattr(os, "link", swapped)
+    with pytest.raises(ToolError, match="not a regular file"):
+        disk.write(files(app), "src/a.txt", b"new")
+
+
+def test_writing_through_a_link_writes_where_it_leads_if_that_is_inside(app: Path, opener: Opener) -> None:
+    (app / "link").symlink_to("src/a.txt")
+    (app / "to_come").symlink_to("src/new.txt")
+    (app / "out").symlink_to(app.parent / "outside/secret.txt")
+    (app / "out_new").symlink_to(app.parent / "outside/new.txt")
+    assert disk.write(files(app, opener), "link", b"new").path == f"{app}/src/a.txt"
+    assert disk.write(files(app, opener), "to_come", b"new").path == f"{app}/src/new.txt"
+    assert (app / "link").is_symlink()
+    for path in ("out", "out_new"):
+        with pytest.raises(SandboxDenied):
+            disk.write(files(app, opener), path, b"overwritten")
+    assert snapshot(app.parent / "outside") == {"secret.txt": b"secret"}
+
+
+def test_a_link_in_the_place_of_the_backup_is_replaced(app: Path) -> None:
+    (app / "src/a.txt.bak").symlink_to(app.parent / "outside/secret.txt")
+    disk.write(files(app), "src/a.txt", b"new")
+    assert not (app / "src/a.txt.bak").is_symlink()
+    assert (app.parent / "outside/secret.txt").read_text() == "secret"
+
+
+def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
+    opened = files(app, denied_patterns=["*.bak"])
+    assert disk.write(opened, "new.txt", b"new").backup_path is None
+    with pytest.raises(SandboxDenied, match=r"new\.txt\.bak\. A denied pattern covers it\. backup=False"):
+        disk.write(opened, "new.txt", b"newer")
+    assert disk.write(opened, "new.txt", b"newer", backup=False).size == 5
+
+
+def test_folders_are_made_when_asked(app: Path, opener: Opener) -> None:
+    with pytest.raises(FileNotFoundError, match=r"Folder not found for a/b/c\.txt; create_folders=True makes it"):
+        fs.write("a/b/c.txt", "c", context(app))
+    disk.write(files(app, opener), "a/b/c.txt", b"c", create_folders=True)
+    disk.write(files(app, opener), "a/b/d.txt", b"d", create_folders=True)
+    assert snapshot(app / "a") == {"b": None, "b/c.txt": b"c", "b/d.txt": b"d"}
+    deep = "/".join("d" * 900) + "/x"
+    assert disk.write(files(app, opener), deep, b"deep", create_folders=True).size == 4
+
+
+def test_writers_side_by_side_leave_whole_files_and_nothing_else(app: Path) -> None:
+    def many(letter: str) -> None:
+        for _ in range(15):
+            disk.write(files(app), "shared", letter.encode() * 50_000)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(many, "abcdef"))
+    for name in ("shared", "shared.bak"):
+        content = (app / name).read_text()
+        assert (len(content), len(set(content))) == (50_000, 1)
+    assert sorted(path.name for path in app.iterdir()) == ["shared", "shared.bak", "src"]
+
+
+def test_what_is_no_file_is_not_replaced(app: Path, opener: Opener) -> None:
+    os.mkfifo(app / "pipe")
+    for path in ("src", "pipe", "."):
+        with pytest.raises(ToolError, match="not a regular file"):
+            disk.write(files(app, opener), path, b"new")
+    assert stat.S_ISFIFO((app / "pipe").stat().st_mode)
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    before = snapshot(app)
+    with pytest.raises(ToolError, match=r"No space left on device: src/a\.txt"):
+        disk.write(files(app), "src/a.txt", b"new")
+    assert snapshot(app) == before
+
+
+@pytest.mark.parametrize("mode", ["0644", "644", 0o644, "0o644"])
+def test_modes_as_people_write_them(app: Path, mode: int | str) -> None:
+    fs.write("x", "x", context(app), mode=mode)
+    assert fs.stat("x", context(app))["mode"] == "0644"
+
+
+@pytest.mark.parametrize("mode", ["4755", 0o4755, 644, "rw-r--r--", "", "-1", "0888", -1, "9" * 5000])
+def test_modes_that_are_none(app: Path, mode: int | str) -> None:
+    with pytest.raises(ArgumentError, match="mode is permissions such as"):
+        fs.write("x", "x", context(app), mode=mode)
+    assert not (app / "x").exists()
+
+
+def test_content_that_cannot_be_written(app: Path) -> None:
+    with pytest.raises(ToolError, match="cannot be written as utf-8: character 1"):
+        fs.write("x", "a\ud800", context(app))
+    with pytest.raises(ToolError, match="not base64"):
+        fs.write("x", "*", context(app), encoding="base64")
+    assert fs.write("x", "/wA=", context(app), encoding="base64")["size"] == 2
+    assert (app / "x").read_bytes() == b"\xff\x00"
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+def test_files_that_the_owner_protects_are_left_alone() -> None:
+    with TemporaryDirectory() as folder:
+        app = Path(folder)
+        app.chmod(0o777)
+        for name, mode in (("protected", 0o444), ("unreadable", 0)):
+            (app / name).write_text("alpha")
+            (app / name).chmod(mode)
+        (app / "closed").mkdir(mode=0o700)
+        os.seteuid(ORDINARY_USER)
+        try:
+            with pytest.raises(PermissionError, match=r"^Permission denied: protected$"):
+                disk.write(files(app), "protected", b"new")
+            with pytest.raises(PermissionError, match=r"^Permission denied: unreadable$"):
+                text(files(app), "unreadable")
+            for operate in (disk.facts_of, text):
+                with pytest.raises(PermissionError, match=r"^Permission denied: closed/x$"):
+                    operate(files(app), "closed/x")
+            with pytest.raises(PermissionError, match=r"^Permission denied: closed$"):
+                names(app, "closed")
+            assert names(app, ".", "**") == ["closed", "protected", "unreadable"]
+        finally:
+            os.seteuid(0)
+        assert (app / "protected").read_text() == "alpha"
+
+
+# --- editing ---------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_text_is_replaced(app: Path) -> None:
+    (app / "x").write_bytes("one\r\ntwo\r\none é".encode())
+    edited = fs.edit("x", "two\r\n", "2\r\n", context(app))
+    assert (edited["replaced"], edited["backup_path"]) == (1, f"{app}/x.bak")
+    assert fs.edit("x", "one", "1", context(app), count=2)["replaced"] == 2
+    assert (app / "x").read_bytes() == "1\r\n2\r\n1 é".encode()
+
+
+@pytest.mark.parametrize(("old", "count", "said"), [("a", 1, "3 times"), ("b", 1, "not at all"), ("a", 4, "3 times"),
+                                                    ("bc", 0, "not at all"), ("aaa", 3, "once")])  # fmt: skip
+def test_an_unexpected_number_changes_nothing(app: Path, old: str, count: int, said: str) -> None:
+    (app / "x").write_text("aaa")
+    with pytest.raises(ToolError, match=said):
+        fs.edit("x", old, "new", context(app), count)
+    assert sorted(path.name for path in app.iterdir()) == ["src", "x"]
+
+
+def test_an_edit_that_would_fill_the_memory_is_refused(app: Path) -> None:
+    (app / "x").write_text("a" * 100_000)
+    with pytest.raises(ToolError, match="would make x larger than"):
+        fs.edit("x", "a", "b" * 100_000, context(app), count=100_000)
+
+
+def test_an_edit_of_what_somebody_else_has_changed_changes_nothing(app: Path) -> None:
+    opened = files(app)
+    content = disk.read(opened, "src/a.txt", 100)
+    (app / "src/a.txt").write_text("changed")
+    with pytest.raises(ToolError, match="changed by somebody else"):
+        disk.write(opened, "src/a.txt", b"new", expected=content.facts)
+    assert (app / "src/a.txt").read_text() == "changed"
+
+
+# --- listing ---------------------------------------------------------------------------------------------------
+
+
+def names(app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **options: Any) -> list[str]:
+    return [entry["name"] for entry in fs.list(context(app, **(sandbox or {})), *arguments, **options)]
+
+
+def test_a_folder_is_listed_in_order(app: Path) -> None:
+    (app / "b").write_text("bb")
+    (app / ".hidden").touch()
+    os.mkfifo(app / "pipe")
+    assert fs.list(context(app)) == [
+        {"name": ".hidden", "type": "file", "size": 0},
+        {"name": "b", "type": "file", "size": 2},
+        {"name": "pipe", "type": "other", "size": 0},
+        {"name": "src", "type": "dir", "size": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "recursive", "found"),
+    [
+        ("*.txt", False, []),
+        ("**/*.txt", False, ["src/a.txt", "src/deep/z.txt"]),
+        ("src/*", False, ["src/a.txt", "src/deep"]),
+        ("*.txt", True, ["src/a.txt", "src/deep/z.txt"]),
+        (None, True, ["src", "src/a.txt", "src/deep", "src/deep/z.txt"]),
+        ("**", False, ["src", "src/a.txt", "src/deep", "src/deep/z.txt"]),
+        ("src/**/z.txt", False, ["src/deep/z.txt"]),
+        ("none/*", False, []),
+    ],
+)
+def test_patterns_of_a_list(app: Path, pattern: str | None, recursive: bool, found: list[str]) -> None:
+    (app / "src/deep/z.txt").touch()
+    assert names(app, ".", pattern, recursive) == found
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "../*", "src/../../*", "x" * 5000])
+def test_patterns_that_lead_out(app: Path, pattern: str) -> None:
+    with pytest.raises(ArgumentError, match="leads out of the folder"):
+        names(app, ".", pattern)
+
+
+def test_what_would_be_refused_is_not_listed(app: Path) -> None:
+    (app / ".env").touch()
+    (app / "kept").mkdir()
+    (app / "kept/secrets.yaml").touch()
+    (app / "out").symlink_to(app.parent / "outside")
+    (app / "out_file").symlink_to(app.parent / "outside/secret.txt")
+    (app / "out_nothing").symlink_to(app.parent / "outside/nothing")
+    (app / "env_link").symlink_to(".env")
+    (app / "in").symlink_to("src")
+    (app / "in_nothing").symlink_to("nothing")
+    (app / "circle").symlink_to("circle")
+    (app / "up").symlink_to(".")
+    sandbox = {"denied_patterns": [".env*"], "hidden_paths": [str(app / "kept/secrets.yaml")]}
+    assert names(app, ".", None, True, sandbox=sandbox) == [
+        "circle", "in", "in_nothing", "kept", "src", "src/a.txt", "src/deep", "up",
+    ]  # fmt: skip
+    types = {entry["name"]: entry["type"] for entry in fs.list(context(app))}
+    assert [types[name] for name in ("in", "in_nothing", "circle", "up")] == ["dir", "other", "other", "dir"]
+
+
+def test_a_list_is_all_or_an_error(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        (app / str(number)).touch()
+    assert len(names(app, max_results=6)) == 6
+    with pytest.raises(ToolError, match="More than 5 entries"):
+        names(app, max_results=5)
+    with pytest.raises(ArgumentError, match="1 at least"):
+        names(app, max_results=0)
+    monkeypatch.setattr("ot.files.listing.MOST_SEEN", 3)
+    with pytest.raises(ToolError, match="more than 3 entries"):
+        names(app, pattern="nothing*")
+
+
+def test_names_that_are_no_text_are_left_out_and_a_file_is_no_folder(app: Path) -> None:
+    (app / os.fsdecode(b"\xff")).touch()
+    assert names(app) == ["src"]
+    with pytest.raises(ToolError, match="not a folder"):
+        names(app, "src/a.txt")
+    with pytest.raises(FileNotFoundError):
+        names(app, "nothing")
+
+
+# --- facts -----------------------------------------------------------------------------------------------------
+
+
+def test_facts(app: Path) -> None:
+    os.utime(app / "src/a.txt", (0, 0))
+    (app / "src/a.txt").chmod(0o640)
+    (app / "link").symlink_to("src/a.txt")
+    expected = {
+        "path": f"{app}/src/a.txt",
+        "type": "file",
+        "size": 5,
+        "modified": "1970-01-01T00:00:00+00:00",
+        "mode": "0640",
+    }
+    assert fs.stat("src/a.txt", context(app)) == fs.stat("link", context(app)) == expected
+    assert fs.stat(".", context(app))["type"] == "dir"
+    os.mkfifo(app / "pipe")
+    assert fs.stat("pipe", context(app))["type"] == "other"
+
+
+# --- deleting, moving, copying -----------------------------------------------------------------------------------
+
+
+def test_what_is_deleted_can_be_had_back(app: Path, opener: Opener) -> None:
+    kept = disk.delete(files(app, opener), "src/a.txt", recursive=False)
+    assert kept.startswith(f"{app}/{TRASH}/")
+    assert kept.endswith("/a.txt")
+    assert not (app / "src/a.txt").exists()
+    assert disk.move(files(app, opener), kept, "src/a.txt", overwrite=False) == f"{app}/src/a.txt"
+    assert text(files(app, opener), "src/a.txt") == "alpha"
+
+
+def test_a_folder_is_deleted_only_when_asked(app: Path, opener: Opener) -> None:
+    with pytest.raises(ToolError, match="recursive=True"):
+        disk.delete(files(app, opener), "src", recursive=False)
+    kept = disk.delete(files(app, opener), "src", recursive=True)
+    assert snapshot(Path(kept)) == {"a.txt": b"alpha", "deep": None}
+
+
+def test_the_trash_is_kept_out_of_lists_and_repositories_and_is_not_deleted(app: Path) -> None:
+    kept = disk.delete(files(app), "src/a.txt", recursive=False)
+    assert (app / TRASH / ".gitignore").read_text() == "*\n"
+    assert names(app, ".", None, True) == [TRASH, "src", "src/deep"]
+    assert names(app, TRASH, "**/a.txt") == [Path(kept).relative_to(app / TRASH).as_posix()]
+    for path in (kept, TRASH, str(Path(kept).parent)):
+        with pytest.raises(ToolError, match="in the trash already"):
+            disk.delete(files(app), path, recursive=True)
+
+
+def test_a_link_is_deleted_and_moved_itself(app: Path, opener: Opener) -> None:
+    (app / "link").symlink_to("src/a.txt")
+    (app / "out").symlink_to(app.parent / "outside/secret.txt")
+    disk.move(files(app, opener), "link", "link2", overwrite=False)
+    assert (app / "link2").is_symlink()
+    for path in ("link2", "out"):
+        kept = Path(disk.delete(files(app, opener), path, recursive=False))
+        assert kept.is_symlink()
+    assert text(files(app, opener), "src/a.txt") == "alpha"
+    with pytest.raises(SandboxDenied):
+        text(files(app, opener), str(kept))
+
+
+def test_the_trash_of_somebody_without_a_sandbox(app: Path) -> None:
+    opened = Files(ToolContext(working_dir=app))
+    assert disk.delete(opened, "src/a.txt", recursive=False).startswith(f"{app}/{TRASH}/")
+    kept = disk.delete(opened, str(app.parent / "lib/b.txt"), recursive=False)
+    assert kept.startswith(f"{app.parent}/lib/{TRASH}/")
+
+
+@pytest.mark.parametrize("path", [".", "src/..", "", "..", "/"])
+def test_the_allowed_folder_itself_stays(app: Path, path: str) -> None:
+    with pytest.raises(ToolError):
+        disk.delete(files(app), path, recursive=True)
+    with pytest.raises(ToolError):
+        disk.move(files(app), path, "src/deep/x", overwrite=True)
+    assert (app / "src/a.txt").exists()
+
+
+def test_folders_that_rules_speak_of_stay(app: Path) -> None:
+    sandbox: list[dict[str, Any]] = [
+        {"denied_patterns": ["src/secret"]},
+        {"hidden_paths": [str(app / "src/deep/x")]},
+        {"protected_paths": [str(app / "src/deep")]},
+        {"allowed_paths": [".", "src/deep"]},
+    ]
+    for rules in sandbox:
+        with pytest.raises(ToolError, match="stays where it is"):
+            disk.move(files(app, **rules), "src", "other", overwrite=False)
+        with pytest.raises(ToolError, match="stays where it is"):
+            disk.delete(files(app, **rules), "src", recursive=True)
+
+
+def test_nothing_is_brought_under_a_guarded_name_by_moving_the_folder_around_it(app: Path) -> None:
+    """What may not be written into .onetool/tools is not to come there as part of a folder or behind a link."""
+    opened = files(app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"])
+    disk.write(opened, "made/tools/evil_tools.py", b"evil", create_folders=True)
+    disk.write(opened, "made/a.key", b"evil")
+    (app / "link").symlink_to("made")
+    for source in ("made", "link"):
+        for target in (".onetool", "config"):
+            with pytest.raises(ToolError, match=f"Nothing is moved to {target}"):
+                disk.move(opened, source, target, overwrite=True)
+    assert sorted(path.name for path in app.iterdir()) == ["link", "made", "src"]
+
+
+def test_moving(app: Path, opener: Opener) -> None:
+    (app / "x").write_text("x")
+    opened = files(app, opener)
+    with pytest.raises(ToolError, match=r"src/a\.txt is there already; overwrite=True"):
+        disk.move(opened, "x", "src/a.txt", overwrite=False)
+    assert disk.move(opened, "x", "src/a.txt", overwrite=True) == f"{app}/src/a.txt"
+    assert disk.move(opened, "src", "lib/sub", overwrite=False, create_folders=True) == f"{app}/lib/sub"
+    assert snapshot(app) == {"lib": None, "lib/sub": None, "lib/sub/a.txt": b"x", "lib/sub/deep": None}
+    with pytest.raises(FileNotFoundError, match="File not found: nothing"):
+        disk.move(opened, "nothing", "y", overwrite=False)
+    with pytest.raises(ToolError, match="cannot be moved into itself"):
+        disk.move(opened, "lib", "lib/sub/x", overwrite=False)
+    with pytest.raises(ToolError, match="not a regular file"):
+        disk.move(opened, "lib/sub/a.txt", "lib", overwrite=True)
+    with pytest.raises(ToolError, match="only a regular file replaces one"):
+        disk.move(opened, "lib/sub/deep", "lib/sub/a.txt", overwrite=True)
+
+
+def test_both_ends_are_decided(app: Path, opener: Opener) -> None:
+    opened = files(
+        app, opener, readable_paths=["../lib"], denied_patterns=["*.key"], protected_paths=[str(app / "src/deep")]
+    )
+    refused = [("src/a.txt", "../outside/x"), ("../outside/secret.txt", "x"), ("src/a.txt", "a.key"),
+               ("src/a.txt", "../lib/x"), ("src/a.txt", "src/deep/x"), ("a.key", "x")]  # fmt: skip
+    before = snapshot(app.parent)
+    for source, target in [*refused, ("../lib/b.txt", "x")]:
+        with pytest.raises(SandboxDenied):
+            disk.move(opened, source, target, overwrite=True)
+    for source, target in refused:
+        with pytest.raises(SandboxDenied):
+            disk.copy(opened, source, target, overwrite=True)
+    assert snapshot(app.parent) == before
+    assert disk.copy(opened, "../lib/b.txt", "b.txt", overwrite=False).size == 4
+
+
+def test_copying(app: Path, opener: Opener) -> None:
+    (app / "src/a.txt").chmod(0o755)
+    opened = files(app, opener)
+    copied = disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False, create_folders=True)
+    assert (copied.path, copied.size) == (f"{app}/new/b.txt", 5)
+    assert stat.S_IMODE((app / "new/b.txt").stat().st_mode) == 0o755
+    with pytest.raises(ToolError, match="is there already"):
+        disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False)
+    (app / "c").write_text("longer than alpha")
+    disk.copy(opened, "c", "new/b.txt", overwrite=True)
+    assert (app / "new/b.txt").read_text() == "longer than alpha"
+    disk.copy(opened, "c", "c", overwrite=True)
+    assert (app / "c").read_text() == "longer than alpha"
+    with pytest.raises(ToolError, match="is a folder"):
+        disk.copy(opened, "src", "d", overwrite=False)
+
+
+def test_names_are_kept_apart_where_the_file_system_cannot_rename_to_a_free_name(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(writing, "rename_without_replacing", missing)
+    (app / "x").write_text("x")
+    with pytest.raises(ToolError, match="is there already"):
+        disk.move(files(app), "x", "src/a.txt", overwrite=False)
+    with pytest.raises(ToolError):
+        disk.move(files(app), "src/deep", "src/a.txt", overwrite=False)
+    disk.move(files(app), "x", "y", overwrite=False)
+    disk.move(files(app), "src", "z", overwrite=False)
+    assert snapshot(app) == {"y": b"x", "z": None, "z/a.txt": b"alpha", "z/deep": None}
+
+
+def test_a_file_moves_to_another_disk(app: Path) -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == app.stat().st_dev:
+        pytest.skip("there is no other disk")
+    other = memory / f"onetool-{os.urandom(4).hex()}"
+    other.mkdir()
+    try:
+        opened = files(app, allowed_paths=[".", str(other)])
+        assert disk.move(opened, "src/a.txt", str(other / "a.txt"), overwrite=False) == str(other / "a.txt")
+        assert (other / "a.txt").read_text() == "alpha"
+        assert not (app / "src/a.txt").exists()
+        with pytest.raises(ToolError, match="to another disk: only regular files can"):
+            disk.move(opened, "src", str(other / "src"), overwrite=False)
+    finally:
+        (other / "a.txt").unlink(missing_ok=True)
+        other.rmdir()
