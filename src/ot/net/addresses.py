@@ -1,0 +1,83 @@
+"""Which addresses are public: those that belong to a machine on the open internet and to nothing nearer.
+
+The ranges are written out, because what Python calls global changes between its versions and counts multicast and
+translated addresses in. An IPv6 address that only wraps an IPv4 address is as public as the one inside.
+"""
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+SPECIAL_V4: Final = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # this machine
+            "10.0.0.0/8",  # private
+            "100.64.0.0/10",  # shared by the customers of a provider
+            "127.0.0.0/8",  # loopback
+            "168.63.129.16/32",  # the platform under virtual machines of Azure
+            "169.254.0.0/16",  # link-local, and what clouds tell their machines
+            "172.16.0.0/12",  # private
+            "192.0.0.0/24",  # protocols
+            "192.0.2.0/24",  # documentation
+            "192.88.99.0/24",  # relays of 6to4, given up
+            "192.168.0.0/16",  # private
+            "198.18.0.0/15",  # benchmarks
+            "198.51.100.0/24",  # documentation
+            "203.0.113.0/24",  # documentation
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+GLOBAL_V6: Final = IPv6Network("2000::/3")
+SPECIAL_V6: Final = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocols
+            "2001:db8::/32",  # documentation
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+TRANSLATED: Final = IPv6Network("64:ff9b::/96")  # NAT64
+
+
+def parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that the text is, in its one proper spelling; names and other spellings are none."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def is_public(text: str) -> bool:
+    address = parsed(text.partition("%")[0])
+    if isinstance(address, IPv4Address):
+        return _is_public_v4(address)
+    return address is not None and _is_public_v6(address)
+
+
+def _is_public_v4(address: IPv4Address) -> bool:
+    return not any(address in network for network in SPECIAL_V4)
+
+
+def _is_public_v6(address: IPv6Address) -> bool:
+    wrapped = list(_wrapped(address))
+    if wrapped:
+        return all(map(_is_public_v4, wrapped))
+    return address in GLOBAL_V6 and not any(address in network for network in SPECIAL_V6)
+
+
+def _wrapped(address: IPv6Address) -> Iterator[IPv4Address]:
+    """The IPv4 addresses that packets to this one end up at."""
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if address in TRANSLATED:
+        yield IPv4Address(int(address) & 0xFFFFFFFF)

@@ -1,0 +1,56 @@
+"""What is sent and what comes back: plain data."""
+
+import codecs
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# Others that Python knows take quadratic time, or are no way to write a text
+CHARSETS: Final = (
+    *("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-"),
+    *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
+)
+CHARSET: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # of a host and a port, its addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]] = ()
+    content: bytes | None = None
+    credentials: frozenset[str] = frozenset()  # lower-case names of more headers that stay with the origin
+    secret_query: frozenset[str] = frozenset()  # parameters whose values nobody is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    url: str
+    seconds: float
+
+    def header(self, name: str) -> str | None:
+        """The first of this name."""
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+    @property
+    def charset(self) -> str:
+        """The codec that the content type names, where it is one for texts; else UTF-8."""
+        named = re.search(CHARSET, self.header("content-type") or "")
+        return _codec(named[1] if named else "")
+
+    def text(self) -> str:
+        """What cannot be read is replaced. Never raises."""
+        return self.body.decode(self.charset, "replace")
+
+
+def _codec(name: str) -> str:
+    try:
+        known = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        known = "utf-8"
+    return "utf-8-sig" if known == "utf-8" or not known.startswith(CHARSETS) else known

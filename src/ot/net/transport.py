@@ -1,0 +1,164 @@
+"""Connections: kept alive, and each one made to an address that was looked up once and found to be allowed.
+
+The name is resolved here and nowhere else; the very address that was checked is connected to, while TLS and the
+header Host go on using the name. This module loads the HTTP library, so it is imported when something is sent.
+"""
+
+import os
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import anyio
+import httpcore2
+import httpx2  # noqa: F401 - `urls` takes URLs apart with it
+
+from ot.errors import NetworkError
+from ot.net.addresses import parsed
+from ot.net.exchange import Resolve
+from ot.net.hosts import require_public
+from ot.net.outgoing import Outgoing
+
+CONNECTIONS: Final = 256
+IDLE_CONNECTIONS: Final = 32
+IDLE_SECONDS: Final = 4.0  # many servers hang up after five, and a request may not meet that
+CONNECT_SECONDS: Final = 5.0  # for one address, where there are more to try
+REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+HEADERS_TOO_LARGE: Final = 431
+WORDS: Final = 300  # of an error that may repeat what a server sent
+
+
+def open_pool(resolve: Resolve, scheme: str, *, public_only: bool) -> httpcore2.AsyncConnectionPool:
+    """Blocks: certificates are read from disk."""
+    return httpcore2.AsyncConnectionPool(
+        ssl_context=httpcore2.default_ssl_context() if scheme == "https" else None,
+        max_connections=CONNECTIONS,
+        max_keepalive_connections=IDLE_CONNECTIONS,
+        keepalive_expiry=IDLE_SECONDS,
+        network_backend=CheckedBackend(resolve, public_only=public_only),
+    )
+
+
+async def answered(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> httpcore2.Response:
+    """A response whose body is still to be read, and which is to be closed.
+
+    A server may hang up on a kept connection at the very moment it is used again. What may be sent twice then is.
+    """
+    while True:
+        connecting = Connecting()
+        try:
+            return await pool.handle_async_request(_request(request, {"trace": connecting.note}))
+        except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
+            if connecting.has_begun or request.method not in REPEATABLE:
+                raise
+
+
+class Connecting:
+    """Whether a connection was made for a request, as the library tells."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+
+    async def note(self, event: str, _details: object) -> None:
+        self.has_begun = self.has_begun or event == "connection.connect_tcp.started"
+
+
+def _request(request: Outgoing, extensions: dict[str, Any]) -> httpcore2.Request:
+    target = request.target
+    url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+    content = request.content or b""
+    return httpcore2.Request(request.method, url, headers=request.raw_headers(), content=content, extensions=extensions)
+
+
+class CheckedBackend(httpcore2.AsyncNetworkBackend):
+    def __init__(self, resolve: Resolve, *, public_only: bool) -> None:
+        self._resolve, self._public_only = resolve, public_only
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ARG002, ASYNC109 - the deadline of the whole request holds
+        local_address: str | None = None,  # noqa: ARG002
+        socket_options: Iterable[Any] | None = None,  # noqa: ARG002
+    ) -> httpcore2.AsyncNetworkStream:
+        addresses = [host] if parsed(host) is not None else list(await self._resolve(host, port))
+        if not addresses:
+            raise httpcore2.ConnectError(f"there is no address of {host}")
+        if self._public_only:
+            require_public(host, addresses)
+        return await self._first(addresses, port)
+
+    async def _first(self, addresses: list[str], port: int) -> httpcore2.AsyncNetworkStream:
+        for address in addresses[:-1]:
+            try:
+                return Stream(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue
+        return Stream(await self._network.connect_tcp(addresses[-1], port))
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+class Stream(httpcore2.AsyncNetworkStream):
+    """A connection that is closed also when whoever waits for its handshake is cancelled."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            return Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Errors of the library as ours. Only `connect` tells that nothing has been sent."""
+    try:
+        yield
+    except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+        raise NetworkError(f"{name}: no connection: {_words(error)}", reason="connect") from None
+    except httpcore2.RemoteProtocolError as error:
+        if getattr(_origin(error), "error_status_hint", None) == HEADERS_TOO_LARGE:
+            raise NetworkError(f"{name}: the headers of the response are too large", reason="too_large") from None
+        raise NetworkError(f"{name}: {_words(error)}", reason="protocol") from None
+    except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.TimeoutException) as error:
+        raise NetworkError(f"{name}: the connection broke: {_words(error)}", reason="protocol") from None
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What the library wrapped: it hands the original on as an argument."""
+    inner = error.__cause__ or next(iter(error.args), None)
+    return _origin(inner) if isinstance(inner, BaseException) else error
+
+
+def _words(error: Exception) -> str:
+    cause = _origin(error)
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
+        return os.strerror(cause.errno)
+    text = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+    return text.rstrip(".")[:WORDS] or "it was closed"

@@ -1,0 +1,307 @@
+"""What is public, and that no spelling of an address or of a host gets around it."""
+
+import ipaddress
+import socket
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ot.errors import ConfigError, NetworkError
+from ot.net import HostRules
+from ot.net.addresses import is_public
+from ot.net.urls import target_of
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+ANY = HostRules(("*",), allow_private_addresses=True)
+PUBLIC_ONLY = HostRules(("*",))
+PUBLIC = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "93.184.215.14",
+    "172.32.0.1",
+    "100.128.0.1",
+    "2606:4700:4700::1111",
+    "2a00:1450:4001::1",
+]
+NOT_PUBLIC = [
+    *("0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254"),
+    *("168.63.129.16", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.88.99.1"),
+    *("192.168.1.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.250"),
+    *("240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::7f00:1", "100::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1"),
+    *("2001:db8::1", "2001:2::1", "2001:10::1", "3fff::1", "5f00::1", "64:ff9b:1::1", "4000::1"),
+    *("", "example.com", "1.2.3", "127.1"),
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_an_address_on_the_open_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_every_other_address_is_not(address: str) -> None:
+    assert not is_public(address)
+
+
+def wrappings(inner: ipaddress.IPv4Address) -> list[str]:
+    """IPv6 addresses at whose end stands this one."""
+    number = int(inner)
+    teredo = (0x20010000 << 96) | (int(ipaddress.IPv4Address("8.8.8.8")) << 64) | (number ^ 0xFFFFFFFF)
+    forms = [
+        (0xFFFF << 32) | number,
+        (0x2002 << 112) | (number << 80),
+        (0x0064FF9B << 96) | number,
+        teredo,
+        (0x20010000 << 96) | (number << 64) | (int(ipaddress.IPv4Address("8.8.8.8")) ^ 0xFFFFFFFF),
+    ]
+    return [str(ipaddress.IPv6Address(form)) for form in forms]
+
+
+@given(st.ip_addresses(v=4))
+def test_a_wrapped_address_is_as_public_as_the_one_inside(inner: ipaddress.IPv4Address) -> None:
+    assert {is_public(form) for form in wrappings(inner)} == {is_public(str(inner))}
+
+
+UNWRAPPED = st.ip_addresses().filter(lambda address: address.version == 4 or not _wraps(address))
+
+
+def _wraps(address: ipaddress.IPv6Address) -> bool:
+    return any((address.ipv4_mapped, address.sixtofour, address.teredo, address in NAT64))
+
+
+@given(UNWRAPPED)
+def test_what_python_knows_to_be_special_is_never_public(address: Address) -> None:
+    special = address.is_private or address.is_link_local or address.is_multicast or address.is_reserved
+    assert not (special and is_public(str(address)))
+
+
+# --- spellings ---------------------------------------------------------------------------------------------
+
+
+def part_spellings(number: int) -> st.SearchStrategy[str]:
+    """How `getaddrinfo` reads one part of an address: decimal, octal, hexadecimal."""
+    return st.sampled_from(
+        [str(number), f"0{number:o}", f"000{number:o}", f"0x{number:x}", f"0X{number:X}", f"0x00{number:x}"]
+    )
+
+
+@st.composite
+def loopback_spellings(draw: st.DrawFn) -> str:
+    """127.x.y.z with one to four parts, the last of which holds all that is left."""
+    tail = draw(st.integers(0, 0xFFFFFF))
+    count = draw(st.integers(1, 4))
+    number = (127 << 24) | tail
+    parts = [(number >> (24 - 8 * place)) & 0xFF for place in range(count - 1)]
+    parts.append(number & ((1 << (32 - 8 * (count - 1))) - 1))
+    return ".".join(draw(part_spellings(part)) for part in parts) + draw(st.sampled_from(["", "."]))
+
+
+@given(loopback_spellings(), st.booleans())
+def test_no_spelling_of_loopback_that_the_system_reads_gets_through(host: str, wide: bool) -> None:
+    spelled = host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
+    with pytest.raises(NetworkError) as refused:
+        PUBLIC_ONLY.check(f"http://{spelled}/")
+    assert refused.value.reason in {"host_not_allowed", "address_not_allowed", "protocol"}
+
+
+def test_the_spellings_above_are_what_the_system_reads_as_loopback() -> None:
+    for host in ("127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "127.0.0.01"):
+        found = socket.getaddrinfo(host, 80, socket.AF_INET, socket.SOCK_STREAM)
+        assert {entry[4][0] for entry in found} == {"127.0.0.1"}
+
+
+REFUSED = [
+    *("http://127.1/", "http://2130706433/", "http://0x7f000001/", "http://0177.0.0.1/", "http://0/", "http://0x/"),
+    *("http://127.0.0.01/", "http://1.2.3.4.5/", "http://256.1.1.1/", "http://example.1/", "http://example.0x1./"),
+    *("http://\uff11\uff12\uff17.0.0.1/", "http://①②⑦.0.0.1/", "http://exa mple.com/", "http://exa%6dple.com/"),
+    *("http://user:pw@example.com/", "http://user@example.com/", "http://example.com\\@127.0.0.1/"),
+    *("http://example.com\\.evil.com/", "http:\\\\example.com/", "http:/example.com", "http://example.com\0/"),
+    *("http://exa\tmple.com/", "http://example.com/\n", "http://exam\rple.com", "http://example.com%00/"),
+    *("http:///path", "http://", "http://.", "http://./", "http://..", "http://a..b/", "http://.example.com/"),
+    *("http://:80/", "http://example.com:0/", "http://example.com:65536/", "http://example.com:-1/"),
+    *("http://example.com:x/", "http://[fe80::1%25eth0]/", "http://[fe80::1%eth0]/", "http://[::1/", "http://::1/"),
+    *("http://[::1]x/", "http://[v1.a]/", "ftp://example.com/", "file:///etc/passwd", "gopher://example.com/"),
+    *("//example.com/", "example.com", "", "javascript:x", "http://exam\u00adple\u200b.com/", "http://*/"),
+    *("http://\ud800.com/", "http://example.com/\ud800", f"http://{'a' * 64}.com/", f"http://{'a.' * 200}com/"),
+    *("http://-a.com/", "http://a-.com/", "http://a,b.com/", "http://a;b/", f"http://a/{'x' * 70000}"),
+]
+
+
+@pytest.mark.parametrize("url", REFUSED, ids=range(len(REFUSED)))
+def test_a_url_that_programs_read_differently_is_refused(url: str) -> None:
+    with pytest.raises(NetworkError):
+        ANY.check(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("http://EXAMPLE.com", "example.com", 80),
+        ("https://example.com./x", "example.com", 443),
+        ("https://example.com:8443", "example.com", 8443),
+        ("http://bücher.example/", "xn--bcher-kva.example", 80),
+        ("http://BÜCHER.example/", "xn--bcher-kva.example", 80),
+        ("http://xn--bcher-kva.example/", "xn--bcher-kva.example", 80),
+        ("http://例え。jp/", "xn--r8jz45g.jp", 80),
+        ("http://127.0.0.1./", "127.0.0.1", 80),
+        ("http://[0:0::1]:81/", "::1", 81),
+        ("http://[::FFFF:127.0.0.1]/", str(ipaddress.ip_address("::ffff:127.0.0.1")), 80),
+        ("http://my_service/", "my_service", 80),
+    ],
+)
+def test_a_host_has_one_spelling(url: str, host: str, port: int) -> None:
+    target = target_of(url)
+    assert (target.host, target.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "host", ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "10.0.0.1."]
+)
+def test_an_address_in_a_url_is_judged_before_anything_is_sent(host: str) -> None:
+    with pytest.raises(NetworkError, match="allowPrivateAddresses: true") as refused:
+        PUBLIC_ONLY.check(f"http://{host}/")
+    assert refused.value.reason == "address_not_allowed"
+
+
+def test_an_address_in_the_list_does_not_become_public_by_it() -> None:
+    with pytest.raises(NetworkError, match="not a public one"):
+        HostRules(("127.0.0.1",)).check("http://127.0.0.1/")
+    HostRules(("127.0.0.1",), allow_private_addresses=True).check("http://127.0.0.1/")
+    HostRules(("1.1.1.1",)).check("http://1.1.1.1/")
+
+
+def test_a_refusal_never_repeats_what_may_be_a_password() -> None:
+    for url in (
+        "http://user:hunter2@example.com/",
+        "http://user:hunter2/",
+        "http://h:hunter2@/",
+        "http://a/?k=hunter2\n",
+    ):
+        with pytest.raises(NetworkError) as refused:
+            ANY.check(url)
+        assert "hunter2" not in refused.value.message
+
+
+# --- the allow-list ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "url", "admits"),
+    [
+        ("example.com", "http://example.com/", True),
+        ("example.com", "https://EXAMPLE.com.:8443/", True),
+        ("Example.COM.", "http://example.com/", True),
+        ("example.com", "http://www.example.com/", False),
+        ("example.com", "http://example.com.evil.com/", False),
+        ("example.com", "http://notexample.com/", False),
+        ("*.example.com", "http://a.example.com/", True),
+        ("*.example.com", "http://a.b.example.com:81/", True),
+        ("*.example.com", "http://example.com/", False),
+        ("*.example.com", "http://evilexample.com/", False),
+        ("*", "https://anything.example/", True),
+        ("*", "https://1.1.1.1/", True),
+        ("*:8080", "https://anything.example:8080/", True),
+        ("*:8080", "https://anything.example/", False),
+        ("example.com:443", "https://example.com/", True),
+        ("example.com:80", "https://example.com/", False),
+        ("example.com:80", "http://example.com/", True),
+        ("*.example.com:8080", "http://a.example.com:8080/", True),
+        ("*.example.com:8080", "http://a.example.com/", False),
+        ("bücher.example", "http://xn--bcher-kva.example/", True),
+        ("*.xn--bcher-kva.example", "http://a.bücher.example/", True),
+        ("1.1.1.1", "http://1.1.1.1/", True),
+        ("2606:4700::1111", "http://[2606:4700:0::1111]:81/", True),
+        ("[2606:4700::1111]:80", "http://[2606:4700::1111]/", True),
+        ("[2606:4700::1111]:81", "http://[2606:4700::1111]/", False),
+    ],
+)
+def test_a_pattern_admits_what_it_names(pattern: str, url: str, admits: bool) -> None:
+    rules = HostRules((pattern,))
+    if admits:
+        rules.check(url)
+    else:
+        with pytest.raises(NetworkError) as refused:
+            rules.check(url)
+        assert refused.value.reason == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "*.",
+        "*.*",
+        "a.*.com",
+        "**",
+        "*a.com",
+        "http://a.com",
+        "a.com/x",
+        "u@a.com",
+        "*.1.2.3.4",
+        "127.1",
+        "a.com:0",
+        "a b",
+    ],
+)
+def test_a_pattern_that_is_no_host_is_an_error_of_the_configuration(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="allowed hosts"):
+        HostRules((pattern,)).check("http://a.com/")
+
+
+def test_an_empty_list_allows_nothing_and_says_what_to_type() -> None:
+    with pytest.raises(NetworkError) as refused:
+        HostRules().check("https://api.github.com/user")
+    assert refused.value.message == (
+        "Host api.github.com is not allowed. "
+        "To allow it, add this to onetool.yaml: http: {allowedHosts: [api.github.com]}"
+    )
+
+
+def test_the_line_to_type_keeps_what_is_allowed_and_is_yaml() -> None:
+    import yaml
+
+    rules = HostRules(("a.com", "*.b.com", "[2606::1]:80", "c.com:8080"))
+    with pytest.raises(NetworkError) as refused:
+        rules.check("https://[2606::2]/")
+    line = refused.value.message.partition("onetool.yaml: ")[2]
+    assert yaml.safe_load(line) == {"http": {"allowedHosts": [*rules.allowed_hosts, "[2606::2]"]}}
+    HostRules((*rules.allowed_hosts, "[2606::2]")).check("https://[2606::2]/")
+
+
+def test_a_port_that_is_not_allowed_is_named() -> None:
+    with pytest.raises(NetworkError, match=r"Host a\.com is not allowed at port 80\."):
+        HostRules(("a.com:443",)).check("http://a.com/")
+
+
+LABELS = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
+
+
+@given(NAMES, NAMES)
+def test_a_host_admits_itself_alone_and_a_star_what_is_below(host: str, other: str) -> None:
+    def admits(pattern: str, name: str) -> bool:
+        try:
+            HostRules((pattern,)).check(f"https://{name}/")
+        except NetworkError:
+            return False
+        return True
+
+    assert admits(host, host)
+    assert admits(host, other) == (host == other)
+    assert not admits(f"*.{host}", host)
+    assert admits(f"*.{host}", f"{other}.{host}")
+    assert admits(f"*.{host}", other) == other.endswith(f".{host}")
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_no_text_whatever_makes_it_do_anything_but_admit_or_refuse(host: str, rest: str) -> None:
+    rules = HostRules(("example.com", "*.example.com"))
+    for url in (host, f"http://{host}", f"http://{host}.example.com{rest}", f"http://example.com{host}/{rest}"):
+        try:
+            rules.check(url)
+        except NetworkError:
+            continue
+        name = target_of(url).host
+        assert name == "example.com" or name.endswith(".example.com")

@@ -1,0 +1,765 @@
+"""The one HTTP client against real servers on loopback: what it sends where, how much it reads, when it gives up."""
+
+import asyncio
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, strategies as st
+from tests.http_support import Certificate, Page, Received, Site, answer, page, served
+from tests.support import PATIENCE, eventually
+
+from ot.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
+from ot.net import HostRules, Net, Request, Response
+
+LOOPBACK = HostRules(("*",), allow_private_addresses=True)
+LIMIT = 1_000_000
+OLD_CONTENT = b'{"secret": 1}'
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Site]:
+    with served() as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    shared.requests.clear()
+    shared.asked.clear()
+    shared.hung_up.clear()
+    return shared
+
+
+@pytest.fixture
+def other() -> Iterator[Site]:
+    """Another port, and so another origin."""
+    with served() as site:
+        yield site
+
+
+def ask(
+    url: str, *, rules: HostRules = LOOPBACK, resolve: Resolve | None = None, method: str = "GET", **options: Any
+) -> Response:
+    """One request by a client of its own."""
+    sent = {
+        name: options.pop(name) for name in ("headers", "content", "credentials", "secret_query") if name in options
+    }
+
+    async def go() -> Response:
+        net = Net(rules, resolve=resolve)
+        try:
+            return await net.send(Request(method, url, **sent), **{"timeout": PATIENCE, "max_bytes": LIMIT, **options})
+        finally:
+            await net.close()
+
+    return anyio.run(go)
+
+
+def reason(url: str, **options: Any) -> str:
+    with pytest.raises(NetworkError) as failed:
+        ask(url, **options)
+    return str(failed.value.reason)
+
+
+def always(*addresses: str) -> Resolve:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return addresses
+
+    return resolve
+
+
+def redirecting(site: Site, to: str, status: int = 302) -> str:
+    path = f"/to-{len(site.pages)}"
+    site.pages[path] = page(b"", ("Location", to), status=status)
+    return site.url(path)
+
+
+# --- what is sent ------------------------------------------------------------------------------------------
+
+
+def test_a_request_arrives_as_it_was_given(site: Site) -> None:
+    headers = [("X-One", "1"), ("X-Two", "ü"), ("X-One", " 2 ")]
+    response = ask(site.url("/echo?a=1&b=%20x"), method="post", headers=headers, content=b"body")
+    seen = json.loads(response.body)
+    assert (response.status, seen["method"], seen["query"], seen["body"]) == (
+        200,
+        "POST",
+        {"a": ["1"], "b": [" x"]},
+        "body",
+    )
+    assert site.last.header("x-one") == "1, 2"
+    assert site.last.header("host") == f"127.0.0.1:{site.port}"
+    assert site.last.header("content-length") == "4"
+    assert (site.last.header("x-two") or "").encode("latin-1").decode() == "ü"
+    assert response.url == site.url("/echo?a=1&b=%20x")
+    assert response.seconds > 0
+
+
+def test_what_the_caller_says_of_itself_replaces_what_is_said_by_default(site: Site) -> None:
+    ask(site.url())
+    assert (site.last.header("user-agent") or "").startswith("onetool/")
+    assert site.last.header("accept-encoding") == "gzip, deflate"
+    ask(site.url(), headers=[("User-Agent", "me"), ("accept", "text/plain")])
+    assert (site.last.header("user-agent"), site.last.header("accept")) == ("me", "text/plain")
+
+
+def test_a_post_of_nothing_says_so(site: Site) -> None:
+    ask(site.url(), method="POST")
+    assert site.last.header("content-length") == "0"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *[("Host", "evil.com"), ("content-length", "5"), ("Transfer-Encoding", "chunked"), ("CONNECTION", "close")],
+        *[("X-A", "a\r\nX-B: b"), ("X-A", "a\nb"), ("X-A", "a\0"), ("X-A", "a\x7f"), ("X-A", "\ud800")],
+        *[
+            ("X A", "a"),
+            ("", "a"),
+            ("X\r\nY", "a"),
+            ("X:", "a"),
+            ("Ü", "a"),
+            ("Upgrade", "h2c"),
+            ("Expect", "100-continue"),
+        ],
+    ],
+)
+def test_a_header_that_would_change_the_request_is_refused(site: Site, header: tuple[str, str]) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        ask(site.url(), headers=[header])
+    assert not site.requests
+    assert "header" in refused.value.message
+
+
+@pytest.mark.parametrize("method", ["", "GET /x", "GET\r\n", "CONNECT", "trace", "Ü"])
+def test_a_method_that_is_none_is_refused(site: Site, method: str) -> None:
+    with pytest.raises(ArgumentError, match="method"):
+        ask(site.url(), method=method)
+    assert not site.requests
+
+
+def test_no_url_reaches_into_the_request_line_or_the_headers(site: Site) -> None:
+    ask(site.url("/echo?a= HTTP/1.1&ü=\u2028#fragment"))
+    assert site.last.query == {"a": [" HTTP/1.1"], "ü": ["\u2028"]}
+
+
+def test_neither_proxies_nor_passwords_of_the_environment_are_used(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passwords = tmp_path / "netrc"
+    passwords.write_text("machine 127.0.0.1 login me password hunter2\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(passwords))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert ask(site.url()).status == 200
+    assert site.last.header("authorization") is None
+
+
+# --- hosts and addresses -----------------------------------------------------------------------------------
+
+
+def test_a_host_that_is_not_in_the_list_is_not_even_looked_up() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        raise AssertionError("it was looked up")
+
+    assert reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve) == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["64:ff9b::7f00:1"], ["fe80::1%lo"]],
+)
+def test_a_name_with_an_address_that_is_not_public_is_refused(addresses: list[str]) -> None:
+    rules = HostRules(("a.example",))
+    assert reason("http://a.example/", rules=rules, resolve=always(*addresses)) == "address_not_allowed"
+
+
+def test_localhost_as_the_system_knows_it_is_refused(site: Site) -> None:
+    assert reason(site.url(host="localhost"), rules=HostRules(("localhost",))) == "address_not_allowed"
+    assert ask(site.url(host="localhost"), rules=HostRules(("localhost",), allow_private_addresses=True)).status == 200
+    assert len(site.requests) == 1
+
+
+def test_a_name_is_resolved_once_and_that_very_address_is_connected_to(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2"]]  # the first counts as public here, the next do not
+    monkeypatch.setattr("ot.net.hosts.is_public", lambda address: address == "127.0.0.1")
+    asked: list[str] = []
+
+    async def rebinding(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return answers.pop(0)
+
+    assert ask(site.url(host="a.example"), rules=HostRules(("a.example",)), resolve=rebinding).status == 200
+    assert asked == ["a.example"]
+    assert site.last.header("host") == f"a.example:{site.port}"
+
+
+def test_the_next_address_is_tried_where_the_first_does_not_answer(site: Site) -> None:
+    assert ask(site.url(host="a.example"), resolve=always("127.0.0.9", "127.0.0.1")).status == 200
+
+
+def test_narrower_rules_never_meet_a_connection_that_wider_ones_opened(site: Site) -> None:
+    async def go() -> None:
+        net = Net(HostRules(("a.example",), allow_private_addresses=True), resolve=always("127.0.0.1"))
+        request = Request("GET", site.url(host="a.example"))
+        await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
+        for rules in (HostRules(("a.example",)), HostRules(("b.example",), allow_private_addresses=True)):
+            with pytest.raises(NetworkError, match="not"):
+                await net.send(request, timeout=PATIENCE, max_bytes=LIMIT, rules=rules)
+        await net.close()
+
+    anyio.run(go)
+    assert len(site.requests) == 1
+
+
+def test_rules_of_a_call_cannot_widen_those_of_the_client(site: Site) -> None:
+    assert reason(site.url(), rules=HostRules(), follow_redirects=True) == "host_not_allowed"
+
+    async def go() -> None:
+        with pytest.raises(NetworkError, match="not allowed"):
+            await Net(HostRules()).send(Request("GET", site.url()), timeout=PATIENCE, max_bytes=LIMIT, rules=LOOPBACK)
+
+    anyio.run(go)
+    assert not site.requests
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    certificate = Certificate(tmp_path, "a.example", "127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
+    with served(certificate) as site:
+        yield site
+
+
+def test_tls_is_spoken_with_the_name_at_the_address_that_was_checked(secure: Site) -> None:
+    assert ask(secure.url(host="A.example."), resolve=always("127.0.0.1")).status == 200
+    assert secure.names == ["a.example"]
+    assert secure.last.header("host") == f"a.example:{secure.port}"
+    assert ask(secure.url()).status == 200
+
+
+def test_a_certificate_for_another_name_is_refused_before_anything_is_sent(secure: Site) -> None:
+    with pytest.raises(NetworkError, match="certificate") as failed:
+        ask(secure.url(host="b.example"), resolve=always("127.0.0.1"))
+    assert failed.value.reason == "connect"
+    assert not secure.requests
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert reason(secure.url()) == "connect"
+    assert not secure.requests
+
+
+def test_from_https_to_http_nothing_secret_goes_along(secure: Site, site: Site) -> None:
+    start = redirecting(secure, site.url())
+    headers = [("Authorization", "Bearer x"), ("X-Key", "k"), ("Accept", "text/plain")]
+    ask(start, headers=headers, credentials=frozenset({"x-key"}))
+    assert site.last.header("accept") == "text/plain"
+    assert {site.last.header("authorization"), site.last.header("x-key")} == {None}
+
+
+def test_whoever_leaves_during_the_handshake_leaves_no_connection_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def go() -> bytes:
+            net = Net(LOOPBACK)
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT))
+                connection, _ = await anyio.to_thread.run_sync(listener.accept)
+                hello = await anyio.to_thread.run_sync(connection.recv, 1 << 16)
+                assert hello
+                group.cancel_scope.cancel()
+            connection.settimeout(PATIENCE)
+            with connection:
+                return await anyio.to_thread.run_sync(connection.recv, 1 << 16)
+
+        assert anyio.run(go) == b""
+
+
+# --- redirects ---------------------------------------------------------------------------------------------
+
+
+def test_redirects_are_followed_unless_they_are_not_wanted(site: Site) -> None:
+    response = ask(site.url("/redirects/3"))
+    assert (response.status, response.url, len(site.requests)) == (200, site.url("/echo"), 4)
+    response = ask(site.url("/redirects/3"), follow_redirects=False)
+    assert (response.status, response.url, response.header("location")) == (
+        302,
+        site.url("/redirects/3"),
+        "/redirects/2",
+    )
+
+
+def test_a_redirect_that_is_not_followed_has_its_body(site: Site) -> None:
+    assert ask(site.url("/redirect-to?url=/echo"), follow_redirects=False).body == b"over there"
+
+
+@pytest.mark.parametrize("status", [300, 304, 302])
+def test_a_redirect_to_nowhere_is_an_answer(site: Site, status: int) -> None:
+    assert ask(site.url(f"/status/{status}")).status == status
+
+
+def test_a_circle_ends(site: Site) -> None:
+    assert reason(site.url("/loop")) == "redirects"
+    assert len(site.requests) == 11
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        ("http://b.example/", "host_not_allowed"),
+        ("//b.example/", "host_not_allowed"),
+        ("http://user:pw@a.example/", "host_not_allowed"),
+        ("http://2130706433/", "host_not_allowed"),
+        ("http://[::1]/", "host_not_allowed"),
+        ("ftp://a.example/", "protocol"),
+        ("file:///etc/passwd", "protocol"),
+        ("http://a.example:x/", "protocol"),
+    ],
+)
+def test_each_redirect_is_checked_like_the_first_request(site: Site, to: str, why: str) -> None:
+    rules = HostRules(("a.example",), allow_private_addresses=True)
+    start = redirecting(site, to).replace("127.0.0.1", "a.example")
+    assert reason(start, rules=rules, resolve=always("127.0.0.1")) == why
+    assert len(site.requests) == 1
+
+
+def test_the_address_behind_a_redirect_is_checked_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ot.net.hosts.is_public", lambda address: address == "127.0.0.1")
+
+    async def resolve(host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.1" if host == "a.example" else "127.0.0.2"]
+
+    start = redirecting(site, site.url(host="b.example")).replace("127.0.0.1", "a.example")
+    assert reason(start, rules=HostRules(("*.example",)), resolve=resolve) == "address_not_allowed"
+    start = redirecting(site, site.url(host="127.0.0.2")).replace("127.0.0.1", "a.example")
+    assert reason(start, rules=HostRules(("*",)), resolve=resolve) == "address_not_allowed"
+    assert len(site.requests) == 2
+
+
+CREDENTIALS = [("Authorization", "Bearer x"), ("cookie", "a=1"), ("Proxy-Authorization", "y"), ("X-Key", "k")]
+
+
+def test_credentials_stay_with_their_origin_and_are_not_taken_up_again(site: Site, other: Site) -> None:
+    back = redirecting(other, site.url("/echo"))
+    ask(redirecting(site, back), headers=[*CREDENTIALS, ("X-Plain", "p")], credentials=frozenset({"x-key"}))
+    first, last = site.requests
+    assert [first.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
+    for received in (other.last, last):
+        assert {received.header(name.lower()) for name, _ in CREDENTIALS} == {None}
+        assert received.header("x-plain") == "p"
+
+
+def test_credentials_go_along_inside_their_origin(site: Site) -> None:
+    ask(redirecting(site, "/echo"), headers=CREDENTIALS, credentials=frozenset({"x-key"}))
+    assert [site.last.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+def test_a_post_becomes_a_get_without_its_body(site: Site, other: Site, status: int) -> None:
+    ask(redirecting(site, other.url(), status), method="POST", content=OLD_CONTENT, headers=[("Content-Type", "a/b")])
+    assert (other.last.method, other.last.body, other.last.header("content-type")) == ("GET", b"", None)
+    assert other.last.header("content-length") is None
+
+
+@pytest.mark.parametrize(("method", "status"), [("POST", 307), ("POST", 308), ("PUT", 302), ("PATCH", 301)])
+def test_a_repeated_request_keeps_its_body_and_never_takes_it_elsewhere(
+    site: Site, other: Site, method: str, status: int
+) -> None:
+    ask(redirecting(site, "/echo", status), method=method, content=OLD_CONTENT)
+    assert (site.last.method, site.last.body) == (method, OLD_CONTENT)
+    assert reason(redirecting(site, other.url(), status), method=method, content=OLD_CONTENT) == "redirects"
+    assert not other.requests
+
+
+def test_a_head_stays_a_head(site: Site) -> None:
+    ask(redirecting(site, "/echo", 303), method="HEAD")
+    assert [received.method for received in site.requests] == ["HEAD", "HEAD"]
+
+
+# --- how much ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [f"/bytes/{LIMIT}", f"/stream/{LIMIT}", f"/gzip/{LIMIT}"])
+def test_as_much_as_is_allowed_is_read(site: Site, path: str) -> None:
+    assert len(ask(site.url(path)).body) == LIMIT
+
+
+@pytest.mark.parametrize("path", [f"/bytes/{LIMIT + 1}", f"/stream/{LIMIT + 1}", f"/gzip/{LIMIT + 1}", "/bomb/100000"])
+def test_more_is_refused_however_it_comes(site: Site, path: str) -> None:
+    assert reason(site.url(path)) == "too_large"
+
+
+def test_a_response_that_announces_too_much_is_not_waited_for(site: Site) -> None:
+    async def boast(_received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 99999999999999999999999\r\n\r\n")
+        await asyncio.Event().wait()
+
+    site.pages["/boast"] = boast
+    assert reason(site.url("/boast")) in {"too_large", "protocol"}
+    site.pages["/boast"] = never_ending(b"HTTP/1.1 200 x\r\nContent-Length: 1000001\r\n\r\n", b"")
+    assert reason(site.url("/boast")) == "too_large"
+
+
+def never_ending(start: bytes, more: bytes) -> Page:
+    async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(start)
+        while more:
+            writer.write(more)
+            await writer.drain()
+        await asyncio.Event().wait()
+
+    return show
+
+
+def test_what_follows_a_compressed_file_counts(site: Site) -> None:
+    head = b"HTTP/1.1 200 x\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    site.pages["/tail"] = never_ending(head + gzip.compress(b"small"), b"\0" * 65536)
+    assert reason(site.url("/tail")) == "too_large"
+    site.pages["/tail"] = never_ending(head, gzip.compress(b"") * 1000)
+    assert reason(site.url("/tail")) == "protocol"
+
+
+def test_a_flood_of_headers_is_refused(site: Site) -> None:
+    assert len(ask(site.url("/headers/100")).headers) == 101
+    assert reason(site.url("/headers/5000")) == "too_large"
+    site.pages["/one-header"] = never_ending(b"HTTP/1.1 200 x\r\nX: ", b"x" * 65536)
+    assert reason(site.url("/one-header")) == "too_large"
+
+
+def test_a_head_request_may_tell_of_more_than_is_allowed(site: Site) -> None:
+    site.pages["/large"] = never_ending(b"HTTP/1.1 200 x\r\nContent-Length: 99999999\r\n\r\n", b"")
+    assert ask(site.url("/large"), method="HEAD").header("content-length") == "99999999"
+
+
+# --- compression -------------------------------------------------------------------------------------------
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+READ = [
+    ("gzip", gzip.compress(b"hello"), b"hello"),
+    ("X-GZIP", gzip.compress(b"hello"), b"hello"),
+    ("gzip, identity", gzip.compress(b"hello"), b"hello"),
+    ("gzip", gzip.compress(b"hel") + gzip.compress(b"") + gzip.compress(b"lo"), b"hello"),
+    ("gzip", gzip.compress(b"hello") + b"\0\0\0", b"hello"),
+    ("gzip", gzip.compress(b"hello") + b"\n", b"hello"),
+    ("gzip", gzip.compress(b""), b""),
+    ("gzip", b"", b""),
+    ("deflate", zlib.compress(b"hello"), b"hello"),
+    ("deflate", raw_deflate(b"hello"), b"hello"),
+    ("deflate", b"", b""),
+    ("br", b"as it is", b"as it is"),
+    ("identity", b"plain", b"plain"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "body", "text"), READ, ids=range(len(READ)))
+def test_a_compressed_body_is_read(site: Site, encoding: str, body: bytes, text: bytes) -> None:
+    site.pages["/packed"] = page(body, ("Content-Encoding", encoding))
+    assert ask(site.url("/packed")).body == text
+
+
+DAMAGED = [
+    ("gzip", b"this is none"),
+    ("gzip", gzip.compress(b"hello")[:-9]),
+    ("gzip", gzip.compress(b"hello") + gzip.compress(bytes(range(256)) * 9)[:-9]),
+    ("gzip", gzip.compress(b"hello")[:-8] + b"\1" * 8),
+    ("deflate", zlib.compress(b"hello")[:-2]),
+    ("deflate", b"x"),
+    ("deflate", b"\xff\xff\xff\xff"),
+    ("gzip, gzip", gzip.compress(gzip.compress(b"hello"))),
+    ("gzip, br, deflate, gzip", b"x"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "body"), DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_body_or_one_packed_twice_is_an_error(site: Site, encoding: str, body: bytes) -> None:
+    site.pages["/packed"] = page(body, ("Content-Encoding", encoding))
+    assert reason(site.url("/packed")) == "protocol"
+
+
+@given(st.binary(max_size=5000), st.lists(st.integers(1, 400), max_size=40), st.sampled_from(["gzip", "zlib", "raw"]))
+def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes, sizes: list[int], form: str) -> None:
+    from ot.net.bodies import read
+
+    packed = gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else raw_deflate(data)
+
+    async def chunks() -> Any:
+        rest = packed
+        for size in sizes:
+            yield rest[:size]
+            rest = rest[size:]
+        yield rest
+
+    encoding = "gzip" if form == "gzip" else "deflate"
+    assert anyio.run(read, chunks(), [encoding], LIMIT) == data
+
+
+# --- how long ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/never", "/drip-head", "/drip-body", "/continue"])
+def test_one_deadline_holds_for_everything(site: Site, path: str) -> None:
+    with pytest.raises(ToolTimeout, match=r"did not answer within 0\.5 s") as late:
+        ask(site.url(path), timeout=0.5)
+    assert late.value.timeout_ms == 500
+    assert site.hung_up.wait(PATIENCE)
+
+
+def test_redirects_share_the_deadline(site: Site) -> None:
+    async def slow(_received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.1)
+        answer(writer, b"", ("Location", "/slow"), status=302)
+
+    site.pages["/slow"] = slow
+    with pytest.raises(ToolTimeout):
+        ask(site.url("/slow"), timeout=0.35)
+
+
+def test_a_name_that_takes_for_ever_to_resolve_is_given_up() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        await anyio.sleep_forever()
+        return []
+
+    with pytest.raises(ToolTimeout):
+        ask("http://a.example/", resolve=resolve, timeout=0.1)
+
+
+def test_whoever_is_cancelled_leaves_no_connection_behind(site: Site) -> None:
+
+    async def go() -> None:
+        net = Net(LOOPBACK)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: net.send(Request("GET", site.url("/drip-body")), timeout=60, max_bytes=LIMIT))
+            assert await anyio.to_thread.run_sync(site.asked.wait, PATIENCE)
+            group.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(site.hung_up.wait, PATIENCE)
+        await net.close()
+
+    anyio.run(go)
+
+
+# --- what fails --------------------------------------------------------------------------------------------
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_only_what_was_never_sent_is_called_a_failure_to_connect(site: Site) -> None:
+    assert reason(f"http://127.0.0.1:{closed_port()}/") == "connect"
+    assert reason("http://a.example/", resolve=always()) == "connect"
+    for path in ("/hang-up", "/cut", "/garbage"):
+        assert reason(site.url(path)) == "protocol"
+    assert reason(redirecting(site, f"http://127.0.0.1:{closed_port()}/")) == "redirects"
+
+
+def test_an_answer_in_another_protocol_is_an_error(site: Site) -> None:
+    site.pages["/upgrade"] = never_ending(b"HTTP/1.1 101 x\r\nUpgrade: foo\r\nConnection: Upgrade\r\n\r\n", b"")
+    assert reason(site.url("/upgrade")) == "protocol"
+
+
+def test_http_where_https_was_asked_for_is_a_failure_to_connect() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        assert reason(f"https://127.0.0.1:{listener.getsockname()[1]}/") == "connect"
+        thread.join(PATIENCE)
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "path", ["/never", "/cut", "/hang-up", "/loop", "/bytes/9999999", "/status/200", "/redirect-to"]
+)
+def test_secret_parameters_are_in_no_error_and_in_no_answer(site: Site, path: str) -> None:
+    url = site.url(f"{path}?key={SECRET}&%6bey={SECRET}&url=http://b.example/?key={SECRET}")
+    rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
+    try:
+        shown = ask(
+            url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else PATIENCE
+        ).url
+    except ToolError as error:
+        shown = f"{error.message} {error.fields}"
+    assert site.requests[0].query["key"] == [SECRET, SECRET]
+    assert SECRET not in shown.partition("url=")[0]
+
+
+# --- connections -------------------------------------------------------------------------------------------
+
+
+def test_connections_are_used_again_and_closed_at_the_end() -> None:
+    async def go(site: Site) -> None:
+        net = Net(LOOPBACK)
+        for path in ("/echo", "/status/404", "/gzip/10", "/stream/10"):
+            await net.send(Request("GET", site.url(path)), timeout=PATIENCE, max_bytes=LIMIT)
+        assert site.connections == 1
+        await net.close()
+
+    with served() as site:
+        anyio.run(go, site)
+        assert eventually(lambda: site.open_connections == 0)
+
+
+def test_a_server_that_hangs_up_without_a_word_costs_a_new_connection_and_no_error() -> None:
+    """It closes while the next request is on its way: only what may be sent twice is sent again."""
+
+    async def hang_up_later(received: Received, writer: asyncio.StreamWriter) -> None:
+        asked = [request for request in moody.requests if request.path == received.path]
+        if len(asked) % 2 == 1:
+            answer(writer, b"fine")
+        else:
+            writer.transport.abort()
+
+    async def go() -> None:
+        net = Net(LOOPBACK)
+
+        async def ask(method: str) -> Response:
+            request = Request(method, moody.url("/moody"), content=None)
+            return await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
+
+        assert [(await ask("GET")).body for _ in range(3)] == [b"fine"] * 3
+        assert [request.method for request in moody.requests] == ["GET"] * 5
+        with pytest.raises(NetworkError) as failed:
+            await ask("POST")
+        assert failed.value.reason == "protocol"
+        await net.close()
+
+    with served() as moody:
+        moody.pages["/moody"] = hang_up_later
+        anyio.run(go)
+        assert [request.method for request in moody.requests] == ["GET"] * 5 + ["POST"]
+
+
+def test_many_requests_at_once_do_not_mix() -> None:
+    async def go(site: Site) -> list[str]:
+        net, seen = Net(LOOPBACK), []
+
+        async def one(number: int) -> None:
+            url = site.url(f"/echo?n={number}" if number % 3 else f"/redirect-to?url=/echo?n={number}")
+            response = await net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT)
+            assert json.loads(response.body)["query"] == {"n": [str(number)]}
+            seen.append(response.url)
+
+        async with anyio.create_task_group() as group:
+            for number in range(60):
+                group.start_soon(one, number)
+        await net.close()
+        return seen
+
+    with served() as site:
+        assert len(anyio.run(go, site)) == 60
+        assert eventually(lambda: site.open_connections == 0)
+
+
+def test_cookies_are_not_kept(site: Site) -> None:
+    async def go() -> None:
+        net = Net(LOOPBACK)
+        for path in ("/cookies", "/echo"):
+            await net.send(Request("GET", site.url(path)), timeout=PATIENCE, max_bytes=LIMIT)
+        await net.close()
+
+    anyio.run(go)
+    assert site.last.header("cookie") is None
+
+
+def test_closing_waits_for_nobody_and_ends_nothing_that_is_under_way() -> None:
+    go_on = threading.Event()
+
+    async def wait(_received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.to_thread(go_on.wait, PATIENCE)
+        answer(writer, b"done")
+
+    async def go(site: Site) -> bytes:
+        net, answers = Net(LOOPBACK), []
+
+        async def one() -> None:
+            answers.append(await net.send(Request("GET", site.url("/wait")), timeout=PATIENCE, max_bytes=LIMIT))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            assert await anyio.to_thread.run_sync(site.asked.wait, PATIENCE)
+            await net.close()
+            go_on.set()
+        return bytes(answers[0].body)
+
+    with served() as site:
+        site.pages["/wait"] = wait
+        assert anyio.run(go, site) == b"done"
+        assert eventually(lambda: site.open_connections == 0)
+
+
+def test_nothing_heavy_is_loaded_before_something_is_sent() -> None:
+    code = (
+        "import sys, ot.net; ot.net.Net(ot.net.HostRules()); print({'httpx2', 'httpcore2', 'ssl'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in {"set()", "{'ssl'}"}  # ssl comes with asyncio
+
+
+# --- texts -------------------------------------------------------------------------------------------------
+
+
+def text_of(body: bytes, content_type: str) -> str:
+    return Response(200, (("Content-Type", content_type),), body, "http://a/", 0.0).text()
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "text"),
+    [
+        ("grün".encode(), "text/plain", "grün"),
+        ("grün".encode("latin-1"), "text/plain; charset=ISO-8859-1", "grün"),
+        ("grün".encode("utf-16"), 'text/plain; charset="utf-16"', "grün"),
+        ("日本".encode("shift_jis"), "text/html;charset=Shift_JIS", "日本"),
+        (b"\xef\xbb\xbf{}", "application/json", "{}"),
+        (b"\xff", "text/plain", "\ufffd"),
+        (b"a", "text/plain; charset=nonsense", "a"),
+        (b"a", "text/plain; charset=", "a"),
+        (b"a", "", "a"),
+        (b"YQ==", "text/plain; charset=base64", "YQ=="),
+        (b"xn--a", "text/plain; charset=punycode", "xn--a"),
+        (b"\\x41", "text/plain; charset=unicode_escape", "\\x41"),
+        (b"a", "text/plain; charset=idna", "a"),
+        (b"a", "text/plain; charset=a\0b", "a"),
+        (b"gr\xfcn", "text/plain; boundary=x ; Charset = 'latin-1'", "grün"),
+        (b"a", "text/plain; charset*=utf-8''latin-1", "a"),
+    ],
+)
+def test_a_text_is_read_by_its_charset(body: bytes, content_type: str, text: str) -> None:
+    assert text_of(body, content_type) == text
+
+
+@given(st.binary(max_size=100), st.text(max_size=50))
+def test_no_body_and_no_charset_makes_reading_a_text_fail(body: bytes, charset: str) -> None:
+    assert isinstance(text_of(body, f"text/plain; charset={charset}"), str)
+    assert isinstance(text_of(body, charset), str)
