@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import bus, calls, cells, flight, lib, memory, proxy, roundtrip, startup, workers
+from benchmarks import bundles, bus, calls, cells, flight, grep, lib, memory, proxy, roundtrip, startup, workers
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
@@ -27,6 +27,8 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "flight": flight.measure,
     "workers": workers.measure,
     "proxy": proxy.measure,
+    "grep": grep.measure,
+    "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 

@@ -1,0 +1,292 @@
+"""The store of bundles: pages, searches and single tools among few and among many, PUTs against the bare disk, memory.
+
+Run as a program it is one of the writers: it says when it is ready, waits for a line, writes, and says when it is done.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lib import Row, WrongAnswer, interleave, memory
+
+from ot.bundles import BundleStore
+from ot.bundles.filenames import folders, tool_files
+from ot.bundles.model import BundleDraft, ToolDraft
+from ot.bundles.records import BundleFile, ToolFile
+from ot.bundles.store import new_id
+
+FEW, MANY = 100, 100_000
+BUNDLES = 50
+PUTS, WRITERS = 60, 8
+VERBS = ("get", "list", "create", "delete", "update", "search", "read", "send", "merge", "convert")
+NOUNS = ("user", "issue", "repository", "file", "invoice", "message", "branch", "report", "image", "weather")
+SYLLABLES = ("ba", "de", "ki", "lo", "mu", "na", "re", "si", "to", "vu")
+QUERIES = ("get", "user", "usre", "merge invoice", "repositry", "forecast", "send message", "return", "voic", "g")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def measure(rounds: int) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="onetool-bundles-") as place:
+        few, many = Path(place, "few"), Path(place, "many")
+        fill(few, FEW)
+        fill(many, MANY)
+        started = time.perf_counter()
+        built(many)
+        seconds = time.perf_counter() - started
+        rows = [*asked(rounds, few, many), *memory_of(few, many)]
+        rows.append(Row(f"the index of {MANY:,} tools built anew, a tool", [seconds / MANY * 1000]))
+        return [*rows, *puts(min(rounds, 5), Path(place, "puts"))]
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def asked(rounds: int, few: Path, many: Path) -> list[Row]:
+    with opened(few) as small, opened(many) as large:
+        contestants = {
+            f"{name} {size}": lambda ask=ask, store=store: ask(store)
+            for size, store in (("few", small), ("many", large))
+            for name, ask in (("list", a_page), ("search", searches), ("get", a_tool))
+        }
+        samples = interleave(rounds, contestants)
+    rows = []
+    for name in ("list", "search", "get"):
+        rows.append(Row(f"{name} among {MANY:,} stored tools", samples[f"{name} many"], target=10))
+        rows.append(Row(f"{name} among {MANY:,}, against {FEW}", samples[f"{name} many"], samples[f"{name} few"]))
+    return rows
+
+
+def timed(action: Callable[[], object], times: int) -> float:
+    spent = []
+    for _ in range(times):
+        started = time.perf_counter()
+        action()
+        spent.append((time.perf_counter() - started) * 1000)
+    return statistics.median(spent)
+
+
+def a_page(store: BundleStore) -> float:
+    token = store.list_tools().next_token
+    return timed(partial(store.list_tools, token=token), 5)
+
+
+def searches(store: BundleStore) -> float:
+    return statistics.median(timed(partial(store.search, query), 3) for query in QUERIES)
+
+
+def a_tool(store: BundleStore) -> float:
+    tools = store.list_tools().items
+    if not tools:
+        raise WrongAnswer("there are no tools")
+    return statistics.median(timed(partial(store.get_tool, one.bundle_id, one.slug, one.version), 3) for one in tools)
+
+
+def memory_of(few: Path, many: Path) -> list[Row]:
+    """Of a process that has listed, searched and compared all files."""
+    least, most = (resident(folder) for folder in (few, many))
+    return [
+        Row(
+            "memory of a process for each 10,000 stored tools", [(most - least) / (MANY / 10_000)], unit="MB", target=10
+        )
+    ]
+
+
+def resident(folder: Path) -> float:
+    with a_process("ask", folder, 0) as process:
+        said(process, "go")
+        return memory(process.pid).resident
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def puts(rounds: int, place: Path) -> list[Row]:
+    contestants = {
+        f"{kind} {writers}": lambda kind=kind, writers=writers: written(kind, place, writers)
+        for kind in ("put", "bare")
+        for writers in (1, WRITERS)
+    }
+    samples = interleave(rounds, contestants)
+    return [
+        Row("PUT of a tool, against the bare writing of a file", samples["put 1"], samples["bare 1"]),
+        Row(f"the same from {WRITERS} processes", samples[f"put {WRITERS}"], samples[f"bare {WRITERS}"]),
+        Row("PUTs a second from one process", [1000 / spent for spent in samples["put 1"]], unit=""),
+        Row(f"PUTs a second from {WRITERS}", [1000 / spent for spent in samples[f"put {WRITERS}"]], unit=""),
+    ]
+
+
+def written(kind: str, place: Path, writers: int) -> float:
+    """Milliseconds for each file, all writers together."""
+    shutil.rmtree(place, ignore_errors=True)
+    fill(place, 0, bundles=1)
+    built(place)
+    with all_of([a_process(kind, place, number) for number in range(writers)]) as processes:
+        started = time.perf_counter()
+        for process in processes:
+            send(process, "go")
+        for process in processes:
+            line(process)
+        return (time.perf_counter() - started) * 1000 / (PUTS * writers)
+
+
+@contextmanager
+def all_of(managers: list[Any]) -> Iterator[list[subprocess.Popen[str]]]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield [stack.enter_context(manager) for manager in managers]
+
+
+@contextmanager
+def a_process(kind: str, folder: Path, number: int) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, __file__, kind, str(folder), str(number)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        if line(process) != "ready":
+            raise WrongAnswer(f"{kind} did not start")
+        yield process
+
+
+def said(process: subprocess.Popen[str], word: str) -> str:
+    send(process, word)
+    return line(process)
+
+
+def send(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def main(kind: str, folder: Path, number: int) -> None:
+    with opened(folder) as store:
+        bundle = store.list_bundles().items[0]
+        work = {"put": put_some, "bare": write_some, "ask": ask_some}[kind]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        work(store, folder, bundle.id, number)
+        print("done", flush=True)
+        sys.stdin.readline()
+
+
+def put_some(store: BundleStore, _folder: Path, bundle: str, number: int) -> None:
+    for turn in range(PUTS):
+        store.put_tool(bundle, f"tool-{number}-{turn}", "1", body(random.Random(turn)))
+
+
+def write_some(_store: BundleStore, folder: Path, bundle: str, number: int) -> None:
+    (place,) = folder.glob(f"*{bundle}")
+    for turn in range(PUTS):
+        content = tool_file(f"tool-{number}-{turn}", random.Random(turn), START).text()
+        bare(place, f".{number}-{turn}", content)
+
+
+def bare(place: Path, name: str, content: bytes) -> None:
+    """What atomic and durable costs without any store: write, sync, rename, sync the folder."""
+    new = place / f"{name}.new"
+    with new.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(place / name)
+    descriptor = os.open(place, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def ask_some(store: BundleStore, _folder: Path, _bundle: str, _number: int) -> None:
+    store.rescan()
+    for query in QUERIES:
+        store.search(query)
+    store.list_tools(size=256)
+
+
+# --- a store to ask --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[BundleStore]:
+    store = BundleStore(folder)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def built(folder: Path) -> None:
+    with opened(folder) as store:
+        store.list_bundles()
+
+
+def fill(folder: Path, number: int, *, bundles: int = BUNDLES) -> None:
+    """Files as the store would have written them, without waiting for the disk."""
+    chance = random.Random(4)
+    places = [new_folder(folder, f"bundle-{count}") for count in range(bundles)]
+    for count in range(number):
+        slug = f"{chance.choice(VERBS)}-{chance.choice(NOUNS)}-{count}"
+        file = tool_file(slug, chance, START + timedelta(seconds=count))
+        (chance.choice(places) / tool_files(slug, "1")[0]).write_bytes(file.text())
+
+
+def new_folder(folder: Path, slug: str) -> Path:
+    bundle = new_id()
+    draft = BundleDraft.of({"slug": slug, "displayName": slug, "isEnabled": True})
+    place = folder / folders(slug, bundle)[0]
+    place.mkdir(parents=True)
+    (place / "bundle.json").write_bytes(BundleFile.new(bundle, draft, START).text())
+    return place
+
+
+def tool_file(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
+    draft = ToolDraft.model_construct(
+        display_name=body(chance)["displayName"],
+        is_enabled=True,
+        type="http",
+        http_impl={"method": "GET", "urlTemplate": "https://api.example.com/things"},
+        python_impl=None,
+        description=body(chance)["description"],
+        tags=["api", chance.choice(NOUNS)],
+        arg_schema={"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
+        output_schema=None,
+    )
+    return ToolFile.new(new_id(), slug, "1", draft, moment)
+
+
+def body(chance: random.Random) -> dict[str, Any]:
+    verb, noun = chance.choice(VERBS), chance.choice(NOUNS)
+    rare = [word(chance) for _ in range(5)]
+    return {
+        "displayName": f"{verb.title()} a {noun} {rare[0]}",
+        "isEnabled": True,
+        "type": "python",
+        "pythonImpl": {"function": "some.function"},
+        "description": f"{verb} the {noun} of {' '.join(rare)} and return it with its forecast.",
+        "tags": ["api", noun],
+        "argSchema": {"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
+    }
+
+
+def word(chance: random.Random) -> str:
+    return "".join(chance.choices(SYLLABLES, k=chance.randint(2, 5)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

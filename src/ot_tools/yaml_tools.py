@@ -1,0 +1,35 @@
+"""The `yaml` pack: YAML text as data, however hostile the text. What YAML is, and its limits, stand in `ot.yaml12`."""
+
+from typing import Any
+
+from ot.errors import ArgumentError, ConfigError
+from ot.tool import tool
+from ot_tools.parsing import check
+
+__all__ = ["parse"]
+
+
+@tool(permissions=["read"])
+def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
+    """YAML text as data, by the rules of YAML 1.2: `on`, `yes` and `012` are not what older YAML makes of them.
+
+    The text is one document. Keys are always text, equal keys are an error, and no tag makes an object.
+
+    Args:
+        yaml: The text.
+        schema: A JSON Schema that the data must fit. It may not refer to other documents.
+
+    Example:
+        yaml.parse(yaml="name: Otto", schema={"type": "object", "required": ["name"]})
+    """
+    import json
+
+    from ot import yaml12
+
+    try:
+        data = yaml12.read(yaml, "yaml").data
+    except ConfigError as error:
+        raise ArgumentError(error.message, field="yaml") from None
+    if schema is not None:
+        check(data, json.dumps(data), schema, "yaml")
+    return data

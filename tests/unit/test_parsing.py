@@ -1,0 +1,278 @@
+"""What reads text that others wrote: JSON, YAML, reports of tests, and ripgrep's output. None trusts a word of it."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import given, settings, strategies as st
+
+from ot import ToolBus, ToolContext
+from ot.context import permissions
+from ot.errors import ArgumentError, ToolTimeout
+from ot_tools import json_tools, parsing, yaml_tools
+from ot_tools.grep_tools import _Found
+from ot_tools.reports import NoReport, Report, from_junit, from_mix
+
+ANY_TEXT = st.text(st.characters())  # half characters too
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT
+DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=20)
+NASTY = st.text(
+    st.sampled_from("[]{}\"',:&*!|>-?#%@`\\ \n\t~0123456789eE+.uxdabc\u0085\u2028\ufeff\0\x7f"), max_size=60
+)
+SCHEMAS = st.recursive(
+    st.sampled_from([{}, {"type": "object"}, {"$ref": "#"}, {"pattern": "(a+)+$"}, {"enum": [1, "a"]}, {"type": 1}]),
+    lambda inner: st.builds(lambda part: {"not": part}, inner) | st.builds(lambda part: {"items": part}, inner),
+    max_leaves=3,
+)
+
+
+def refusal(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
+    try:
+        parse(*args)
+    except ArgumentError as error:
+        return error
+    return None
+
+
+# --- json -----------------------------------------------------------------------------------------------------------
+
+
+@given(DATA)
+def test_json_gives_back_what_was_encoded(value: Any) -> None:
+    assert json_tools.parse(json.dumps(value)) == value
+    assert json_tools.parse(json.dumps(value, ensure_ascii=False, indent=1)) == value
+
+
+@given(st.integers(1, 4000), st.integers(0, 9))
+def test_long_integers_are_exact(digits: int, digit: int) -> None:
+    text = "1" + str(digit) * digits
+    assert json_tools.parse(text) == int(text)
+
+
+@given(ANY_TEXT | NASTY)
+def test_any_text_is_json_or_an_error_that_says_why(text: str) -> None:
+    error = refusal(json_tools.parse, text)
+    if error is None:
+        assert json_tools.parse(text) == json.loads(text.removeprefix("\ufeff"))
+    else:
+        assert error.field == "json"
+        assert 0 < len(error.message) < 1000
+
+
+def test_of_two_equal_keys_the_last_one_counts() -> None:
+    assert json_tools.parse('{"a": 1, "a": 2}') == {"a": 2}
+
+
+@given(st.integers(0, 300), st.booleans())
+def test_depth_is_counted_exactly(depth: int, objects: bool) -> None:
+    opening, closing = ('{"a":', "}") if objects else ("[", "]")
+    text = opening * depth + "1" + closing * depth
+    if depth <= parsing.MAX_DEPTH:
+        json_tools.parse(text)
+    else:
+        with pytest.raises(ArgumentError, match="deep"):
+            json_tools.parse(text)
+
+
+# --- yaml -----------------------------------------------------------------------------------------------------------
+
+
+@given(ANY_TEXT | NASTY)
+@settings(max_examples=300)
+def test_any_text_is_yaml_or_an_error_that_says_why(text: str) -> None:
+    error = refusal(yaml_tools.parse, text)
+    assert error is None or (error.field == "yaml" and re.match(r"yaml:\d+: ", error.message))
+
+
+# --- schemas --------------------------------------------------------------------------------------------------------
+
+
+@given(DATA, SCHEMAS)
+@settings(max_examples=30, deadline=None)  # some are checked in a process of their own
+def test_any_data_and_any_schema_fit_or_are_an_error(value: Any, schema: dict[str, Any]) -> None:
+    error = refusal(json_tools.parse, json.dumps(value), schema)
+    assert error is None or error.field in {"json", "schema"}
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "pattern": "."}])
+def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="does not fit the schema") as caught:
+        json_tools.parse(json.dumps(list(range(100_000))), schema)
+    assert len(caught.value.message) < 1500
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "fits_not"),
+    [
+        ({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}, "[1, 2]", "[1, null]"),
+        ({"pattern": "^a+$"}, '"aaa"', '"aab"'),
+        ({"uniqueItems": True}, "[1, 2]", "[1, 1]"),
+        ({"pattern": "^é$"}, '\ufeff"é"', '"e"'),
+    ],
+)
+def test_a_costly_schema_is_checked_all_the_same(schema: dict[str, Any], fits: str, fits_not: str) -> None:
+    json_tools.parse(fits, schema)
+    with pytest.raises(ArgumentError, match="does not fit the schema"):
+        json_tools.parse(fits_not, schema)
+
+
+def bomb(levels: int = 60) -> dict[str, Any]:
+    """Each level asks for the one below twice."""
+    below = ({"$ref": f"#/$defs/l{level - 1}"} for level in range(1, levels))
+    parts = {f"l{level}": {"allOf": [part, part]} for level, part in enumerate(below, 1)}
+    return {"$defs": {"l0": {"type": "integer"}, **parts}, "$ref": f"#/$defs/l{levels - 1}"}
+
+
+@pytest.mark.slow
+def test_a_schema_that_never_comes_to_an_end_holds_up_nobody() -> None:
+    bus = ToolBus()
+    bus.register_tool(json_tools)
+    context = ToolContext(permissions=permissions(["read"]))
+    with start_blocking_portal("asyncio") as portal:
+        endless = portal.start_task_soon(bus.call_tool, "json.parse", {"json": "1", "schema": bomb()}, context)
+        for _ in range(50):
+            assert portal.call(bus.call_tool, "json.parse", {"json": "1"}, context).unwrap() == 1
+        assert not endless.done()
+        assert isinstance(endless.result().error, ToolTimeout)
+
+
+def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    for schema in (deep, {"enum": ["x" * (2 << 20)]}):
+        with pytest.raises(ArgumentError) as caught:
+            json_tools.parse("1", schema)
+        assert caught.value.field == "schema"
+
+
+# --- reports of tests -----------------------------------------------------------------------------------------------
+
+
+def junit(text: str | bytes) -> Report:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "report.xml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+        return from_junit(file)
+
+
+def suite(*cases: str, tests: int | str | None = None) -> str:
+    count = len(cases) if tests is None else tests
+    return f'<testsuites><testsuite tests="{count}">{"".join(cases)}</testsuite></testsuites>'
+
+
+def test_a_test_that_stands_there_twice_is_one_test() -> None:
+    failed = '<testcase file="a.py" classname="a" name="t"><failure message="no">a.py:3: Error</failure></testcase>'
+    again = '<testcase file="a.py" classname="a" name="t"><error message="failed on teardown">x</error></testcase>'
+    report = junit(suite(failed, again))
+    assert (report.passed, report.failed, report.skipped) == (0, 1, 0)
+    assert report.failures[0].message == "no\nfailed on teardown"
+    assert report.failures[0].line == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<",
+        "<testsuites/>",
+        suite(tests=1),
+        suite("<testcase/>", tests="many"),
+        suite("<testcase/>")[:-5],
+        "<!DOCTYPE x>" + suite("<testcase/>"),
+        ("<!DOCTYPE x [<!ENTITY a 'b'>]>" + suite("<testcase name='&a;'/>")).encode("utf-16"),
+        "<a>" * 100_000,
+    ],
+)
+def test_what_does_not_add_up_is_no_report(text: str | bytes) -> None:
+    with pytest.raises(NoReport):
+        junit(text)
+
+
+def test_a_link_is_no_report(tmp_path: Path) -> None:
+    (tmp_path / "real.xml").write_text(suite("<testcase/>"))
+    (tmp_path / "link.xml").symlink_to("real.xml")
+    assert from_junit(tmp_path / "real.xml").passed == 1
+    with pytest.raises(NoReport):
+        from_junit(tmp_path / "link.xml")
+
+
+XML = st.lists(st.sampled_from(["<", ">", "/", "testcase", "failure", " name='", "' ", "&", ";", "x", "\0"])).map(
+    "".join
+)
+MIX = st.lists(st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n", "  1) x", "     ", "a:1"])).map(
+    "".join
+)
+
+
+@given(ANY_TEXT | XML | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases))))
+@settings(deadline=None)
+def test_any_text_is_a_report_or_none(text: str) -> None:
+    with suppress(NoReport):
+        assert min(*counts(junit(text))) >= 0
+
+
+def counts(report: Report) -> tuple[int, int, int]:
+    return report.passed, report.failed, report.skipped
+
+
+@given(ANY_TEXT | MIX)
+def test_any_output_of_mix_is_a_report_or_none(text: str) -> None:
+    with suppress(NoReport):
+        assert min(*counts(from_mix(text))) >= 0
+
+
+def test_projects_under_one_umbrella_are_added_up() -> None:
+    output = "==> one\n3 tests, 0 failures\n==> two\n1 property, 4 tests, 2 failures, 1 excluded, 1 invalid\n"
+    assert counts(from_mix(output)) == (4, 3, 1)
+
+
+def test_colours_do_not_matter() -> None:
+    assert counts(from_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
+
+
+# --- ripgrep --------------------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.sampled_from("ab/:\n1é"), max_size=8).map(lambda name: f"/root/{name}.txt")
+CONTENTS = st.binary(max_size=30).map(lambda content: content.replace(b"\n", b"").replace(b"\0", b""))
+
+
+def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)), st.lists(st.integers(0, 500)))
+def test_output_means_the_same_however_it_is_cut(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
+    found = _Found(1000, b"/root")
+    lines = [f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches]
+    remark = b"/root/x.bin: WARNING: stopped searching binary file after match"
+    for piece in pieces(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
+        assert not found(piece)
+    assert [(name.decode(), *rest) for name, *rest in found.matches] == matches
+
+
+def test_a_line_without_end_takes_no_space() -> None:
+    found = _Found(10, b"/root")
+    found(b"/root/a\0001:1:")
+    for _ in range(1000):
+        found(b"x" * 65_536)
+        assert len(found._rest) < 100_000
+    found(b"\n/root/b\0002:3:y\n")
+    first, second = found.matches
+    assert (first.file, first.content[:3]) == (b"/root/a", b"xxx")
+    assert second == (b"/root/b", 2, 3, b"y")
+
+
+def test_it_says_when_that_is_enough() -> None:
+    found = _Found(2, b"/root")
+    assert [found(b"/root/a\0001:1:x\n") for _ in range(3)] == [False, False, True]
+    assert found.is_full
+    assert len(found.matches) == 2
