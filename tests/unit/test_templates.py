@@ -1,0 +1,586 @@
+"""Placeholders in each place of a request: what is taken, what is refused, and that no value leaves its place."""
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+from hypothesis import given, strategies as st
+from pydantic import ValidationError
+
+from ot.backends.http_tool.impl import HttpImpl
+from ot.backends.http_tool.placeholders import Placeholder, Values, parse
+from ot.errors import ArgumentError, ToolError
+from ot.net.exchange import Request
+from ot.net.urls import target_of
+
+HOSTILE = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.sampled_from(
+        [
+            "..", ".", "", "/", "../../admin", "%2e%2e", "%2f", "?", "#", "&a=b", "=", "a b", "@evil.test", "\\",
+            "//evil.test",
+            "\r\nX-Evil: 1", "\0", "${secret:KEY}", "${other}", "$${x}", '"',
+            '","admin":true,"x":"', "\\", '\\"', "]", "}", "null",
+            "\u2028", "\ufdd0", ";x", "a\tb", "é", "日本", "\U0001d4b3", "\ufeff", "\x85", "\x7f",
+        ]
+    ),
+)  # fmt: skip
+SCALARS = st.one_of(HOSTILE, st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))
+DATA = st.recursive(
+    st.one_of(st.none(), SCALARS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(HOSTILE, inner, max_size=4)),
+    max_leaves=8,
+)
+SECRETS = {"KEY": "k-3y/ä", "PAIR": "bob:p:w", "LINES": "one\ntwo"}
+
+
+def impl(**fields: Any) -> HttpImpl:
+    return HttpImpl.model_validate({"method": "GET", "urlTemplate": "https://api.test/v1", **fields})
+
+
+def filled(made: HttpImpl, required: tuple[str, ...] = (), **args: Any) -> Request:
+    return made.request.filled(Values(args, frozenset(required), SECRETS.get))
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        impl(**fields)
+    return str(caught.value)
+
+
+def as_text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def loaded(request: Request) -> Any:
+    assert request.content is not None
+    return json.loads(request.content)
+
+
+# --- placeholders ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ()),
+        ("plain $ {x} $x", ("plain $ {x} $x",)),
+        ("${a}", (Placeholder("a"),)),
+        ("x${a.b-c[0][12].d}y", ("x", Placeholder("a", ("b-c", 0, 12, "d")), "y")),
+        ("${secret:A_1}", (Placeholder("A_1", (), is_secret=True),)),
+        ("${secret}", (Placeholder("secret"),)),
+        ("$${a}", ("${a}",)),
+        ("$$${a}", ("$", Placeholder("a"))),
+        ("$$$${a}", ("$${a}",)),
+        ("${a}${b}", (Placeholder("a"), Placeholder("b"))),
+        ("${größe}", (Placeholder("größe"),)),
+    ],
+)
+def test_a_text_is_taken_apart(text: str, parts: tuple[Any, ...]) -> None:
+    assert parse(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["${", "${}", "${a", "${ a }", "${a.}", "${a[]}", "${a[x]}", "${a[-1]}", "${.a}", "${secret:}", "${secret:a b}",
+     "${a b}", "${a|b}", "${${a}}", "${env:HOME}", "${a\n}", "${a[1234567890]}"],
+)  # fmt: skip
+def test_a_placeholder_that_is_not_well_formed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write \$\{name\}"):
+        parse(text)
+
+
+@given(st.lists(st.sampled_from(["a", "$", "${", "}", "{", "x", "${x}"]), max_size=12).map("".join))
+def test_doubled_dollars_give_back_any_text(text: str) -> None:
+    escaped = text
+    for run in range(12, 0, -1):  # every run of dollars before a brace, longest first
+        escaped = escaped.replace("$" * run + "{", "\0" * 2 * run + "{")
+    assert "".join(map(str, parse(escaped.replace("\0", "$")))) == text
+
+
+def test_a_placeholder_shows_as_it_was_written() -> None:
+    for text in ("${a.b[0].c}", "${secret:KEY}", "${a}"):
+        assert str(parse(text)[0]) == text
+
+
+def test_many_dollars_take_no_time() -> None:
+    assert parse("$" * 1_000_000) == ("$" * 1_000_000,)
+
+
+def test_the_definition_names_its_arguments_and_secrets() -> None:
+    made = impl(
+        urlTemplate="https://api.test/${a.id}?b=${b}",
+        query={"c": "${c}"},
+        headers={"X": "${d} ${secret:ONE}"},
+        body={"deep": [{"e": "x ${e}"}, "$${not}"]},
+        auth={"type": "bearer", "value": "${secret:TWO}"},
+        method="POST",
+    )
+    assert made.placeholders == {"a", "b", "c", "d", "e"}
+    assert made.required_secrets == {"ONE", "TWO"}
+
+
+# --- the URL -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("ftp://api.test/", "must start with http:// or https://"),
+        ("//api.test/", "must start with"),
+        ("${scheme}://api.test/", "must start with"),
+        ("https:/api.test", "must start with"),
+        (" https://api.test", "must start with"),
+        ("https://${host}/", "where the host stands"),
+        ("https://api.${x}.test/", "where the host stands"),
+        ("https://api.test:${port}/", "where the host stands"),
+        ("https://api.test${path}", "where the host stands"),
+        ("https://$${x}.test/", "where the host stands"),
+        ("https://${secret:KEY}@api.test/", "where the host stands"),
+        ("https://user:pw@api.test/", "use auth"),
+        ("https://", "has no host"),
+        ("https:///x", "has no host"),
+        ("https://api.test:x/", "has no host"),
+        ("https://api.test:99999/", "has no host"),
+        ("https://api test/", "has no host"),
+        ("https://api.test\\${x}/", "backslash"),
+        ("https://api.test/a b", "space"),
+        ("https://api.test/\n", "control character"),
+        ("https://api.test/100%", "write %25"),
+        ("https://api.test/%2${x}", "write %25"),
+        ("https://api.test/#${x}", "never sent"),
+        ("https://api.test/../x", "part . or .."),
+        ("https://api.test/%2e%2E/x", "part . or .."),
+        ("https://api.test/${a/b}", "not well formed"),
+        ("https://api.test/?${x}=1", "name of a parameter"),
+        ("https://api.test/?a=1&${x}", "name of a parameter"),
+    ],
+)
+def test_a_url_that_could_lead_elsewhere_is_refused(template: str, words: str) -> None:
+    assert words in refusal(urlTemplate=template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["http://api.test", "https://api.test:8443/a/", "https://[::1]:80/x", "https://api.test?a", "https://bücher.test/ä",
+     "https://api.test/a%20b;v=1/:x@y?q=a+b&q=c%26d", "https://api.test//double"],
+)  # fmt: skip
+def test_a_url_is_sent_as_it_was_written(template: str) -> None:
+    sent, meant = target_of(filled(impl(urlTemplate=template)).url), target_of(template)
+    assert sent == meant
+
+
+@given(SCALARS, SCALARS, SCALARS)
+def test_no_value_changes_the_url_around_it(one: Any, two: Any, three: Any) -> None:
+    made = impl(urlTemplate="https://api.test/v1/${one}/x-${two}.json?fix=1&three=${three}", query={"four": "<${one}>"})
+    try:
+        url = filled(made, one=one, two=two, three=three).url
+    except ArgumentError:
+        assert one in {"", ".", ".."}
+        return
+    parts = urlsplit(url)
+    assert (parts.scheme, parts.netloc, parts.fragment) == ("https", "api.test", "")
+    assert [unquote(part) for part in parts.path.split("/")] == ["", "v1", as_text(one), f"x-{as_text(two)}.json"]
+    pairs = [("fix", "1"), ("three", as_text(three)), ("four", f"<{as_text(one)}>")]
+    assert parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) == pairs
+    target = target_of(url)  # as it is really sent
+    assert (target.origin, target.path) == ("https://api.test", url.removeprefix("https://api.test"))
+
+
+@pytest.mark.parametrize("template", ["${a}", "${a}${b}", ".${a}", "${a}.", "%2e${a}", "$${${a}"])
+@given(a=st.text(".%2eE/", max_size=3), b=st.text(".%2e", max_size=3))
+def test_no_segment_becomes_one_that_moves(template: str, a: str, b: str) -> None:
+    made = impl(urlTemplate=f"https://api.test/x/{template}/y")
+    try:
+        url = filled(made, a=a, b=b).url
+    except ArgumentError:
+        return
+    first, middle, last = urlsplit(url).path.lstrip("/").split("/")
+    assert (first, last) == ("x", "y")
+    assert unquote(middle) not in {"", ".", ".."}
+    assert target_of(url).path == urlsplit(url).path
+
+
+@pytest.mark.parametrize("value", ["", ".", ".."])
+def test_a_value_cannot_climb_out_of_its_segment(value: str) -> None:
+    with pytest.raises(ArgumentError, match=r"\$\{id\} would make a part of the path empty"):
+        filled(impl(urlTemplate="https://api.test/users/${id}/keys"), id=value)
+
+
+def test_a_value_in_the_path_is_needed_even_where_it_is_optional() -> None:
+    with pytest.raises(ArgumentError, match="give id"):
+        filled(impl(urlTemplate="https://api.test/${id}"))
+    with pytest.raises(ArgumentError, match="give user"):
+        filled(impl(urlTemplate="https://api.test/${user.id}"), user={"name": "x"})
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, [], {}])
+def test_lists_and_objects_have_no_place_in_a_path_or_a_header(value: Any) -> None:
+    for made in (impl(urlTemplate="https://api.test/${x}"), impl(headers={"X": "${x}"}), impl(query={"q": "a ${x}"})):
+        with pytest.raises(ArgumentError, match=r"\$\{x\} is (a list|an object)"):
+            filled(made, x=value)
+
+
+def test_half_a_surrogate_pair_is_refused_where_text_is_wanted() -> None:
+    for made in (
+        impl(urlTemplate="https://api.test/${x}"),
+        impl(headers={"X": "${x}"}),
+        impl(query={"q": "${x}"}),
+        impl(body="hi ${x}", method="POST"),
+    ):
+        with pytest.raises(ArgumentError, match="surrogate"):
+            filled(made, x="\ud800")
+
+
+# --- the query ---------------------------------------------------------------------------------------------
+
+
+def test_lists_repeat_a_parameter_and_missing_values_drop_it() -> None:
+    made = impl(query={"tag": "${tags}", "q": "x ${q}", "on": "${on}", "limit": 5, "all": True, "lit": "a&b"})
+    url = filled(made, tags=["a&b", None, 2, False], on=True).url
+    assert urlsplit(url).query == "tag=a%26b&tag=2&tag=false&on=true&limit=5&all=true&lit=a%26b"
+    assert urlsplit(filled(made, tags=[], q=None).url).query == "limit=5&all=true&lit=a%26b"
+
+
+def test_a_required_value_that_is_missing_is_an_error() -> None:
+    for made in (impl(query={"q": "${q}"}), impl(headers={"X": "${q}"}), impl(body={"q": "${q}"}, method="POST")):
+        with pytest.raises(ArgumentError, match="give q"):
+            filled(made, required=("q",))
+
+
+def test_a_parameter_has_one_place() -> None:
+    assert "query parameter a is given in two places" in refusal(urlTemplate="https://api.test?%61=1", query={"a": "2"})
+    key = {"type": "apiKey", "in": "query", "name": "a", "value": "${secret:KEY}"}
+    assert "query parameter a is given in two places" in refusal(query={"a": "2"}, auth=key)
+    assert urlsplit(filled(impl(urlTemplate="https://api.test?a=1&a=2")).url).query == "a=1&a=2"
+
+
+def test_a_name_holds_no_placeholder() -> None:
+    assert "name of a parameter" in refusal(query={"${x}": "1"})
+    assert urlsplit(filled(impl(query={"a&b=$${x}": "1"})).url).query == "a%26b%3D%24%7Bx%7D=1"
+
+
+# --- headers -----------------------------------------------------------------------------------------------
+
+
+@given(SCALARS, SCALARS)
+def test_no_value_changes_the_headers_around_it(one: Any, two: Any) -> None:
+    made = impl(headers={"X-One": "<${one}>", "X-Two": "${two}", "X-Fixed": "f"})
+    try:
+        headers = filled(made, one=one, two=two).headers
+    except ArgumentError:
+        assert any(char in as_text(one) + as_text(two) for char in map(chr, [*range(9), *range(10, 32), 127]))
+        return
+    assert headers == [("X-One", f"<{as_text(one)}>"), ("X-Two", as_text(two).strip(" \t")), ("X-Fixed", "f")]
+
+
+@pytest.mark.parametrize("char", [*map(chr, [*range(9), *range(10, 32), 127]), "\ud800"])
+def test_control_characters_are_refused_in_every_header(char: str) -> None:
+    for made in (
+        impl(headers={"X": "a ${x}"}),
+        impl(auth={"type": "bearer", "value": "${x}"}),
+        impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${x}"}),
+    ):
+        with pytest.raises(ArgumentError, match=r"\$\{x\} has"):
+            filled(made, x=f"a{char}b")
+
+
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Connection", "Proxy-Authorization"])
+def test_headers_of_the_sender_cannot_be_set(name: str) -> None:
+    assert "cannot be set" in refusal(headers={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a b": "x"}, {"": "x"}, {"a:": "x"}, {"${x}": "y"}, {"X": "a\nb"}, {"X": "1", "x": "2"}, {"ä": "x"}]
+)
+def test_headers_that_are_none_are_refused(headers: dict[str, str]) -> None:
+    assert "headers" in refusal(headers=headers)
+
+
+def test_a_value_cannot_add_a_cookie() -> None:
+    made = impl(headers={"Cookie": "session=${session}; theme=dark"})
+    assert filled(made, session="abc").headers == [("Cookie", "session=abc; theme=dark")]
+    with pytest.raises(ArgumentError, match="';' in it"):
+        filled(made, session="abc; admin=1")
+
+
+def test_the_type_of_the_body_is_fixed() -> None:
+    assert "Content-Type" in refusal(headers={"content-type": "${type}"})
+
+
+# --- authentication ----------------------------------------------------------------------------------------
+
+
+def test_credentials_go_where_they_are_sent_to() -> None:
+    bearer = filled(impl(auth={"type": "bearer", "value": "${secret:KEY}"}))
+    assert bearer.headers == [("Authorization", "Bearer k-3y/ä")]
+    assert bearer.credentials == {"authorization"}
+    header = filled(impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:KEY}"}))
+    assert header.headers == [("X-Key", "k-3y/ä")]
+    assert header.credentials == {"x-key"}
+    query = filled(impl(auth={"type": "apiKey", "in": "query", "name": "a key", "value": "${secret:KEY}"}))
+    assert urlsplit(query.url).query == "a%20key=k-3y%2F%C3%A4"
+    assert query.secret_query == {"a key"}
+
+
+def test_secrets_elsewhere_are_marked_too() -> None:
+    made = filled(impl(headers={"X-Token": "t ${secret:KEY}", "X-Plain": "p"}, query={"k": "${secret:KEY}", "p": "1"}))
+    assert made.credentials == {"x-token"}
+    assert made.secret_query == {"k"}
+
+
+@pytest.mark.parametrize(
+    ("value", "args", "token"),
+    [
+        ("bob:pw", {}, "Ym9iOnB3"),
+        ("bob:a:b", {}, "Ym9iOmE6Yg=="),
+        ("${secret:PAIR}", {}, "Ym9iOnA6dw=="),
+        ("${user}:${secret:PAIR}", {"user": "al"}, "YWw6Ym9iOnA6dw=="),
+    ],
+)
+def test_basic_authentication(value: str, args: dict[str, Any], token: str) -> None:
+    made = filled(impl(auth={"type": "basic", "value": value}), **args)
+    assert made.headers == [("Authorization", f"Basic {token}")]
+
+
+def test_a_user_cannot_bring_a_password_along() -> None:
+    with pytest.raises(ArgumentError, match="must have no colon"):
+        filled(impl(auth={"type": "basic", "value": "${user}:${secret:KEY}"}), user="root:mine")
+    with pytest.raises(ToolError, match="must be user:password"):
+        filled(impl(auth={"type": "basic", "value": "${secret:KEY}"}))
+
+
+def test_a_request_without_its_credentials_is_not_made() -> None:
+    for auth in (
+        {"type": "bearer", "value": "${token}"},
+        {"type": "basic", "value": "bob:${token}"},
+        {"type": "apiKey", "in": "header", "name": "X", "value": "${token}"},
+        {"type": "apiKey", "in": "query", "name": "x", "value": "${token}"},
+    ):
+        with pytest.raises(ArgumentError, match="give token"):
+            filled(impl(auth=auth))
+
+
+def test_a_secret_that_is_not_set_is_named() -> None:
+    with pytest.raises(ToolError, match="the secret NONE is not set"):
+        filled(impl(query={"k": "${secret:NONE}"}))
+
+
+def test_a_secret_that_cannot_be_sent_is_not_told() -> None:
+    with pytest.raises(ToolError) as caught:
+        filled(impl(auth={"type": "bearer", "value": "${secret:LINES}"}))
+    assert caught.type is ToolError  # the arguments of the caller are fine
+    assert "secret:LINES" in str(caught.value)
+    assert "one" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        {"type": "apiKey", "value": "x"},
+        {"type": "apiKey", "in": "header", "value": "x"},
+        {"type": "apiKey", "in": "cookie", "name": "x", "value": "x"},
+        {"type": "apiKey", "in": "header", "name": "Host", "value": "x"},
+        {"type": "bearer"},
+        {"type": "bearer", "value": ""},
+        {"type": "bearer", "value": "x", "name": "X"},
+        {"type": "basic", "value": "no colon"},
+        {"type": "digest", "value": "x"},
+        {"type": "bearer", "value": "${"},
+    ],
+)
+def test_incomplete_authentication_is_refused(auth: dict[str, str]) -> None:
+    assert "auth" in refusal(auth=auth)
+
+
+def test_authorization_has_one_place() -> None:
+    auth = {"type": "bearer", "value": "x"}
+    assert "header authorization is given in two places" in refusal(headers={"authorization": "y"}, auth=auth)
+
+
+def test_a_refused_definition_does_not_repeat_what_was_in_it() -> None:
+    assert "hunter2" not in refusal(auth={"type": "basic", "value": "hunter2"})
+    assert "hunter2" not in refusal(auth={"type": "hmac", "value": "hunter2"})
+
+
+def test_a_definition_does_not_show_its_secrets() -> None:
+    made = impl(auth={"type": "bearer", "value": "hunter2"}, headers={"X-Key": "hunter3"}, body={"k": "hunter4"})
+    assert "hunter" not in repr(made)
+
+
+# --- bodies ------------------------------------------------------------------------------------------------
+
+
+def test_data_keeps_its_types_and_loses_what_is_missing() -> None:
+    body = {
+        "whole": "${x}",
+        "text": "x is ${x}",
+        "list": ["${x}", "${no}", "y"],
+        "no": "${no}",
+        "half": "a ${no}",
+        "deep": {"no": "${no.way[0]}", "n": 1, "null": None},
+        "null": "${null}",
+        "literal": "$${x}",
+    }
+    made = impl(method="POST", body=body)
+    sent = filled(made, x=[1, {"a": None}], null=None)
+    assert loaded(sent) == {
+        "whole": [1, {"a": None}],
+        "text": 'x is [1,{"a":null}]',
+        "list": [[1, {"a": None}], "y"],
+        "deep": {"n": 1, "null": None},
+        "null": None,
+        "literal": "${x}",
+    }
+    assert sent.headers == [("Content-Type", "application/json")]
+
+
+@given(DATA, SCALARS)
+def test_no_value_changes_the_json_around_it(data: Any, text: Any) -> None:
+    body = {"whole": "${data}", "text": "<${text}>", "items": ["${data}", {"k": "${data}"}], "fixed": "f"}
+    sent = loaded(filled(impl(method="POST", body=body), data=data, text=text))
+    assert sent == {"whole": data, "text": f"<{as_text(text)}>", "items": [data, {"k": data}], "fixed": "f"}
+
+
+@given(DATA, SCALARS)
+def test_no_value_changes_a_text_that_is_json(data: Any, text: Any) -> None:
+    body = '{"a": ${data}, "b\\"": "\\\\<${text}>\\n", "c": [${data}, 1]}'
+    for headers in ({"Content-Type": "application/json; charset=utf-8"}, {"content-type": "application/hal+json"}, {}):
+        sent = loaded(filled(impl(method="POST", body=body, headers=headers), data=data, text=text))
+        assert sent == {"a": data, 'b"': f"\\<{as_text(text)}>\n", "c": [data, 1]}
+
+
+@given(SCALARS, SCALARS)
+def test_no_value_changes_a_form(one: Any, two: Any) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    made = impl(method="POST", body="a=${one}&fix=1+1&b=x${two}", headers=headers)
+    sent = filled(made, one=one, two=two).content
+    assert sent is not None
+    pairs = [("a", as_text(one)), ("fix", "1 1"), ("b", f"x{as_text(two)}")]
+    assert parse_qsl(sent.decode(), keep_blank_values=True, strict_parsing=True) == pairs
+
+
+def test_a_form_is_a_query() -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    made = impl(method="POST", body="tag=${tags}&q=${q}", headers=headers)
+    assert filled(made, tags=["a", "b"]).content == b"tag=a&tag=b"
+    assert "name of a parameter" in refusal(method="POST", body="${k}=1", headers=headers)
+
+
+def test_a_value_in_xml_is_text() -> None:
+    made = impl(method="POST", body='<a b="${x}">${x}</a>', headers={"Content-Type": "application/soap+xml"})
+    assert filled(made, x="\"'<&>").content == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
+
+
+def test_a_text_is_sent_as_it_is() -> None:
+    made = impl(method="POST", body="Hello ${name}, $${x} {\u00e4}\n", headers={"Content-Type": "text/plain"})
+    assert filled(made, name='"é"\n').content == 'Hello "é"\n, ${x} {ä}\n'.encode()
+    assert filled(made).content == "Hello , ${x} {ä}\n".encode()
+    assert filled(impl(method="POST", body='{"not json')).content == b'{"not json'
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"${k}": 1}', "in a key"),
+        ("{${k}: 1}", "in a key"),
+        ('{"a": 1${x}}', "is no JSON"),
+        ('{"a": ${x}${y}}', "is no JSON"),
+        ('{"a": "\\${x}"}', "is no JSON"),
+        ('{"a": "\\u${x}0041"}', "is no JSON"),
+        ('{"a": ${x}', "is no JSON"),
+        ("${x} tail", "is no JSON"),
+    ],
+)
+def test_a_text_that_no_value_could_make_json_is_refused(body: str, words: str) -> None:
+    assert words in refusal(method="POST", body=body, headers={"Content-Type": "application/json"})
+
+
+def test_lines_of_json_are_json() -> None:
+    made = impl(method="POST", body='{"a": "${x}"}\n${y}\n', headers={"Content-Type": "application/x-ndjson"})
+    assert filled(made, x='"', y=[1]).content == b'{"a": "\\""}\n[1]\n'
+    assert filled(made).content == b'{"a": ""}\nnull\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "words"),
+    [
+        ({"${k}": 1}, {}, "stand in a key"),
+        ({"a": 1}, {"Content-Type": "text/plain"}, "is sent as JSON"),
+        ("--x\r\n${a}", {"Content-Type": "multipart/form-data; boundary=x"}, "several parts"),
+        ({"a": "${"}, {}, "not well formed"),
+        ("half \ud800", {}, "surrogate"),
+        ({"half": ["\ud800"]}, {}, "surrogate"),
+    ],
+)
+def test_bodies_that_cannot_be_kept_whole_are_refused(body: Any, headers: dict[str, str], words: str) -> None:
+    assert words in refusal(method="POST", body=body, headers=headers)
+
+
+def test_what_is_nested_without_end_is_an_error_and_no_crash() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "nested too deeply" in refusal(method="POST", body={"a": deep})
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        filled(impl(method="POST", body={"a": "${x}"}), x=deep)
+
+
+def test_json_carries_what_its_writer_would_rather_not() -> None:
+    made = impl(method="POST", body={"a": "${x}"})
+    for value in (10**30, "\ud800", [1e400]):
+        if value == [1e400]:
+            assert loaded(filled(made, x=value)) == {"a": [None]}
+        else:
+            assert loaded(filled(made, x=value)) == {"a": value}
+
+
+# --- the rest of the definition ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "CONNECT"},
+        {"method": "TRACE"},
+        {"method": ""},
+        {"unknown": 1},
+        {"timeoutMs": 0},
+        {"timeoutMs": "5"},
+        {"timeoutMs": True},
+        {"timeout_ms": 5},
+        {"retries": -1},
+        {"retries": 1000},
+        {"retryNonIdempotent": "yes"},
+        {"successCodes": []},
+        {"successCodes": [99]},
+        {"successCodes": ["2xx"]},
+        {"successCodes": ["299-200"]},
+        {"successCodes": [True]},
+        {"errorMode": "ignore"},
+        {"response": {"mode": "xml"}},
+        {"response": {"selector": "a["}},
+        {"response": {"selector": "(" * 10_000}},
+        {"response": {"selector": "a", "mode": "text"}},
+        {"response": {"selectors": "a"}},
+        {"maxCallsPerMinute": 0},
+        {"maxRequestBytes": 1.5},
+        {"maxResponseBytes": -1},
+        {"query": {"a": ["b"]}},
+        {"query": ["a"]},
+        {"headers": {"a": None}},
+    ],
+)
+def test_a_definition_that_means_nothing_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        impl(**fields)
+
+
+def test_a_method_and_a_url_are_all_that_is_needed() -> None:
+    made = HttpImpl.model_validate({"method": "get", "urlTemplate": "https://api.test"})
+    assert filled(made) == Request("GET", "https://api.test/", [])
+    assert [status for status in range(100, 600) if made.succeeds(status)] == list(range(200, 300))
+    assert impl(successCodes=[200, "404-405"]).succeeds(405)
+    with pytest.raises(ValidationError):
+        HttpImpl.model_validate({"method": "GET"})
