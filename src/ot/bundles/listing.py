@@ -1,0 +1,175 @@
+"""Rows of the index as bundles and tools: one, those of a bundle, and lists in the order of ids.
+
+An id never changes, so that a list goes on where it stopped, whatever has come and gone meanwhile.
+"""
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from ot.bundles.disk import Stamp
+from ot.bundles.records import BundleFile, ToolFile
+from ot.registry import python_name
+
+BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
+TOOL: Final = """
+select t.key, t.id, t.bundle, b.slug, b.enabled, t.file, t.body, t.mtime, t.size
+from tools t join bundles b on b.id = t.bundle where b.deleted_at is null and
+"""
+IN_USE: Final = "(? or (t.enabled and b.enabled))"
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRow:
+    id: str
+    folder: str
+    slug: str
+    enabled: bool
+    deleted_at: int | None
+    body: str
+    stamp: Stamp
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "BundleRow":
+        ident, folder, slug, enabled, deleted_at, body, mtime, size = row
+        return cls(ident, folder, slug, bool(enabled), deleted_at, body, Stamp(mtime, size))
+
+    def file(self) -> BundleFile:
+        return BundleFile.read(self.body.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    key: int
+    id: str
+    bundle: str
+    bundle_slug: str
+    bundle_enabled: bool
+    file: str
+    body: str
+    stamp: Stamp
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "ToolRow":
+        key, ident, bundle, slug, enabled, file, body, mtime, size = row
+        return cls(key, ident, bundle, slug, bool(enabled), file, body, Stamp(mtime, size))
+
+    def content(self) -> ToolFile:
+        return ToolFile.read(self.body.encode())
+
+
+# --- one -----------------------------------------------------------------------------------------------------------
+
+
+def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
+    """Deleted ones too."""
+    row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()
+    return BundleRow.of(row) if row else None
+
+
+def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
+    """The live bundle of this slug, or the first by id that Python code would call so."""
+    column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
+    query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
+    row = database.execute(query, (value,)).fetchone()
+    return BundleRow.of(row) if row else None
+
+
+def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) -> ToolRow | None:
+    pair = f"{TOOL} t.bundle = ? and t.slug = ? and t.version = ?"
+    row = database.execute(pair, (bundle_id, slug, version)).fetchone()
+    return ToolRow.of(row) if row else None
+
+
+def tools_of(database: sqlite3.Connection, bundle_id: str) -> list[ToolRow]:
+    rows = database.execute(f"{TOOL} t.bundle = ? order by t.id", (bundle_id,))
+    return [ToolRow.of(row) for row in rows]
+
+
+def has_tools(database: sqlite3.Connection, bundle_id: str) -> bool:
+    return database.execute("select 1 from tools where bundle = ? limit 1", (bundle_id,)).fetchone() is not None
+
+
+def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
+    rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
+    return [ToolRow.of(row) for row in rows if row]
+
+
+def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:
+    return [BundleRow.of(row) for row in database.execute(f"{BUNDLE} where deleted_at <= ?", (moment,))]
+
+
+# --- lists ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """None: all of them."""
+
+    tags: tuple[str, ...] | None = None
+    bundles: tuple[str, ...] | None = None
+    include_disabled: bool = False
+
+    @classmethod
+    def of(cls, tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> "Filters":
+        return cls(_each_once(tags), _each_once(bundles), bool(include_disabled))
+
+    def data(self) -> list[Any]:
+        return [self.tags, self.bundles, self.include_disabled]
+
+
+def _each_once(values: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(sorted(set(values)))
+
+
+def bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
+    live = "deleted_at is null and id > ? and (? or enabled)"
+    if filters.bundles is None:
+        rows = database.execute(f"{BUNDLE} where {live} order by id limit ?", (after, filters.include_disabled, limit))
+        return [BundleRow.of(row) for row in rows]
+    one = f"{BUNDLE} where {live} and id = ?"
+    wanted = (database.execute(one, (after, filters.include_disabled, found)).fetchone() for found in filters.bundles)
+    return [BundleRow.of(row) for row in wanted if row][:limit]
+
+
+def tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
+    """Several tags, and several bundles, are lists of their own in the same order, which are merged."""
+    streams = (_stream(database, condition, filters, after, limit) for condition in _conditions(filters))
+    return tools_with_keys(database, _first_keys(heapq.merge(*streams), limit))
+
+
+def _first_keys(merged: Iterable[tuple[str, int]], limit: int) -> list[int]:
+    keys: dict[int, None] = {}
+    for _, key in merged:
+        keys[key] = None
+        if len(keys) == limit:
+            break
+    return list(keys)
+
+
+def _conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """For each list where its tools stand, and the values in that."""
+    by_tag = "tags g join tools t on t.key = g.key join bundles b on b.id = t.bundle where g.tag = ?"
+    every = "tools t join bundles b on b.id = t.bundle where"
+    if filters.tags is not None and filters.bundles is not None:
+        yield from (
+            (f"{by_tag} and g.bundle = ? and g.id > ?", pair) for pair in product(filters.tags, filters.bundles)
+        )
+    elif filters.tags is not None:
+        yield from ((f"{by_tag} and g.id > ?", (tag,)) for tag in filters.tags)
+    elif filters.bundles is not None:
+        yield from ((f"{every} t.bundle = ? and t.id > ?", (bundle,)) for bundle in filters.bundles)
+    else:
+        yield f"{every} t.id > ?", ()
+
+
+def _stream(
+    database: sqlite3.Connection, condition: tuple[str, tuple[str, ...]], filters: Filters, after: str, limit: int
+) -> list[tuple[str, int]]:
+    place, values = condition
+    order = "g.id" if place.startswith("tags") else "t.id"
+    query = f"select {order}, t.key from {place} and {IN_USE} and b.deleted_at is null order by {order} limit ?"  # noqa: S608
+    return database.execute(query, (*values, after, filters.include_disabled, limit)).fetchall()

@@ -1,0 +1,147 @@
+"""One writer at a time over all processes, and what it was about to touch, so that its death half way is noticed.
+
+The lock is the kernel's, on a file. Before a writer touches anything it writes into that file what; when the index
+agrees with the disk again, it empties it. So whoever gets the lock and finds something in the file knows that its
+writer died, and where to look. Readers need no lock: they look at the size of the file.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from ot.errors import BundleError
+
+PATIENCE_SECONDS: Final = 30.0
+SHORT_PAUSE, LONG_PAUSE, LONG_WAIT = 0.0005, 0.01, 1.0  # seconds
+
+if sys.platform == "win32":
+    import msvcrt
+
+    FAR_AWAY = 1 << 30  # a locked byte cannot be read there, so it is one beyond all that is written
+
+    def _try(descriptor: int) -> bool:
+        os.lseek(descriptor, FAR_AWAY, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+class Journal:
+    """What the holder of the lock is about to touch. `left` is what one before it, now dead, was about to touch."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.left = self._read()
+
+    def begin(self, paths: list[str]) -> None:
+        self.done()
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.write(self._descriptor, json.dumps(paths).encode())
+
+    def done(self) -> None:
+        self.left = []
+        if os.fstat(self._descriptor).st_size:
+            os.ftruncate(self._descriptor, 0)
+
+    def _read(self) -> list[str]:
+        """Nothing where it cannot be read: then its writer died while it wrote, before it touched anything."""
+        size = os.fstat(self._descriptor).st_size
+        if size == 0:
+            return []
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        with suppress(ValueError):
+            paths = json.loads(os.read(self._descriptor, size))
+            if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+                return paths
+        return []
+
+
+class StoreLock:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @contextmanager
+    def held(self) -> Iterator[Journal]:
+        """Wait for the lock. The folder must be there."""
+        started = time.monotonic()
+        while True:
+            with self._opened() as descriptor:
+                self._wait(descriptor, started)
+                if self._is_still_the_file(descriptor):
+                    yield Journal(descriptor)
+                    return
+
+    @contextmanager
+    def held_if_free(self) -> Iterator[Journal | None]:
+        with self._opened() as descriptor:
+            got = _try(descriptor) and self._is_still_the_file(descriptor)
+            yield Journal(descriptor) if got else None
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a writer is at work, or died at work."""
+        try:
+            return self._file.stat().st_size > 0
+        except OSError:
+            return False
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _wait(self, descriptor: int, started: float) -> None:
+        """By asking again and again: the kernel would wait for ever, and a writer needs a millisecond or two."""
+        while not _try(descriptor):
+            waited = time.monotonic() - started
+            if waited > PATIENCE_SECONDS:
+                raise self._busy()
+            time.sleep(SHORT_PAUSE if waited < LONG_WAIT else LONG_PAUSE)
+
+    def _is_still_the_file(self, descriptor: int) -> bool:
+        """A lock on a file that somebody has deleted keeps nobody out."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._file.stat())
+        except OSError:
+            return False
+
+    def _busy(self) -> BundleError:
+        message = f"another process has held the store for {PATIENCE_SECONDS:g} s ({self._file}); try again, or end it"
+        return BundleError(message, code="busy", details={})
+
+
+def hold(descriptor: int) -> None:
+    """Mark a file as that of a process that lives."""
+    _try(descriptor)
+
+
+def is_abandoned(file: Path) -> bool:
+    """Whether the process that held this file has ended."""
+    try:
+        descriptor = os.open(file, os.O_RDWR)
+    except OSError:
+        return True
+    try:
+        return _try(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,299 @@
+"""Bundles and stored tools as data: what a person sends, what the store gives, and how both are spelt in JSON.
+
+A draft is checked whole when it is made. What the store gives was checked when it was stored; it is never written to.
+JSON is camelCase, Python snake_case. Nothing here touches a disk.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from ot.bundles import rules
+from ot.errors import ArgumentError, BundleError
+from ot.schema import ANY_OBJECT, JSON, Schema
+
+T = TypeVar("T")
+MOST_LEVELS: Final = 100  # of objects and lists inside each other
+Match = Literal["prefix", "word", "fuzzy"]
+ToolType = Literal["http", "python", "go"]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339, always in UTC and always of the same length, so that texts sort as moments do."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("must say its zone, like 2026-11-15T12:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def _refused(problem: str | None) -> None:
+    if problem:
+        raise ValueError(problem)
+
+
+def _slug(text: str) -> str:
+    _refused(rules.slug_problem(text))
+    return text
+
+
+def _version(text: str) -> str:
+    _refused(rules.version_problem(text))
+    return text
+
+
+def _display_name(text: str) -> str:
+    _refused(rules.display_name_problem(text))
+    return text
+
+
+def _description(text: str) -> str:
+    _refused(rules.description_problem(text))
+    return text
+
+
+def _tags(tags: list[str]) -> list[str]:
+    _refused(rules.tags_problem(tags))
+    return tags
+
+
+def _id(text: str) -> str:
+    return rules.an_id(text, "bundle or tool")
+
+
+Moment = Annotated[datetime, Field(strict=False), AfterValidator(_in_utc), PlainSerializer(timestamp, when_used="json")]
+Slug = Annotated[str, AfterValidator(_slug)]
+Version = Annotated[str, AfterValidator(_version)]
+DisplayName = Annotated[str, AfterValidator(_display_name)]
+Description = Annotated[str, AfterValidator(_description)]
+Tags = Annotated[list[str], AfterValidator(_tags)]
+Id = Annotated[str, AfterValidator(_id)]
+
+
+camel_case = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, alias_generator=to_camel)
+
+
+class _Model(BaseModel):
+    model_config = camel_case
+
+    def as_json(self) -> JSON:
+        """As REST shows it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+# --- what is sent --------------------------------------------------------------------------------------------------
+
+
+class _Draft(_Model):
+    @classmethod
+    def of(cls, body: Self | Mapping[str, Any]) -> Self:
+        """The draft that a body of JSON is, or a BundleError that says what is wrong with it."""
+        if isinstance(body, cls):
+            return body
+        if not isinstance(body, Mapping):
+            raise rules.invalid("the body must be a JSON object")
+        _check_depth(body)
+        try:
+            return cls.model_validate(dict(body))
+        except ValidationError as error:
+            raise refusal(error) from None
+
+
+class BundleDraft(_Draft):
+    slug: Slug
+    display_name: DisplayName
+    is_enabled: bool
+    description: Description = ""
+
+
+class Switch(_Draft):
+    """The body of a PATCH."""
+
+    is_enabled: bool
+
+
+class PythonImpl(_Model):
+    function: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ToolDraft(_Draft):
+    display_name: DisplayName
+    is_enabled: bool
+    type: ToolType
+    http_impl: JSON | None = None
+    python_impl: PythonImpl | None = None
+    description: Description = ""
+    tags: Tags = Field(default_factory=list)
+    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
+    output_schema: JSON | None = None
+
+    @model_validator(mode="after")
+    def _has_the_impl_of_its_type(self) -> Self:
+        _refused(impl_problem(self.type, self.http_impl, self.python_impl))
+        return self
+
+    @field_validator("http_impl")
+    @classmethod
+    def _http_impl_is_right(cls, impl: JSON | None) -> JSON | None:
+        """Kept as it was sent: what it stands for is made of it when the tool is called."""
+        if impl is not None:
+            from ot.backends.http_tool.impl import HttpImpl
+
+            HttpImpl.model_validate(impl)
+        return impl
+
+    @field_validator("arg_schema")
+    @classmethod
+    def _takes_an_object(cls, schema: JSON) -> JSON:
+        kinds = schema.get("type", "object")
+        if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+            raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments have names')
+        return _checked_schema(schema)
+
+    @field_validator("output_schema")
+    @classmethod
+    def _is_a_schema(cls, schema: JSON | None) -> JSON | None:
+        return None if schema is None else _checked_schema(schema)
+
+
+def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -> str | None:
+    wanted, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
+    given = {"httpImpl": http, "pythonImpl": python}
+    if given[wanted] is None:
+        return f"a tool of type {kind} needs {wanted}"
+    return f"a tool of type {kind} has no {other}" if given[other] is not None else None
+
+
+def _checked_schema(schema: JSON) -> JSON:
+    try:
+        Schema.from_json(schema).problem({})
+    except ArgumentError as error:
+        reason = error.message.replace("the tool's own schema", "the schema").partition("\n")[0]
+        raise ValueError(reason) from None
+    return schema
+
+
+def _check_depth(value: Any, level: int = 0) -> None:
+    """What is deeper than any schema a person writes is meant to break somebody's parser."""
+    if level > MOST_LEVELS:
+        raise rules.invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_text(key)
+            _check_depth(item, level + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_depth(item, level + 1)
+    elif isinstance(value, str):
+        _check_text(value)
+    elif not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
+        raise rules.invalid(f"the body cannot be written down: {value!r} is no value of JSON")
+
+
+def _check_text(text: Any) -> None:
+    problem = rules.unwritable_problem(text) if isinstance(text, str) else "a key is no text"
+    if problem:
+        raise rules.invalid(f"the body cannot be written down: {problem}")
+
+
+def refusal(error: ValidationError) -> BundleError:
+    """All that is wrong, with the place of each; never the values, because they may be secrets."""
+    problems = [
+        {"field": ".".join(map(str, one["loc"])) or "body", "problem": one["msg"].removeprefix("Value error, ")}
+        for one in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    text = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
+    return BundleError(f"the body is not valid: {text}", code="invalid", details={"problems": problems})
+
+
+# --- what the store gives ------------------------------------------------------------------------------------------
+
+
+class Bundle(_Model):
+    id: Id
+    slug: Slug
+    display_name: str
+    description: str = ""
+    is_enabled: bool
+    is_built_in: bool = False
+    created_at: Moment
+    modified_at: Moment
+
+
+class StoredTool(_Model):
+    """`bundle_enabled` is the switch of its bundle: a tool is in use where both are on. REST does not show it."""
+
+    id: Id
+    bundle_id: Annotated[Id, Field(alias="bundleID")]
+    bundle_slug: Slug
+    slug: Slug
+    version: Version
+    display_name: str
+    description: str = ""
+    tags: list[str] = Field(default_factory=list)
+    type: ToolType
+    arg_schema: JSON
+    output_schema: JSON | None = None
+    http_impl: JSON | None = None
+    python_impl: PythonImpl | None = None
+    is_enabled: bool
+    is_built_in: bool = False
+    created_at: Moment
+    modified_at: Moment
+    call_count: int = 0
+    last_called_at: Moment | None = None
+    disabled_reason: str | None = None
+    bundle_enabled: bool = Field(default=True, exclude=True)
+
+    @property
+    def in_use(self) -> bool:
+        return self.is_enabled and self.bundle_enabled and self.disabled_reason is None
+
+    def as_json(self) -> JSON:
+        absent = {"disabledReason", "pythonImpl" if self.type == "http" else "httpImpl"}
+        shown = super().as_json()
+        return {key: value for key, value in shown.items() if key not in absent or value is not None}
+
+    def disabled(self, reason: str) -> Self:
+        """The same tool, shown as disabled; its file is not touched."""
+        return self.model_copy(update={"disabled_reason": reason})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One hit of a search. `score` never rises from one hit to the next."""
+
+    tool: StoredTool
+    score: float
+    match: Match
+
+    def as_json(self) -> JSON:
+        return {**self.tool.as_json(), "score": self.score, "match": self.match}
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items, and the token that gives the next ones; None where there are no more."""
+
+    items: list[T]
+    next_token: str | None = None

@@ -1,0 +1,198 @@
+"""Parameters of an operation as entries of a request: in the path, the query, headers and cookies, in each style.
+
+A list is written as its style wants it: repeated as a list, joined as a text that the caller joins. An object becomes
+one argument for each of its properties. What has no form that a template could give it is left out, and told.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ot.bundles.openapi.document import as_mapping, as_text
+from ot.bundles.openapi.keywords import JSON
+from ot.bundles.openapi.references import References
+from ot.bundles.openapi.request import Request, encoded, literal
+from ot.bundles.openapi.schemas import Schemas
+from ot.bundles.openapi.texts import OF_AN_ARGUMENT, shortened
+from ot.bundles.rules import invalid
+
+# What the sender writes itself, or what the document says elsewhere. OpenAPI tells to ignore the first three.
+_NOT_TAKEN = {"accept", "content-type", "authorization", "host", "content-length", "transfer-encoding", "connection"}
+_NOT_TAKEN |= {"upgrade", "te", "trailer", "expect", "keep-alive", "accept-encoding"}
+_SEPARATORS = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_SEPARATOR_NAMES = {",": "commas", " ": "spaces", "|": "bars (|)", "\t": "tabs"}
+_DEEPEST = 3
+
+
+class Parameter:
+    """One parameter with its schema translated."""
+
+    def __init__(self, given: Mapping[str, Any], schemas: Schemas, references: References) -> None:
+        self.name, self.place = as_text(given.get("name")), as_text(given.get("in"))
+        self.required = given.get("required") is True or self.place == "path"
+        self.description = given.get("description", "")
+        self.is_json, schema = _schema_of(given, references)
+        self.schema = _with_example(schemas.of(schema), given)
+        self.kinds = schemas.kinds(self.schema)
+        self.style = as_text(given.get("style")) or ("form" if self.place in {"query", "cookie"} else "simple")
+        self.explode = given.get("explode", self.style in {"form", "deepObject"}) is True
+
+    @property
+    def separator(self) -> str:
+        return _SEPARATORS.get(self.style, ",")
+
+    @property
+    def is_taken(self) -> bool:
+        return bool(self.name) and not (self.place == "header" and self.name.lower() in _NOT_TAKEN)
+
+
+def _schema_of(given: Mapping[str, Any], references: References) -> tuple[bool, Any]:
+    content = as_mapping(given.get("content"))
+    if not content:
+        return False, given.get("schema", {})
+    kind, media = next(iter(content.items()))
+    return "json" in kind, as_mapping(references.follow(media)).get("schema", {})
+
+
+def _with_example(schema: JSON, given: Mapping[str, Any]) -> JSON:
+    return {**schema, "examples": [given["example"]]} if isinstance(given.get("example"), str | int | float) else schema
+
+
+class Parameters:
+    """Writes parameters into one request."""
+
+    def __init__(self, request: Request, schemas: Schemas) -> None:
+        self._request, self._schemas = request, schemas
+
+    def add(self, parameter: Parameter) -> None:
+        writers: Mapping[str, Callable[[Parameter], None]] = {
+            "query": self._query, "header": self._header, "cookie": self._cookie
+        }  # fmt: skip
+        if parameter.place not in writers:
+            raise invalid(f"the parameter {parameter.name[:60]!r} stands in {parameter.place[:60]!r}")
+        if parameter.is_taken:
+            writers[parameter.place](parameter)
+
+    def path(self, parameter: Parameter) -> str:
+        """The template that stands in its place."""
+        prefix = {"label": ".", "matrix": f";{encoded(parameter.name)}="}.get(parameter.style, "")
+        if "object" in parameter.kinds and not parameter.is_json:
+            raise invalid(f"the object {parameter.name[:60]!r} cannot stand in a path")
+        return f"{prefix}{self._one_value(parameter)}"
+
+    # --- the query -------------------------------------------------------------------------------------------------
+
+    def _query(self, parameter: Parameter) -> None:
+        if parameter.is_json or not parameter.kinds & {"object", "array"}:
+            self._request.query[literal(parameter.name)] = self._one_value(parameter)
+        elif "object" in parameter.kinds:
+            self._query_object(parameter)
+        else:
+            self._query_list(parameter)
+
+    def _query_list(self, parameter: Parameter) -> None:
+        if "object" in self._schemas.kinds(parameter.schema.get("items") or {}):
+            self._leave_out(parameter, "a list of objects has no form in a query")
+        elif parameter.style == "deepObject":
+            self._request.query[literal(f"{parameter.name}[]")] = self._plain(parameter)
+        elif parameter.explode:
+            self._request.query[literal(parameter.name)] = self._plain(parameter)
+        else:
+            self._request.query[literal(parameter.name)] = self._one_value(parameter)
+
+    def _query_object(self, parameter: Parameter) -> None:
+        members = self._schemas.members(parameter.schema)
+        if members is None or not (parameter.explode or parameter.style == "deepObject"):
+            self._leave_out(parameter, "an object whose keys are not known beforehand has no form in a query")
+            return
+        found: dict[str, str] = {}
+        entries = Entries(self._request, self._schemas, "query", found)
+        entries.add_members("" if parameter.style == "form" else parameter.name, *members, required=parameter.required)
+        self._request.query |= {literal(name): value for name, value in found.items()}
+
+    # --- headers and cookies ---------------------------------------------------------------------------------------
+
+    def _header(self, parameter: Parameter) -> None:
+        if "object" in parameter.kinds and not parameter.is_json:
+            self._leave_out(parameter, "an object has no form in a header")
+        elif parameter.name.lower() not in map(str.lower, self._request.headers):
+            self._request.headers[literal(parameter.name)] = self._one_value(parameter)
+
+    def _cookie(self, parameter: Parameter) -> None:
+        """All cookies are one header, which is there or not: an optional one would take the others along."""
+        if parameter.kinds & {"object", "array"} or (self._request.cookies and not parameter.required):
+            self._leave_out(parameter, "a second optional cookie, a list and an object have no form here")
+            return
+        self._request.cookies.append(f"{literal(parameter.name)}={self._plain(parameter)}")
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def _one_value(self, parameter: Parameter) -> str:
+        """A placeholder that is filled with one text, whatever the parameter is a list of."""
+        if parameter.is_json and parameter.kinds - {"string"}:
+            parameter.schema = json_text(parameter.schema)
+        elif "array" in parameter.kinds:
+            parameter.schema = joined_text(parameter.schema, parameter.separator, parameter.description)
+            parameter.description = ""
+        return self._plain(parameter)
+
+    def _plain(self, parameter: Parameter) -> str:
+        required, text = parameter.required, parameter.description
+        return self._request.argument(
+            parameter.name, parameter.place, parameter.schema, required=required, description=text
+        )
+
+    def _leave_out(self, parameter: Parameter, reason: str) -> None:
+        if parameter.required:
+            raise invalid(f"it needs the parameter {parameter.name[:60]!r}: {reason}")
+        self._request.leave_out(f"the parameter {parameter.name[:60]!r} is left out: {reason}")
+
+
+class Entries:
+    """Properties of an object as entries of a query or a form: `name[key]`, or `key` where there is no name."""
+
+    def __init__(self, request: Request, schemas: Schemas, place: str, entries: dict[str, str]) -> None:
+        self._request, self._schemas, self._place, self._entries = request, schemas, place, entries
+
+    def add_members(self, name: str, members: JSON, needed: list[str], *, required: bool, depth: int = 1) -> None:
+        for key, schema in members.items():
+            full = f"{name}[{key}]" if name else key
+            self.add(full, schema, required=required and key in needed, depth=depth)
+
+    def add(self, name: str, schema: JSON, *, required: bool, depth: int = 0) -> None:
+        kinds = self._schemas.kinds(schema)
+        members = self._schemas.members(schema) if "object" in kinds else None
+        if members is not None and depth < _DEEPEST:
+            self.add_members(name, *members, required=required, depth=depth + 1)
+        elif "object" in kinds or "object" in self._schemas.kinds(schema.get("items") or {}):
+            self._leave_out(name, required=required)
+        else:
+            key = f"{name}[]" if "array" in kinds and not name.endswith("[]") else name
+            self._entries[key] = self._request.argument(name, self._place, schema, required=required)
+
+    def _leave_out(self, name: str, *, required: bool) -> None:
+        reason = f"the field {name[:60]!r} is left out: an object whose keys are not known has no form there"
+        if required:
+            raise invalid(reason.replace("is left out", "is needed"))
+        self._request.leave_out(reason)
+
+
+def json_text(schema: JSON) -> JSON:
+    """The value as JSON in a text."""
+    told = schema.get("description", "")
+    return {"type": "string", "contentMediaType": "application/json", "description": f"{told} As JSON text.".strip()}
+
+
+def joined_text(schema: JSON, separator: str, description: Any) -> JSON:
+    """Several values in one text."""
+    choices = (schema.get("items") or {}).get("enum", ())
+    told = shortened(description, OF_AN_ARGUMENT) or schema.get("description", "")
+    parts = [told, f"Several values are joined by {_SEPARATOR_NAMES[separator]}."]
+    parts += [shortened(f"Values: {', '.join(map(str, choices))}.", OF_AN_ARGUMENT)] if choices else []
+    made: JSON = {"type": "string", "description": " ".join(filter(None, parts))}
+    samples = [sample for sample in schema.get("examples", ()) if isinstance(sample, list)]
+    return {**made, "examples": [separator.join(map(_as_text, samples[0]))]} if samples else made
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

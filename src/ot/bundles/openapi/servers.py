@@ -1,0 +1,87 @@
+"""Where the API of a document is: the first address that can be used, with the defaults of its variables filled in.
+
+An address that a document gives in relation to itself is known only to the person who imports it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from ot.bundles.openapi.document import as_list, as_mapping, as_text
+from ot.bundles.rules import invalid
+from ot.errors import BundleError
+
+_VARIABLE = re.compile(r"\{([^{}]*)\}")
+_AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_IN_A_PATH = "/:@!$&'()*+,;=~"
+
+
+class Servers:
+    """`told` is what the person said."""
+
+    def __init__(self, told: str | None) -> None:
+        self._told = None if told is None else _checked(told if "://" in told else f"https://{told}")
+
+    def base(self, servers: Iterable[Any]) -> str:
+        """Without a slash at its end."""
+        urls = [_filled(as_mapping(server)) for server in servers] or ["/"]
+        if self._told is not None:
+            return self._as_told(urls)
+        absolute = [url for url in urls if url.startswith(("https://", "http://"))]
+        if not absolute:
+            raise invalid(
+                f"the document does not say on which host the API is (only {urls[0][:100]!r}); say it: "
+                'server="https://api.example.com"',
+                needs="server",
+            )
+        return next(filter(None, map(_usable, absolute)), None) or _checked(absolute[0])
+
+    def _as_told(self, urls: list[str]) -> str:
+        """A bare host is completed by the path of the document; an address with a path is the whole address."""
+        assert self._told is not None
+        if urlsplit(self._told).path:
+            return self._told
+        path = urlsplit(urls[0]).path if "://" in urls[0] else urls[0]
+        return _checked(urljoin(f"{self._told}/", path)) if not path.startswith("//") else self._told
+
+
+def servers_of(*places: Mapping[str, Any]) -> list[Any]:
+    """Those of the operation, else of its path, else of the document."""
+    return next((as_list(place["servers"]) for place in places if as_list(place.get("servers"))), [])
+
+
+def _filled(server: Mapping[str, Any]) -> str:
+    variables = as_mapping(server.get("variables"))
+    given = as_text(server.get("url")).strip()
+    url = _VARIABLE.sub(lambda found: _default(found[0], as_mapping(variables.get(found[1]))), given)
+    return f"https:{url}" if url.startswith("//") else url
+
+
+def _default(written: str, variable: Mapping[str, Any]) -> str:
+    choices = as_list(variable.get("enum"))
+    default = variable.get("default", choices[0] if choices else None)
+    return str(default) if isinstance(default, str | int) else written
+
+
+def _usable(url: str) -> str | None:
+    try:
+        return _checked(url)
+    except BundleError:
+        return None
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
+    except ValueError:  # a port over 65535, or half of a bracket
+        usable = False
+    if not usable:
+        raise invalid(
+            f"{url[:200]!r} is no address of an API; it has the form https://api.example.com/v1", needs="server"
+        )
+    if "{" in parts.path:
+        raise invalid(f"the address {url[:200]!r} has a variable without a default; give the whole one", needs="server")
+    path = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_IN_A_PATH}%")
+    return f"{parts.scheme}://{parts.netloc.lower()}{path.rstrip('/')}"

@@ -1,0 +1,289 @@
+"""Bundles as packs: the enabled tools of the store in the registry, each by its name and by name@version.
+
+Nothing is read before somebody asks, and then only the bundles that are meant. The store tells by a number whether
+anything has changed since; a change of another process is seen by the very next call. Storing is `ot.bundles.store`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from ot.backends.http import HttpBackend
+from ot.backends.http_tool.rates import Rates
+from ot.config.load import Loaded
+from ot.context import Permission, ToolContext
+from ot.errors import ToolError
+from ot.net import Net
+from ot.paths import placed
+from ot.registry import Registry, python_name
+from ot.schema import Schema
+from ot.tool import Backend, Tool
+
+if TYPE_CHECKING:
+    from ot.bundles.model import Bundle, StoredTool
+    from ot.bundles.store import BundleStore
+
+BUILT_IN = Path(__file__).with_name("builtin")
+PAGE = 256
+SOURCE = "bundle"
+UNREAD = -1
+MOST_ASKED = 1000
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was found in the store, at one moment."""
+
+    version: int
+    bundles: "list[tuple[Bundle, list[StoredTool]]]"
+    is_everything: bool
+
+
+def folder_of(loaded: Loaded) -> Path:
+    return placed(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
+
+
+def store_of(loaded: Loaded) -> "BundleStore":
+    """The store that this configuration means, for somebody to close."""
+    from ot.bundles.store import BundleStore
+
+    return BundleStore(folder_of(loaded), max_tools=loaded.settings.bundles.max_tools, builtin=BUILT_IN)
+
+
+class BundleSource:
+    def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
+        self._registry, self._net = registry, net
+        self._rates = Rates()
+        self._reading = asyncio.Lock()
+        self._store: BundleStore | None = None
+        self.described: dict[str, str] = {}
+        self.collisions: dict[str, str] = {}
+        self._folder: Path | None = None
+        self._registered: list[str] = []
+        self._registered_versions: list[str] = []
+        self._version, self._has_everything = UNREAD, False
+        self._asked: set[str] = set()  # packs that may be bundles, and have been looked for
+
+    def use(self, loaded: Loaded) -> "BundleStore | None":
+        """From now on. The store that is not used any more, for somebody to close."""
+        folder = folder_of(loaded)
+        self._loaded, old_folder = loaded, self._folder
+        if folder == old_folder:
+            return None
+        self._unregister()
+        self._folder, self._version, self._has_everything = folder, UNREAD, False
+        old, self._store = self._store, None
+        return old
+
+    @property
+    def store(self) -> "BundleStore":
+        if self._store is None:
+            self._store = store_of(self._loaded)
+        return self._store
+
+    @property
+    def problems(self) -> list[str]:
+        kept = self._store.problems if self._store is not None else []
+        return [*kept, *self.collisions.values()]
+
+    def close(self) -> None:
+        """Write down what is left. It waits for the disk."""
+        if self._store is not None:
+            self._store.close()
+
+    # --- the registry -----------------------------------------------------------------------------------------------
+
+    async def discover(self, words: Collection[str] | None = None) -> None:
+        """Have in the registry what the store holds now; `words` are the packs that matter, where not all do."""
+        async with self._reading:
+            found = await anyio.to_thread.run_sync(self._read, None if words is None else set(words))
+            if found is not None:
+                self._become(found)
+
+    def tool_name(self, stored: "StoredTool") -> str:
+        """By which this very version is called."""
+        return f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
+
+    def shown(self, stored: "StoredTool") -> "StoredTool":
+        """As it is now: a tool without its function is disabled, for as long as that is missing."""
+        function = stored.python_impl.function if stored.python_impl else None
+        if function is None or self._registry.get(function) is not None:
+            return stored
+        return stored.disabled(_missing(function))
+
+    def _read(self, words: set[str] | None) -> _Read | None:
+        """In a thread. None where all that is asked for is known."""
+        version = self.store.version()
+        if version == self._version and (self._has_everything or (words is not None and words <= self._asked)):
+            return None
+        if words is None or self._has_everything:
+            return _Read(version, self._with_tools(self.all_bundles()), is_everything=True)
+        wanted = words | self._asked
+        meant = {word: bundle for word in wanted if (bundle := self.store.bundle_by_slug(word)) is not None}
+        self._asked = wanted if len(wanted) < MOST_ASKED else set(meant)
+        return _Read(version, self._with_tools(meant.values()), is_everything=False)
+
+    def _with_tools(self, bundles: "Iterable[Bundle]") -> "list[tuple[Bundle, list[StoredTool]]]":
+        return [(bundle, self.store.tools_of(bundle.id)) for bundle in bundles]
+
+    def all_bundles(self) -> "list[Bundle]":
+        bundles, token = [], None
+        while True:
+            page = self.store.list_bundles(include_disabled=True, size=PAGE, token=token)
+            bundles += page.items
+            token = page.next_token
+            if token is None:
+                return bundles
+
+    def _become(self, found: _Read) -> None:
+        """In one step, so that nobody sees a bundle without its tools."""
+        self._unregister()
+        self._version, self._has_everything = found.version, found.is_everything
+        self.described = {python_name(bundle.slug): bundle.description for bundle, _ in found.bundles}
+        for bundle, tools in found.bundles:
+            self._add(bundle, tools)
+
+    def _add(self, bundle: "Bundle", stored: "list[StoredTool]") -> None:
+        answering: dict[str, Tool] = {}
+        for each in sorted(stored, key=attrgetter("modified_at")):
+            tool = self._tool(bundle, each)
+            self._registry.add_version(tool, each.version)
+            self._registered_versions.append(self.tool_name(each))
+            if tool.enabled or not answering.get(tool.name, tool).enabled:
+                answering[tool.name] = tool
+        if not bundle.is_enabled:
+            self._registry.broken.setdefault(python_name(bundle.slug), _switched_off(bundle))
+            return
+        for tool in answering.values():
+            self._add_by_plain_name(tool)
+
+    def _add_by_plain_name(self, tool: Tool) -> None:
+        holder = self._registry.holder_of(tool.name)
+        if holder is not None:
+            other = f"{tool.name}@version" if holder == tool.name else tool.name
+            self.collisions[tool.name] = (
+                f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} means "
+                f"{holder}, and the other is called by ot.call('{other}')"
+            )
+        if holder != tool.name:
+            self._registry.add(tool)
+            self._registered.append(tool.name)
+
+    def _unregister(self) -> None:
+        for name in self._registered:
+            if name in self._registry:
+                self._registry.remove(name)
+        for name in self._registered_versions:
+            self._registry.remove_version(name)
+        for pack, why in list(self._registry.broken.items()):
+            if isinstance(why, _Off):
+                del self._registry.broken[pack]
+        self._registered, self._registered_versions = [], []
+        self.collisions.clear()
+
+    # --- one tool ---------------------------------------------------------------------------------------------------
+
+    def _tool(self, bundle: "Bundle", stored: "StoredTool") -> Tool:
+        name = f"{stored.bundle_slug}.{stored.slug}"
+        off = "" if stored.is_enabled else f"it is switched off; {_switched_on_by(f'{name}@{stored.version}')}"
+        reason = (
+            off if bundle.is_enabled else f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
+        )
+        return Tool(
+            name=name,
+            backend=_Counted(self._backend(stored), self, stored.id),
+            input=Schema.from_json(stored.arg_schema),
+            output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
+            description=stored.description or stored.display_name,
+            permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
+            source=f"{SOURCE}:{bundle.slug}",
+            enabled=not reason,
+            disabled_reason=reason,
+            refresh=self._refresh,
+        )
+
+    def _backend(self, stored: "StoredTool") -> Backend:
+        if stored.python_impl is not None:
+            return _Function(stored.python_impl.function)
+        return _Late(lambda: self._http(stored))
+
+    def _http(self, stored: "StoredTool") -> HttpBackend:
+        from ot.backends.http_tool.impl import HttpImpl
+
+        return HttpBackend(
+            HttpImpl.model_validate(stored.http_impl),
+            self._net,
+            lambda: self._loaded.settings.http,
+            self._secret,
+            rates=self._rates,
+            identity=stored.id,
+        )
+
+    def _secret(self, name: str) -> str | None:
+        return self._loaded.secrets.get(name)
+
+    async def _refresh(self) -> None:
+        await self.discover(set())
+
+    def count(self, tool_id: str) -> None:
+        self.store.count_call(tool_id, datetime.now(UTC))
+
+
+class _Off(str):
+    """Why a pack is not there: somebody switched it off."""
+
+    __slots__ = ()
+
+
+def _switched_off(bundle: "Bundle") -> _Off:
+    return _Off(f"the bundle {bundle.slug} is switched off; `onetool bundles enable {bundle.slug}` switches it on")
+
+
+class _Counted:
+    """A backend whose calls are counted, however they end."""
+
+    def __init__(self, backend: Backend, source: BundleSource, tool_id: str) -> None:
+        self._backend, self._source, self._tool_id = backend, source, tool_id
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        self._source.count(self._tool_id)
+        return await self._backend.invoke(tool, args, context)
+
+
+class _Late:
+    """A backend that is made at its first call: most tools of a large bundle are never called."""
+
+    def __init__(self, make: Callable[[], Backend]) -> None:
+        self._make = make
+        self._made: Backend | None = None
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return await self._made.invoke(tool, args, context)
+
+
+class _Function:
+    """A stored tool that stands for one that is registered, under the rights that this one needs."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if context.bus.registry.get(self._function) is None:
+            raise ToolError(f"{tool.name} is disabled: {_missing(self._function)}")
+        return await context.bus.call_tool(self._function, args, context)
+
+
+def _switched_on_by(name: str) -> str:
+    return f"a person switches it on with `onetool bundles enable {name}`"
+
+
+def _missing(function: str) -> str:
+    return f"there is no function {function} any more; it works again as soon as there is"

@@ -1,0 +1,337 @@
+"""`BundleStore`: all that can be done with bundles and stored tools, and in which order it is refused.
+
+Methods wait for the disk, so callers on an event loop use threads; any number of threads and of processes may use one
+folder at once. Where several refusals apply: malformed id, unknown, built-in, state, body, duplicate.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ot.bundles import listing, refusals, rules
+from ot.bundles.builtins import SWITCHES, BuiltIns
+from ot.bundles.disk import NewFile
+from ot.bundles.filenames import BUNDLE_FILE
+from ot.bundles.index import meta, touch
+from ot.bundles.listing import BundleRow, Filters, ToolRow
+from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft, now
+from ot.bundles.paging import Tokens, page_of, page_size
+from ot.bundles.ranking import PLACES, Question, score
+from ot.bundles.reading import Placed, Reader, shown_tool
+from ot.bundles.records import BundleFile, ToolFile
+from ot.bundles.usage import Counters, Usage
+from ot.bundles.vault import Vault
+from ot.bundles.writing import Writer
+
+Body = Mapping[str, Any]
+Pair = tuple[str, str]
+
+
+def new_id() -> str:
+    import uuid_utils
+
+    return str(uuid_utils.uuid7())
+
+
+class BundleStore:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_tools: int = 100_000,
+        clock: Callable[[], datetime] = now,
+        builtin: Path | None = None,
+    ) -> None:
+        """Touches no disk. `builtin` is a folder like the store's own, read and never written."""
+        self._root, self._max_tools, self._clock = folder, max_tools, clock
+        self._vault = Vault(folder, afterwards=self.reap)
+        self._builtins = BuiltIns(builtin, folder / SWITCHES)
+        self._counters = Counters(folder / ".usage" / "usage.db")
+        self._tokens = Tokens(folder / ".key")
+        self._reader = Reader(self._vault, self._builtins, self._counters, clock)
+        self._writer = Writer(self._vault)
+
+    # --- bundles -----------------------------------------------------------------------------------------------
+
+    def put_bundle(self, bundle_id: str, draft: BundleDraft | Body) -> tuple[Bundle, bool]:
+        """The bundle, and whether it is new."""
+        bundle_id = rules.an_id(bundle_id)
+        self._refuse_built_in(self._reader.any_bundle(bundle_id))
+        checked = BundleDraft.of(draft)
+        with self._vault.writing() as journal:
+            folder = self._writer.folder_of(journal, bundle_id)
+            known = self._reader.any_bundle(bundle_id)
+            self._refuse_taken_slug(checked.slug, bundle_id)
+            file, is_new = self._put(known, bundle_id, checked)
+            folder = self._writer.put_bundle(journal, folder, file)
+        self._writer.settle(folder, ".")
+        return file.shown(built_in=False), is_new
+
+    def _put(self, known: Placed | None, bundle_id: str, draft: BundleDraft) -> tuple[BundleFile, bool]:
+        if known is None or self._reader.is_over(known.row):
+            return BundleFile.new(bundle_id, draft, self._clock()), True
+        return known.row.file().replaced(draft, self._clock()), False
+
+    def set_bundle_enabled(self, bundle_id: str, switch: bool | Switch | Body) -> Bundle:
+        """`switch` may be the raw body of a PATCH, which is then checked at its turn."""
+        placed = self._reader.bundle(bundle_id)
+        on = refusals.checked_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
+        if placed.built_in:
+            self._switch_built_in("bundles", placed.row.id, on=on)
+        else:
+            self._change_bundle(bundle_id, {"is_enabled": on})
+        return self.get_bundle(bundle_id)
+
+    def delete_bundle(self, bundle_id: str) -> None:
+        self._refuse_built_in(self._reader.bundle(bundle_id))
+        self._change_bundle(bundle_id, {"soft_deleted_at": self._clock()}, check=self._refuse_full)
+
+    def _change_bundle(
+        self, bundle_id: str, change: Mapping[str, Any], check: Callable[[BundleRow], None] = lambda _: None
+    ) -> None:
+        with self._vault.writing() as journal:
+            row = self._reader.bundle(bundle_id).row
+            check(row)
+            file = row.file()
+            changed = file.model_copy(update=dict(change))
+            if changed != file:
+                self._writer.put_bundle(journal, row.folder, changed)
+        self._writer.settle(row.folder)
+
+    def get_bundle(self, bundle_id: str) -> Bundle:
+        return self._reader.bundle(bundle_id).shown()
+
+    def bundle_by_slug(self, slug: str) -> Bundle | None:
+        """The bundle of this slug, else the first by id that Python code would call so; None where there is none."""
+        exact = self._reader.bundle_by_slug(slug, exactly=True)
+        placed = exact or self._reader.bundle_by_slug(slug, exactly=False)
+        return placed.shown() if placed else None
+
+    def list_bundles(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> Page[Bundle]:
+        wanted = None if ids is None else [rules.an_id(one) for one in ids]
+        filters, size = Filters.of(None, wanted, include_disabled=include_disabled), page_size(size)
+        pinned = ["bundles", *filters.data()]
+        (after,) = self._tokens.read(token, pinned) or [""]
+        found = [
+            ([row.id], Placed(row, built_in).shown())
+            for built_in, rows in self._reader.on_shelves(lambda db: listing.bundles(db, filters, after, size + 1))
+            for row in rows
+        ]
+        found.sort(key=lambda one: one[0])
+        return page_of(found, size, lambda place: self._tokens.make(pinned, place))
+
+    # --- tools -------------------------------------------------------------------------------------------------
+
+    def put_tool(self, bundle_id: str, slug: str, version: str, draft: ToolDraft | Body) -> StoredTool:
+        return self.put_many(bundle_id, [(slug, version, draft)])[0]
+
+    def put_many(self, bundle_id: str, tools: Iterable[tuple[str, str, ToolDraft | Body]]) -> list[StoredTool]:
+        """All of them, or none where one is refused; details of the refusal say which (`index`, `slug`, `version`)."""
+        given = list(tools)
+        bundle_id = rules.an_id(bundle_id)
+        pairs = [refusals.checked_pair(number, slug, version) for number, (slug, version, _) in enumerate(given)]
+        self._open_bundle(bundle_id)
+        drafts = [refusals.checked_draft(number, *one) for number, one in enumerate(given)]
+        self._refuse_duplicates(bundle_id, pairs)
+        return self._store_new(bundle_id, self._new_files(pairs, drafts)) if given else []
+
+    def _new_files(self, pairs: Sequence[Pair], drafts: Sequence[ToolDraft]) -> list[ToolFile]:
+        """Each a microsecond newer than the one before it, so that there is always a newest one."""
+        start = self._clock()
+        moments = [start + timedelta(microseconds=number) for number in range(len(pairs))]
+        return [
+            ToolFile.new(new_id(), slug, version, draft, moment)
+            for (slug, version), draft, moment in zip(pairs, drafts, moments, strict=True)
+        ]
+
+    def _store_new(self, bundle_id: str, files: Sequence[ToolFile]) -> list[StoredTool]:
+        contents = [refusals.checked_content(number, file) for number, file in enumerate(files)]
+        written = self._writer.write(contents)
+        try:
+            with self._vault.writing() as journal:
+                bundle = self._open_bundle(bundle_id).row
+                self._refuse_duplicates(bundle_id, [(file.slug, file.version) for file in files])
+                self._refuse_too_many(len(files))
+                self._writer.add_tools(journal, bundle.folder, files, written)
+        finally:
+            self._writer.drop(written)
+        self._writer.settle(bundle.folder)
+        return [_as_stored(bundle, file, new) for file, new in zip(files, written, strict=True)]
+
+    def set_tool_enabled(self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body) -> StoredTool:
+        placed, row = self._reader.tool(bundle_id, slug, version)
+        if not placed.built_in:
+            self._refuse_disabled(placed)
+        on = refusals.checked_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
+        if placed.built_in:
+            self._switch_built_in("tools", row.id, on=on)
+        else:
+            self._switch_tool(bundle_id, slug, version, on=on)
+        return self.get_tool(bundle_id, slug, version)
+
+    def _switch_tool(self, bundle_id: str, slug: str, version: str, *, on: bool) -> None:
+        with self._vault.writing() as journal:
+            placed, row = self._reader.tool(bundle_id, slug, version)
+            self._refuse_disabled(placed)
+            file = row.content()
+            if file.is_enabled != on:
+                changed = file.model_copy(update={"is_enabled": on})
+                self._writer.replace(journal, f"{placed.row.folder}/{row.file}", changed.text())
+        self._writer.settle(placed.row.folder)
+
+    def delete_tool(self, bundle_id: str, slug: str, version: str) -> None:
+        self._refuse_built_in(self._reader.tool(bundle_id, slug, version)[0])
+        with self._vault.writing() as journal:
+            placed, row = self._reader.tool(bundle_id, slug, version)
+            self._writer.delete(journal, f"{placed.row.folder}/{row.file}")
+        self._writer.settle(placed.row.folder)
+        self._counters.forget(row.id)
+
+    def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
+        placed, row = self._reader.tool(bundle_id, slug, version)
+        return self._reader.shown([row], built_in=placed.built_in)[0]
+
+    def tools_of(self, bundle_id: str) -> list[StoredTool]:
+        """All versions of all tools of a bundle, disabled ones too."""
+        return self._reader.tools_of(self._reader.bundle(bundle_id))
+
+    def list_tools(
+        self,
+        *,
+        tags: Iterable[str] | None = None,
+        bundle_ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> Page[StoredTool]:
+        wanted = None if bundle_ids is None else [rules.an_id(one) for one in bundle_ids]
+        filters, size = Filters.of(tags, wanted, include_disabled=include_disabled), page_size(size)
+        pinned = ["tools", *filters.data()]
+        (after,) = self._tokens.read(token, pinned) or [""]
+        found = [
+            ([tool.id], tool)
+            for built_in, rows in self._reader.on_shelves(lambda db: listing.tools(db, filters, after, size + 1))
+            for tool in self._reader.shown(rows, built_in=built_in)
+        ]
+        found.sort(key=lambda one: one[0])
+        return page_of(found, size, lambda place: self._tokens.make(pinned, place))
+
+    def search(
+        self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
+    ) -> Page[Found]:
+        """The best first; in each place, as `ot.bundles.ranking` calls it, the newest first."""
+        question, size = Question.of(q), page_size(size)
+        pinned = ["search", question.text, bool(include_disabled)]
+        after = self._tokens.read(token, pinned)
+        hits = self._reader.search(question, after, include_disabled=include_disabled, limit=size + 1)
+        found = [(place, Found(tool, score(place[0]), PLACES[place[0]])) for place, tool in hits]
+        return page_of(found, size, lambda place: self._tokens.make(pinned, place))
+
+    # --- around ------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        return new_id()
+
+    def count_call(self, tool_id: str, when: datetime) -> None:
+        """Never waits: it is written down by another thread."""
+        self._counters.count(tool_id, when)
+
+    def flush(self) -> None:
+        """Write down the calls counted so far, here and now."""
+        self._counters.flush()
+
+    def version(self) -> int:
+        """Another number whenever anything has been changed by any process."""
+        return self._vault.read(lambda database: meta(database, "version")) if self._root.is_dir() else 0
+
+    def rescan(self) -> None:
+        """See what was changed by hand. It is done once by itself, in the background."""
+        self._vault.rescan()
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with files of the store, each with its file."""
+        query = "select path, reason from problems order by path"
+        own = self._vault.read(lambda database: database.execute(query).fetchall())
+        found = [f"{self._root / path}: {reason}" for path, reason in own]
+        return [*found, *self._builtins.problems, *self._counters.problems]
+
+    def reap(self) -> None:
+        """Remove what was deleted two days ago and is still empty."""
+        before = self._reader.end_of_life()
+        for row in self._vault.read(lambda database: listing.deleted_before(database, before)):
+            with self._vault.writing() as journal:
+                placed = self._reader.any_bundle(row.id)
+                if placed is not None and self._reader.is_over(placed.row):
+                    self._writer.remove_bundle(journal, placed.row.folder)
+            self._writer.settle(".")
+
+    def close(self) -> None:
+        """Write down what is left. It waits for the disk."""
+        self._counters.close()
+        self._vault.close()
+        self._builtins.close()
+
+    # --- refusals ----------------------------------------------------------------------------------------------
+
+    def _open_bundle(self, bundle_id: str) -> Placed:
+        """A bundle in which something may be changed."""
+        placed = self._reader.bundle_around(bundle_id)
+        self._refuse_built_in(placed)
+        self._refuse_disabled(placed)
+        return placed
+
+    def _refuse_built_in(self, placed: Placed | None) -> None:
+        if placed is not None and placed.built_in:
+            raise refusals.built_in(placed.row.id)
+
+    def _refuse_disabled(self, placed: Placed) -> None:
+        if not placed.row.enabled:
+            raise refusals.disabled(placed.row.id, placed.row.slug)
+
+    def _refuse_taken_slug(self, slug: str, bundle_id: str) -> None:
+        other = self._reader.bundle_by_slug(slug, exactly=True)
+        if other is not None and other.row.id != bundle_id:
+            raise refusals.slug_taken(slug, other.row.id)
+
+    def _refuse_full(self, row: BundleRow) -> None:
+        left = [file for file in (self._root / row.folder).glob("*.json") if file.name != BUNDLE_FILE]
+        if left:
+            raise refusals.not_empty(row.id, len(left))
+
+    def _refuse_duplicates(self, bundle_id: str, pairs: Sequence[Pair]) -> None:
+        taken = self._vault.read(lambda db: [listing.tool(db, bundle_id, *pair) is not None for pair in pairs])
+        seen: set[Pair] = set()
+        for number, pair in enumerate(pairs):
+            if taken[number] or pair in seen:
+                raise refusals.duplicate(number, *pair)
+            seen.add(pair)
+
+    def _refuse_too_many(self, more: int) -> None:
+        held = self._vault.read(lambda database: meta(database, "tools"))
+        if held + more > self._max_tools:
+            raise refusals.too_many(held, self._max_tools)
+
+    # --- built-ins ---------------------------------------------------------------------------------------------
+
+    def _switch_built_in(self, table: str, ident: str, *, on: bool) -> None:
+        with self._vault.writing() as journal:
+            self._writer.replace(journal, SWITCHES, self._builtins.switched(table, ident, on=on))
+            with self._vault.index.writing() as database:
+                touch(database)  # the index does not hold them, and yet something has changed
+        self._writer.settle(".")
+
+
+def _as_stored(bundle: BundleRow, file: ToolFile, new: NewFile) -> StoredTool:
+    """As the index would give it."""
+    body = file.model_dump_json(by_alias=True)
+    row = ToolRow(0, file.id, bundle.id, bundle.slug, bundle_enabled=True, file="", body=body, stamp=new.stamp)
+    return shown_tool(row, Usage(), built_in=False)

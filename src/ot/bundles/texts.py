@@ -1,0 +1,56 @@
+"""What of a tool is searched, as words: folded and taken apart by the one search of the product.
+
+The four fields stand in the order in which a match in them counts. The index keeps exactly these texts, so that what
+is found and how it is ranked never disagree.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ot.bundles.records import ToolFile
+from ot.search.words import HIDDEN, fold, words
+
+FIELDS: Final = ("slug", "name", "tags", "description")
+MOST_CHARACTERS: Final = 4_000  # of a description
+MOST_FOR_PARTS: Final = 300  # of a description, in which parts of words are looked for
+SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    slug: str
+    name: str
+    tags: str
+    description: str
+
+    @classmethod
+    def of(cls, tool: ToolFile) -> "Texts":
+        fields = (tool.slug, tool.display_name, " ".join(tool.tags), tool.description[:MOST_CHARACTERS])
+        return cls(*(" ".join(words(field)) for field in fields))
+
+    def fields(self) -> tuple[str, str, str, str]:
+        return self.slug, self.name, self.tags, self.description
+
+    def for_parts(self) -> tuple[str, str, str, str]:
+        """The same, for matches inside of words: names also with nothing between their words, which is no word."""
+        slug, name = (f" {text} {HIDDEN}{text.replace(' ', '')}" for text in (self.slug, self.name))
+        return slug, name, f" {self.tags} ", f" {self.description[:MOST_FOR_PARTS]} "
+
+
+def folded(text: str) -> str:
+    return fold(text.strip())
+
+
+def may_be_misspelt(word: str) -> bool:
+    """Numbers are not: `v12` is no slip of the finger for `v13`."""
+    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
+
+
+def cuts(word: str) -> set[str]:
+    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
+def misspellable(texts: Iterable[str]) -> set[str]:
+    return set(filter(may_be_misspelt, {word for text in texts for word in text.split(" ")}))

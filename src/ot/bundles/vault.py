@@ -1,0 +1,179 @@
+"""The folder of the store with its lock and its index: who reads here reads what the files say, whoever wrote them.
+
+A reader waits for nobody. It only looks whether a writer died at work, and then puts that right first. An index that is
+missing or damaged is built anew by whoever comes first. Once, in the background, all files are compared with it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Lock, Thread, local
+from typing import Final, TypeVar
+
+from ot.bundles.disk import Scratch
+from ot.bundles.filenames import BUNDLE_FILE
+from ot.bundles.index import Gone, Index, create, opened
+from ot.bundles.locking import Journal, StoreLock
+from ot.bundles.mirror import Mirror
+from ot.bundles.rules import unusable
+from ot.errors import BundleError
+
+T = TypeVar("T")
+ATTEMPTS: Final = 3
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+
+
+class Vault:
+    def __init__(self, root: Path, *, afterwards: Callable[[], None] = lambda: None) -> None:
+        """`afterwards` is done in the background when the files have been compared."""
+        self.root = root
+        self.index = Index(root / ".index")
+        self.scratch = Scratch(root)
+        self._store_lock = StoreLock(root / ".lock")
+        self._mirror = Mirror(root, self.index)
+        self._afterwards = afterwards
+        self._background: Thread | None = None
+        self._starting, self._mine = Lock(), local()
+        self._closing = Event()
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
+        if not self.root.is_dir():
+            with closing(opened(":memory:")) as nothing:
+                create(nothing)
+                return work(nothing)
+        for _ in range(ATTEMPTS):
+            self._finish_what_the_dead_began()
+            with self._index_trouble(), self.index.reading() as database:
+                found = work(database)
+                self._look_around()
+                return found
+        raise unusable("its index is gone again as soon as it is made")
+
+    @contextmanager
+    def writing(self) -> Iterator[Journal]:
+        """Alone with the files, and with an index that agrees with them."""
+        with _disk_trouble(), self._alone() as journal:
+            self._mend(journal)
+            if not self.scratch.is_open:
+                self.scratch.open()
+            yield journal
+        self._look_around()
+
+    @contextmanager
+    def _alone(self) -> Iterator[Journal]:
+        """A thread that is alone already goes on so."""
+        if (mine := getattr(self._mine, "journal", None)) is not None:
+            yield mine
+            return
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._store_lock.held() as journal:
+            self._mine.journal = journal
+            try:
+                yield journal
+            finally:
+                self._mine.journal = None
+        self.index.tidy()
+
+    def refresh(self, paths: list[str]) -> None:
+        """Look at these files again: somebody has changed them by hand."""
+        with self.writing() as journal:
+            self.sync(journal, paths)
+
+    def sync(self, journal: Journal, paths: list[str]) -> None:
+        """For the writer: the index is to say what these files say, and the writer has nothing more to do."""
+        with suppress(sqlite3.Error, Gone):  # then the mark stays, and whoever comes next puts it right
+            self._mirror.sync(paths)
+            journal.done()
+
+    def rescan(self) -> None:
+        """Compare all files with the index."""
+        if not self.root.is_dir():
+            return
+        for _ in range(ATTEMPTS):
+            with self._index_trouble():
+                paths = self._mirror.differences(self._closing)
+                if paths:
+                    self.refresh(paths)
+                return
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._background is not None:
+            self._background.join()
+        self.index.close()
+        self.scratch.close()
+
+    # --- repairs -----------------------------------------------------------------------------------------------
+
+    def _finish_what_the_dead_began(self) -> None:
+        if self._store_lock.is_marked:
+            with _disk_trouble(), self._store_lock.held_if_free() as journal:
+                if journal is not None:
+                    self._mend(journal)
+
+    def _mend(self, journal: Journal) -> None:
+        try:
+            with self.index.connection():
+                pass
+            if journal.left:
+                self._remove_empty_folders(journal.left)
+                self._mirror.sync(journal.left)
+                journal.done()
+        except (Gone, sqlite3.DatabaseError) as error:
+            if not _is_damage(error):
+                raise
+            self._mirror.rebuild()
+
+    def _remove_empty_folders(self, paths: list[str]) -> None:
+        """Of bundles that were on their way in or out."""
+        for path in paths:
+            if path.endswith(f"/{BUNDLE_FILE}"):
+                with suppress(OSError):
+                    (self.root / path).parent.rmdir()
+
+    @contextmanager
+    def _index_trouble(self) -> Iterator[None]:
+        """Swallows that the index is gone or damaged, after it has been built anew."""
+        before = self.index.name
+        try:
+            yield
+        except Gone:
+            with self.writing():
+                pass
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise unusable(str(error)) from None
+            with _disk_trouble(), self._alone():
+                if self.index.name == before:  # else somebody was faster
+                    self._mirror.rebuild()
+
+    # --- in the background -------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        if self._background is not None or self._closing.is_set():
+            return
+        with self._starting, suppress(RuntimeError):  # there is no thread to be had: the next call tries again
+            if self._background is None:
+                thread = Thread(target=self._rescan_quietly, name="onetool-bundles", daemon=True)
+                self._background = thread
+                thread.start()
+
+    def _rescan_quietly(self) -> None:
+        with suppress(BundleError, OSError, sqlite3.Error):  # whoever uses the store is told by their own call
+            self.rescan()
+            self._afterwards()
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the index is at fault, and not the disk or somebody who is in the way."""
+    return isinstance(error, Gone) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
+
+
+@contextmanager
+def _disk_trouble() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise unusable(str(error)) from error

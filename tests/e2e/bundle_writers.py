@@ -1,0 +1,264 @@
+"""Writers of bundles that are killed, for test_bundle_kills: run as a program, one line of JSON a result.
+
+Children are forked from a process that has loaded everything and opened nothing, so that hundreds die in a minute.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ot.bundles import BundleStore
+from ot.errors import BundleError
+
+LONG_AGO = datetime.now(UTC) - timedelta(days=3)
+FULL, EMPTY, OVER, NEW = (f"0192f0c1-7a10-7c3e-9d2b-00000000000{number}" for number in range(4))
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"displayName": "T", "isEnabled": True, "type": "python", "pythonImpl": {"function": "f"}, **more}
+
+
+def bundle(slug: str) -> dict[str, Any]:
+    return {"slug": slug, "displayName": slug, "isEnabled": True}
+
+
+def prepared(root: Path) -> None:
+    """A bundle with tools, an empty one, and one that the reaper is to take."""
+    store = BundleStore(root, clock=lambda: LONG_AGO)
+    for ident, slug in ((FULL, "full"), (EMPTY, "empty"), (OVER, "over")):
+        store.put_bundle(ident, bundle(slug))
+    store.put_many(FULL, [(f"tool-{number}", "1", body()) for number in range(3)])
+    store.delete_bundle(OVER)
+    store.close()
+
+
+ACTIONS: dict[str, Callable[[BundleStore], object]] = {
+    "put_bundle": lambda store: store.put_bundle(NEW, bundle("new")),
+    "rename_bundle": lambda store: store.put_bundle(FULL, bundle("renamed")),
+    "switch_bundle": lambda store: store.set_bundle_enabled(FULL, False),
+    "delete_bundle": lambda store: store.delete_bundle(EMPTY),
+    "put_tool": lambda store: store.put_tool(FULL, "Tool", "1.0", body(displayName="New", tags=["x"])),
+    "put_many": lambda store: store.put_many(FULL, [(f"many-{number}", "1", body()) for number in range(3)]),
+    "switch_tool": lambda store: store.set_tool_enabled(FULL, "tool-1", "1", False),
+    "delete_tool": lambda store: store.delete_tool(FULL, "tool-1", "1"),
+    "reap": lambda store: store.reap(),
+}
+IN_PARTS = {"put_many"}  # each file is whole, but a kill may leave some of them
+
+
+def state(store: BundleStore) -> dict[str, Any]:
+    """All that can be seen, but for what is different each time: ids and times of new things."""
+    bundles = store.list_bundles(include_disabled=True, size=256).items
+    tools = store.list_tools(include_disabled=True, size=256).items
+    found = (
+        store.search("tool many", include_disabled=True, size=256).items
+        + store.search("t", include_disabled=True, size=256).items
+    )
+    return {
+        "bundles": sorted([one.id, one.slug, one.is_enabled] for one in bundles),
+        "tools": sorted([one.slug, one.version, one.is_enabled, one.display_name, one.bundle_slug] for one in tools),
+        "found": sorted({hit.tool.slug for hit in found}),
+        "problems": store.problems,
+    }
+
+
+def seen_in(root: Path) -> dict[str, Any]:
+    store = BundleStore(root)
+    try:
+        return state(store)
+    finally:
+        store.close()
+
+
+def seen_without_index(root: Path) -> dict[str, Any]:
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    shutil.rmtree(copy / ".index", ignore_errors=True)
+    try:
+        return seen_in(copy)
+    finally:
+        shutil.rmtree(copy)
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """How the child ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - nothing may go on in the child
+            sys.stderr.write(f"{error!r}\n")
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# --- killed at a chosen step ----------------------------------------------------------------------------------------
+
+
+def die_at(step: int) -> None:
+    """Count calls and returns, of Python and of C, and die at one of them."""
+    left = [step]
+
+    def count(_frame: FrameType, _event: str, _argument: object) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+
+
+def kill_at_steps(folder: Path, name: str, chance: random.Random, kills: int) -> None:
+    origin, root = folder / "origin", folder / "bundles"
+    in_a_child(lambda: prepared(origin))
+    shutil.copytree(origin, root)
+    before, steps, after = seen_in_child(root), steps_of(root, name), seen_in_child(root)
+    shutil.rmtree(root)
+    steps_to_die_at = sorted(chance.sample(range(1, steps), min(kills, steps - 1)))
+    states = [killed(origin, root, name, step) for step in steps_to_die_at]
+    result = {"action": name, "steps": steps, "before": before, "after": after, "states": states}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def killed(origin: Path, root: Path, name: str, step: int) -> dict[str, Any]:
+    """What is seen after a writer has died at this step, with the index it left and without any."""
+    shutil.copytree(origin, root)
+    died = in_a_child(lambda: killed_child(root, name, step))
+    seen, rebuilt = seen_in_child(root), seen_in_child(root, index=False)
+    shutil.rmtree(root)
+    return {"step": step, "died": died, "seen": seen, "rebuilt": rebuilt}
+
+
+def killed_child(root: Path, name: str, step: int) -> None:
+    store = BundleStore(root)
+    store._vault._look_around = lambda: None  # type: ignore[method-assign] # it would do the work of the next one
+    store.list_bundles()
+    die_at(step)
+    ACTIONS[name](store)
+    sys.setprofile(None)
+
+
+def steps_of(root: Path, name: str) -> int:
+    counted = root.with_name("steps")
+
+    def count_all() -> None:
+        store = BundleStore(root)
+        store._vault._look_around = lambda: None  # type: ignore[method-assign]
+        store.list_bundles()
+        number = [0]
+
+        def count(_frame: FrameType, _event: str, _argument: object) -> None:
+            number[0] += 1
+
+        sys.setprofile(count)
+        ACTIONS[name](store)
+        sys.setprofile(None)
+        counted.write_text(str(number[0]))
+
+    assert in_a_child(count_all) == 0
+    return int(counted.read_text())
+
+
+def seen_in_child(root: Path, *, index: bool = True) -> dict[str, Any]:
+    """Stores have threads, and whoever forks must have none."""
+    file = root.with_name("seen")
+    look = seen_in if index else seen_without_index
+    assert in_a_child(lambda: file.write_text(json.dumps(look(root)))) == 0
+    seen: dict[str, Any] = json.loads(file.read_text())
+    return seen
+
+
+# --- killed at any moment -------------------------------------------------------------------------------------------
+
+
+def kill_at_random(folder: Path, chance: random.Random, kills: int) -> None:
+    """Several writers at once, all killed, again and again, in one store. What they acknowledged must be there."""
+    root = folder / "bundles"
+    in_a_child(lambda: prepared(root))
+    acknowledged: dict[str, str] = {}
+    doubtful: set[str] = set()
+    for number in range(kills):
+        logs = [folder / f"log-{writer}" for writer in range(3)]
+        children = [forked_writer(root, log, number, writer) for writer, log in enumerate(logs)]
+        wait_for_acknowledgement(logs)
+        time.sleep(chance.uniform(0.0, 0.1))
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        for log in logs:
+            take_log(log, acknowledged, doubtful)
+    seen = seen_in_child(root)
+    rebuilt = seen_in_child(root, index=False)
+    sys.stdout.write(
+        json.dumps({"acknowledged": acknowledged, "doubtful": sorted(doubtful), "seen": seen, "rebuilt": rebuilt})
+        + "\n"
+    )
+
+
+def wait_for_acknowledgement(logs: list[Path]) -> None:
+    """A slow machine is given the time that its writers need to begin."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not any(log.exists() and "!" in log.read_text() for log in logs):
+        time.sleep(0.002)
+
+
+def take_log(log: Path, acknowledged: dict[str, str], doubtful: set[str]) -> None:
+    lines = log.read_text().splitlines() if log.exists() else []
+    for line in lines:
+        sign, _, rest = line.partition(" ")
+        slug, _, what = rest.partition(" ")
+        if sign == "?":
+            doubtful.add(slug)
+        else:
+            doubtful.discard(slug)
+            acknowledged[slug] = what
+    log.unlink(missing_ok=True)
+
+
+def forked_writer(root: Path, log: Path, number: int, writer: int) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            write_on(root, log, f"{number}-{writer}")
+        finally:
+            os._exit(0)
+    return child
+
+
+def write_on(root: Path, log: Path, name: str) -> None:
+    store = BundleStore(root)
+    with log.open("w", buffering=1) as lines:
+        for turn in range(1000):
+            slug = f"w-{name}-{turn}"
+            for what, action in (
+                ("on", lambda slug=slug: store.put_tool(FULL, slug, "1", body())),
+                ("off", lambda slug=slug: store.set_tool_enabled(FULL, slug, "1", False)),
+                ("gone", lambda slug=slug: store.delete_tool(FULL, slug, "1")),
+            ):
+                if what == "gone" and turn % 3:
+                    continue
+                lines.write(f"? {slug} {what}\n")
+                try:
+                    action()
+                except BundleError as error:
+                    sys.stderr.write(f"{error}\n")
+                lines.write(f"! {slug} {what}\n")
+
+
+if __name__ == "__main__":
+    kind, place, seed, number, *names = sys.argv[1:]
+    if kind == "steps":
+        for action in names:
+            kill_at_steps(Path(place), action, random.Random(seed), int(number))
+    else:
+        kill_at_random(Path(place), random.Random(seed), int(number))

@@ -1,0 +1,102 @@
+"""Writers of bundles are killed, at chosen steps and at any moment: the store is found whole, and nothing is lost.
+
+`ONETOOL_NIGHTLY=1` kills ten times as often.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.bundle_writers import ACTIONS, FULL, IN_PARTS
+
+WRITERS = Path(__file__).with_name("bundle_writers.py")
+OFTEN = 10 if os.environ.get("ONETOOL_NIGHTLY") else 1
+
+
+def ran(*arguments: str) -> list[dict[str, Any]]:
+    command = [sys.executable, str(WRITERS), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110 * OFTEN, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 * OFTEN)
+@pytest.mark.spec("bundles.store.whole-after-a-kill")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, action: str) -> None:
+    (result,) = ran("steps", str(tmp_path), "7", str(30 * OFTEN), action)
+    before, after = result["before"], result["after"]
+    assert before != after or action == "reap"
+    killed = [state for state in result["states"] if state["died"] == -signal.SIGKILL]
+    assert len(killed) > 20
+    for state in killed:
+        seen = state["seen"]
+        assert seen["problems"] == []
+        assert seen == state["rebuilt"], state["step"]
+        if action in IN_PARTS:
+            assert all(tool in seen["tools"] for tool in before["tools"])
+            assert all(tool in after["tools"] for tool in seen["tools"])
+        else:
+            assert seen in (before, after), state["step"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 * OFTEN)
+@pytest.mark.spec("bundles.store.whole-after-a-kill")
+def test_what_killed_writers_had_acknowledged_is_there(tmp_path: Path) -> None:
+    (result,) = ran("random", str(tmp_path), "11", str(60 * OFTEN))
+    seen = {slug: enabled for slug, _, enabled, _, _ in result["seen"]["tools"] if slug.startswith("w-")}
+    expected = {slug: what for slug, what in result["acknowledged"].items() if slug not in result["doubtful"]}
+    assert len(expected) > 10
+    wrong = {
+        slug: (what, seen.get(slug))
+        for slug, what in expected.items()
+        if seen.get(slug) != {"on": True, "off": False}.get(what)
+    }
+    assert wrong == {}
+    assert set(seen) <= set(expected) | set(result["doubtful"])
+    assert result["seen"] == result["rebuilt"]
+    assert result["seen"]["problems"] == []
+    assert FULL in [bundle[0] for bundle in result["seen"]["bundles"]]
+
+
+READER = """
+import sys
+from pathlib import Path
+from ot.bundles import BundleStore
+
+store = BundleStore(Path(sys.argv[1]))
+for line in sys.stdin:
+    print(" ".join(sorted(tool.slug for tool in store.list_tools(size=256).items)), flush=True)
+store.close()
+"""
+
+
+@pytest.mark.slow
+def test_another_process_sees_each_change_at_once(tmp_path: Path) -> None:
+    from tests.bundles_support import new_bundle, store_in, tool_body
+
+    command = [sys.executable, "-c", READER, str(tmp_path / "bundles")]
+    with (
+        store_in(tmp_path / "bundles") as store,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader,
+    ):
+        assert reader.stdin
+        assert reader.stdout
+        bundle = new_bundle(store)
+        here: list[str] = []
+        for number in range(20):
+            store.put_tool(bundle, f"tool-{number:02}", "1", tool_body())
+            here.append(f"tool-{number:02}")
+            if number % 3 == 2:
+                store.delete_tool(bundle, here.pop(0), "1")
+            reader.stdin.write("look\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline().split() == here
+        reader.stdin.close()

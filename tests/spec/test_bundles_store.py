@@ -1,0 +1,708 @@
+# ruff: noqa: RUF001 - characters that look alike are what some of these tests are about
+"""Specification 4, as far as the store itself keeps it: no door, no call, no network."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.bundles_support import (
+    Clock,
+    bundle_body,
+    folder_of,
+    new_bundle,
+    refused,
+    slugs_found,
+    slugs_listed,
+    store_in,
+    tool_body,
+)
+
+from ot.bundles import BundleStore, Page
+
+HTTP: dict[str, Any] = {
+    "type": "http",
+    "pythonImpl": None,
+    "httpImpl": {"method": "GET", "urlTemplate": "https://api.example.com/x"},
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "bundles"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(root: Path, clock: Clock) -> Iterator[BundleStore]:
+    with store_in(root, clock=clock) as opened:
+        yield opened
+
+
+def put(store: BundleStore, bundle: str, slug: str, version: str = "1", **more: Any) -> str:
+    return store.put_tool(bundle, slug, version, tool_body(**more)).id
+
+
+# --- types, ids, slugs, versions, tags -------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
+def test_a_tool_is_of_python_or_http_and_go_is_stored_as_sent(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "p")
+    put(store, bundle, "h", **HTTP)
+    put(store, bundle, "g", type="go")
+    shown = {tool.slug: tool.as_json() for tool in store.tools_of(bundle)}
+    assert {slug: tool["type"] for slug, tool in shown.items()} == {"p": "python", "h": "http", "g": "go"}
+    assert "httpImpl" not in shown["g"]
+    assert "pythonImpl" not in shown["h"]
+    assert json.loads((folder_of(root, bundle) / "g@1.json").read_text())["type"] == "go"
+    for wrong in (
+        {"type": "ruby"},
+        {"type": "http"},
+        {**HTTP, "type": "python"},
+        {"type": "python", "pythonImpl": None},
+    ):
+        refused("invalid", put, store, bundle, "x", **wrong)
+
+
+@pytest.mark.spec("bundles.id.uuid-7")
+def test_ids_are_uuids_of_version_7_and_no_others_are_taken(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    assert store.put_tool(bundle, "tool", "1", tool_body()).id[14] == "7"
+    for wrong in ("", "x", str(uuid4()), store.new_id().replace("-", ""), f"{{{store.new_id()}}}", "../etc", None, 7):
+        refused("invalid", store.put_bundle, wrong, bundle_body("other"))
+        refused("invalid", store.get_tool, wrong, "tool", "1")
+        refused("invalid", store.list_tools, bundle_ids=[wrong])
+
+
+@pytest.mark.spec(
+    "bundles.slug.letters-digits-and-dash", "bundles.slug.one-to-64-code-points", "bundles.slug.any-file-system"
+)
+@pytest.mark.parametrize("slug", ["a", "-", "con", "Ünïcode-٣", "検索", "ꙮ" * 64, "𝒳" * 64, "A" * 64, "nul", "ſ", "ß"])
+def test_letters_and_digits_of_any_script_and_the_dash_make_a_slug(root: Path, store: BundleStore, slug: str) -> None:
+    bundle = new_bundle(store, slug)
+    put(store, bundle, slug, slug)
+    with store_in(root) as again:
+        again.rescan()
+        assert again.problems == []
+        assert again.get_tool(bundle, slug, slug).slug == slug
+        assert again.get_bundle(bundle).slug == slug
+
+
+@pytest.mark.spec(
+    "bundles.slug.nothing-else", "bundles.version.slug-characters-and-dot", "bundles.version.no-dot-names"
+)
+def test_nothing_else_can_stand_in_a_slug_or_a_version(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    for wrong in ("", "a_b", "a b", "a/b", "a\\b", "a.b", "a\n", "a\x00", "+a", "a@b", "é\u0301", "😀", "x" * 65):
+        refused("invalid", put, store, bundle, wrong)
+        refused("invalid", new_bundle, store, wrong)
+    put(store, bundle, "tool", "1.0.0-beta.2")
+    put(store, bundle, "tool", "...")
+    for wrong in (".", "..", "", "1_0", "1/0", "x" * 65):
+        refused("invalid", put, store, bundle, "tool", wrong)
+
+
+@pytest.mark.spec("bundles.slug.compared-exactly", "bundles.version.opaque")
+def test_slugs_and_versions_are_compared_exactly(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    alike = ["read", "Read", "READ", "ｒead", "reａd", "rеad"]
+    for slug in alike:
+        put(store, bundle, slug, "v1")
+        put(store, bundle, slug, "V1")
+        put(store, bundle, slug, "01")
+        put(store, bundle, slug, "1")
+    assert len(slugs_listed(store)) == 4 * len(alike)
+    assert all(store.get_tool(bundle, slug, "V1").slug == slug for slug in alike)
+
+
+@pytest.mark.spec("bundles.slug.unique-among-live-bundles")
+def test_a_slug_belongs_to_one_live_bundle(store: BundleStore) -> None:
+    first, second = new_bundle(store, "taken"), new_bundle(store, "free")
+    refused("slug_taken", lambda: store.put_bundle(store.new_id(), bundle_body("taken")))
+    refused("slug_taken", lambda: store.put_bundle(second, bundle_body("taken")))
+    store.put_bundle(first, bundle_body("taken", displayName="the same one"))
+    new_bundle(store, "Taken")
+    store.delete_bundle(first)
+    new_bundle(store, "taken")
+    refused("slug_taken", lambda: store.put_bundle(first, bundle_body("taken")))
+
+
+@pytest.mark.spec("bundles.version.unique-within-a-bundle", "bundles.version.may-repeat-across-bundles")
+@pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.put-of-existing-pair", "bundles.tool.get")
+def test_a_pair_exists_once_in_a_bundle_and_the_second_put_changes_nothing(root: Path, store: BundleStore) -> None:
+    first, second = new_bundle(store, "one"), new_bundle(store, "two")
+    created = store.put_tool(first, "tool", "1", tool_body(displayName="First"))
+    before = (folder_of(root, first) / "tool@1.json").read_bytes()
+    refused("duplicate", lambda: put(store, first, "tool", displayName="Second"))
+    assert store.get_tool(first, "tool", "1") == created
+    assert (folder_of(root, first) / "tool@1.json").read_bytes() == before
+    put(store, first, "tool", "2")
+    put(store, second, "tool", "1")
+
+
+@pytest.mark.spec("bundles.tags.shape", "bundles.tags.no-duplicates")
+def test_tags_have_a_shape_and_are_given_once(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "good", tags=["a", "_", "A-b_9", "x" * 64])
+    for wrong in (["1a"], ["-a"], [""], ["a b"], ["é"], ["x" * 65], ["a", "a"], "a", [1], None):
+        refused("invalid", put, store, bundle, "bad", tags=wrong)
+
+
+@pytest.mark.spec("bundles.routes.body-fields", "bundles.routes.camel-case")
+def test_bodies_have_the_fields_that_are_known_and_no_others(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    for wrong in (
+        {"surprise": 1},
+        {"display_name": "x"},
+        {"isEnabled": "yes"},
+        {"isEnabled": 1},
+        {"displayName": " "},
+        {"displayName": "\ud800"},
+    ):
+        refused("invalid", put, store, bundle, "x", **wrong)
+        refused("invalid", store.put_bundle, store.new_id(), {**bundle_body("x"), **wrong})
+    for field in ("displayName", "isEnabled", "type"):
+        body = tool_body()
+        del body[field]
+        refused("invalid", store.put_tool, bundle, "x", "1", body)
+    no_objects: list[Any] = [[], "x", None, 7]
+    for no_object in no_objects:
+        refused("invalid", store.put_tool, bundle, "x", "1", no_object)
+    schemas: list[Any] = [
+        {"type": "string"},
+        {"type": 7},
+        {"$ref": "https://example.com/x"},
+        {"properties": 3},
+        True,
+        [],
+    ]
+    for schema in schemas:
+        refused("invalid", put, store, bundle, "x", argSchema=schema)
+    deep: Any = {}
+    for _ in range(5_000):
+        deep = {"not": deep}
+    refused("invalid", lambda: put(store, bundle, "x", outputSchema=deep))
+    refused("too_large", lambda: put(store, bundle, "x", argSchema={"type": "object", "description": "x" * (1 << 20)}))
+    assert set(store.put_tool(bundle, "x", "1", tool_body()).as_json()) == {
+        "id", "bundleID", "bundleSlug", "slug", "version", "displayName", "description", "tags", "type", "argSchema",
+        "outputSchema", "pythonImpl", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt", "callCount", "lastCalledAt",
+    }  # fmt: skip
+    assert set(store.get_bundle(bundle).as_json()) == {
+        "id", "slug", "displayName", "description", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt",
+    }  # fmt: skip
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.time.created-at-never-moves", "bundles.time.modified-at-moves-with-content")
+@pytest.mark.spec(
+    "bundles.time.modified-at-ignores-toggles", "bundles.bundle.patch-toggles", "bundles.tool.patch-toggles"
+)
+def test_the_time_of_modification_moves_with_content_only(store: BundleStore, clock: Clock) -> None:
+    bundle = new_bundle(store)
+    tool = store.put_tool(bundle, "tool", "1", tool_body())
+    created = store.get_bundle(bundle)
+    assert created.as_json()["createdAt"] == "2026-11-15T12:00:00.000000Z"
+    clock.move(hours=1)
+    off = store.set_bundle_enabled(bundle, {"isEnabled": False})
+    assert off == created.model_copy(update={"is_enabled": False})
+    store.put_bundle(bundle, bundle_body("tools"))
+    assert store.get_bundle(bundle) == created
+    toggled = store.set_tool_enabled(bundle, "tool", "1", False)
+    assert toggled == tool.model_copy(update={"is_enabled": False})
+    store.put_bundle(bundle, bundle_body("tools", description="new"))
+    changed = store.get_bundle(bundle)
+    assert (changed.created_at, changed.modified_at) == (created.created_at, clock.now)
+
+
+# --- bundles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.bundle.list")
+@pytest.mark.spec("bundles.bundle.list-hides-disabled")
+def test_bundles_are_created_replaced_and_listed(store: BundleStore) -> None:
+    ids = [store.new_id() for _ in range(3)]
+    for number, one in enumerate(ids):
+        bundle, is_new = store.put_bundle(one, bundle_body(f"pack-{number}"))
+        assert is_new
+        assert bundle == store.get_bundle(one)
+    replaced, is_new = store.put_bundle(ids[0], bundle_body("renamed", isEnabled=False))
+    assert (replaced.slug, is_new) == ("renamed", False)
+    assert [one.id for one in store.list_bundles().items] == ids[1:]
+    assert [one.id for one in store.list_bundles(include_disabled=True).items] == ids
+    assert [one.id for one in store.list_bundles(ids=[ids[2], ids[0], store.new_id()]).items] == [ids[2]]
+    assert store.bundle_by_slug("pack-1") == store.bundle_by_slug("pack_1") == store.get_bundle(ids[1])
+    assert store.bundle_by_slug("pack.1") is None
+
+
+@pytest.mark.spec("bundles.bundle.group-switch", "bundles.tool.list-hides-disabled", "bundles.search.hides-disabled")
+def test_a_bundle_is_one_switch_for_all_its_tools(store: BundleStore) -> None:
+    bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
+    put(store, bundle, "in-use")
+    put(store, bundle, "not-in-use", isEnabled=False)
+    put(store, other, "elsewhere")
+    assert slugs_listed(store) == ["in-use", "elsewhere"]
+    assert slugs_found(store, "use") == ["in-use"]
+    store.set_bundle_enabled(bundle, False)
+    assert slugs_listed(store) == ["elsewhere"]
+    assert slugs_found(store, "use") == []
+    assert sorted(slugs_found(store, "use", include_disabled=True)) == ["in-use", "not-in-use"]
+    assert slugs_listed(store, include_disabled=True) == ["in-use", "not-in-use", "elsewhere"]
+    assert [tool.in_use for tool in store.tools_of(bundle)] == [False, False]
+    store.set_bundle_enabled(bundle, True)
+    assert slugs_listed(store) == ["in-use", "elsewhere"]
+    assert [tool.in_use for tool in store.tools_of(bundle)] == [True, False]
+
+
+@pytest.mark.spec(
+    "bundles.deletion.soft", "bundles.deletion.not-empty", "bundles.deletion.hidden", "bundles.deletion.revived"
+)
+@pytest.mark.spec("bundles.state.deleted-bundle")
+def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: BundleStore, clock: Clock) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    refused("bundle_not_empty", lambda: store.delete_bundle(bundle))
+    store.delete_tool(bundle, "tool", "1")
+    created = store.get_bundle(bundle)
+    store.delete_bundle(bundle)
+    kept = json.loads((folder_of(root, bundle) / "bundle.json").read_text())
+    assert kept["softDeletedAt"] == "2026-11-15T12:00:00.000000Z"
+    assert store.list_bundles(include_disabled=True).items == []
+    assert store.list_bundles(ids=[bundle], include_disabled=True).items == []
+    assert store.bundle_by_slug("tools") is None
+    for gone in (store.get_bundle, store.delete_bundle, store.tools_of):
+        refused("not_found", gone, bundle)
+    refused("not_found", lambda: store.set_bundle_enabled(bundle, False))
+    refused("bundle_deleted", lambda: put(store, bundle, "tool"))
+    refused("bundle_deleted", lambda: store.get_tool(bundle, "tool", "1"))
+    refused("bundle_deleted", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
+    clock.move(days=1, hours=23)
+    store.reap()
+    revived, is_new = store.put_bundle(bundle, bundle_body("tools"))
+    assert (revived, is_new) == (created, False)
+    put(store, bundle, "tool")
+
+
+@pytest.mark.spec("bundles.deletion.reaped", "bundles.deletion.reaper-spares-content")
+def test_after_two_days_what_is_empty_is_removed_and_what_is_not_is_spared(
+    root: Path, store: BundleStore, clock: Clock
+) -> None:
+    empty, full, live = (new_bundle(store, slug) for slug in ("empty", "full", "live"))
+    store.delete_bundle(empty)
+    store.delete_bundle(full)
+    folder, spared = folder_of(root, empty), folder_of(root, full)
+    (spared / ".keep").write_text("mine")
+    clock.move(days=2)
+    store.reap()
+    assert not folder.exists()
+    assert (spared / ".keep").read_text() == "mine"
+    assert (spared / "bundle.json").exists()
+    assert [one.id for one in store.list_bundles().items] == [live]
+    refused("not_found", lambda: put(store, full, "tool"))
+    again, is_new = store.put_bundle(empty, bundle_body("empty"))
+    assert (again.created_at, is_new) == (clock.now, True)
+    again, is_new = store.put_bundle(full, bundle_body("full"))
+    assert (again.created_at, is_new) == (clock.now, True)
+    assert (spared / ".keep").exists()
+
+
+def test_the_reaper_comes_by_itself_when_a_store_is_opened(root: Path, store: BundleStore, clock: Clock) -> None:
+    bundle = new_bundle(store)
+    store.delete_bundle(bundle)
+    clock.move(days=3)
+    with store_in(root, clock=clock) as again:
+        again.list_bundles()
+        again._vault._background.join()  # type: ignore[union-attr]
+    assert not list(root.glob(f"*{bundle}"))
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.tool.delete", "bundles.tool.list", "bundles.tool.list-by-tags")
+def test_tools_are_listed_by_bundle_and_tag_and_deleted_for_good(root: Path, store: BundleStore) -> None:
+    one, two, three = (new_bundle(store, slug) for slug in ("one", "two", "three"))
+    put(store, one, "a", tags=["red", "round"])
+    put(store, two, "b", tags=["red"])
+    put(store, two, "c", tags=["Red", "blue"])
+    put(store, three, "d")
+    assert slugs_listed(store) == ["a", "b", "c", "d"]
+    assert slugs_listed(store, bundle_ids=[two, one, two]) == ["a", "b", "c"]
+    assert slugs_listed(store, tags=["red"]) == ["a", "b"]
+    assert slugs_listed(store, tags=["blue", "round", "red", "none"]) == ["a", "b", "c"]
+    assert slugs_listed(store, tags=["red", "blue"], bundle_ids=[two, three]) == ["b", "c"]
+    assert slugs_listed(store, tags=[]) == slugs_listed(store, bundle_ids=[]) == []
+    store.delete_tool(two, "b", "1")
+    assert slugs_listed(store) == ["a", "c", "d"]
+    assert not list(root.rglob("b@1*"))
+    refused("not_found", lambda: store.delete_tool(two, "b", "1"))
+    put(store, two, "b")
+
+
+@pytest.mark.spec("bundles.state.disabled-bundle")
+def test_nothing_is_put_or_switched_in_a_disabled_bundle(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    put(store, bundle, "other")
+    store.set_bundle_enabled(bundle, False)
+    refused("bundle_disabled", lambda: put(store, bundle, "new"))
+    refused("bundle_disabled", lambda: store.put_many(bundle, []))
+    refused("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", False))
+    assert store.get_tool(bundle, "tool", "1").is_enabled
+    store.delete_tool(bundle, "tool", "1")
+
+
+@pytest.mark.spec("bundles.error.precedence")
+def test_the_first_reason_counts(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    refused("invalid", lambda: store.put_tool("no id", "no slug", "..", {}))
+    refused("invalid", lambda: store.put_tool(store.new_id(), "no slug", "1", {}))
+    refused("not_found", lambda: store.put_tool(store.new_id(), "tool", "1", {}))
+    refused("invalid", lambda: store.put_tool(bundle, "tool", "1", {}))
+    store.set_bundle_enabled(bundle, False)
+    refused("bundle_disabled", lambda: store.put_tool(bundle, "tool", "1", {}))
+    refused("not_found", lambda: store.set_tool_enabled(bundle, "missing", "1", {"nonsense": 1}))
+    refused("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", {"nonsense": 1}))
+    refused("invalid", lambda: store.set_bundle_enabled(bundle, {"nonsense": 1}))
+
+
+@pytest.mark.spec("bundles.limit.number-of-tools")
+def test_the_store_takes_no_more_tools_than_it_is_allowed(root: Path) -> None:
+    with store_in(root, max_tools=3) as store:
+        bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
+        put(store, bundle, "a")
+        put(store, other, "b")
+        refused("too_large", lambda: store.put_many(bundle, [("c", "1", tool_body()), ("d", "1", tool_body())]))
+        put(store, bundle, "c")
+        refused("too_large", lambda: put(store, other, "d"))
+        store.delete_tool(other, "b", "1")
+        put(store, other, "d")
+
+
+def test_of_many_tools_all_are_stored_or_none(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "old")
+    good = [(f"new-{number}", "1", tool_body()) for number in range(3)]
+    for bad, code in (
+        (("old", "1", tool_body()), "duplicate"),
+        (good[0], "duplicate"),
+        (("x", "1", {}), "invalid"),
+        (("x y", "1", {}), "invalid"),
+    ):
+        error = refused(code, store.put_many, bundle, [*good, bad])
+        assert error.details["index"] == 3
+    assert slugs_listed(store) == ["old"]
+    assert [tool.slug for tool in store.put_many(bundle, good)] == ["new-0", "new-1", "new-2"]
+    assert [tool.slug for tool in sorted(store.tools_of(bundle), key=lambda tool: tool.modified_at)][-1] == "new-2"
+
+
+# --- built-ins -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """A bundle as it comes with the program, made by a store, because the format is the same."""
+    with store_in(tmp_path / "shipped") as maker:
+        bundle = new_bundle(maker, "basics")
+        put(maker, bundle, "hello", displayName="Say hello", tags=["greeting"])
+    return tmp_path / "shipped"
+
+
+@pytest.mark.spec(
+    "bundles.builtin.content-is-read-only", "bundles.builtin.switch-works", "bundles.builtin.ordinary-routes"
+)
+def test_built_ins_are_seen_like_all_others_and_only_switched(root: Path, shipped: Path) -> None:
+    before = {file: file.read_bytes() for file in shipped.rglob("*.json")}
+    with store_in(root, builtin=shipped) as store:
+        own = new_bundle(store, "own")
+        put(store, own, "hello-own")
+        builtin = store.bundle_by_slug("basics")
+        assert builtin is not None
+        assert builtin.is_built_in
+        assert sorted(slugs_listed(store)) == ["hello", "hello-own"]
+        assert sorted(slugs_found(store, "hello")) == ["hello", "hello-own"]
+        assert slugs_listed(store, tags=["greeting"], bundle_ids=[builtin.id]) == ["hello"]
+        assert [one.slug for one in store.list_bundles().items] == ["basics", "own"]
+        assert store.get_tool(builtin.id, "hello", "1").is_built_in
+        for action in (
+            lambda: store.put_bundle(builtin.id, {}),
+            lambda: store.delete_bundle(builtin.id),
+            lambda: put(store, builtin.id, "new"),
+            lambda: store.delete_tool(builtin.id, "hello", "1"),
+            lambda: store.set_bundle_enabled(builtin.id, {"displayName": "x"}),
+            lambda: store.set_tool_enabled(builtin.id, "hello", "1", {"isEnabled": True, "displayName": "x"}),
+        ):
+            refused("builtin_read_only", action)
+        refused("slug_taken", lambda: new_bundle(store, "basics"))
+        number = store.version()
+        assert not store.set_tool_enabled(builtin.id, "hello", "1", {"isEnabled": False}).is_enabled
+        assert store.version() != number
+        assert slugs_listed(store) == ["hello-own"]
+    with store_in(root, builtin=shipped) as store, store_in(root, builtin=shipped) as other:
+        assert slugs_listed(store) == ["hello-own"]
+        store.set_tool_enabled(builtin.id, "hello", "1", True)
+        assert not store.set_bundle_enabled(builtin.id, False).is_enabled
+        assert slugs_listed(other) == ["hello-own"]
+        other.set_bundle_enabled(builtin.id, True)
+        assert sorted(slugs_found(store, "hello")) == ["hello", "hello-own"]
+        assert store.problems == []
+    assert {file: file.read_bytes() for file in shipped.rglob("*.json")} == before
+
+
+def test_pages_go_through_built_ins_and_own_tools_alike(root: Path, shipped: Path) -> None:
+    with store_in(root, builtin=shipped) as store:
+        own = new_bundle(store, "own")
+        store.put_many(own, [(f"hello-{number}", "1", tool_body()) for number in range(5)])
+        questions: list[Callable[..., Page[Any]]] = [store.list_tools, lambda **page: store.search("hello", **page)]
+        for ask in questions:
+            given: list[str] = []
+            token = None
+            while token is not None or not given:
+                page = ask(size=1, token=token)
+                given, token = given + [getattr(item, "tool", item).slug for item in page.items], page.next_token
+            assert sorted(given) == ["hello", *(f"hello-{number}" for number in range(5))]
+
+
+def test_a_damaged_file_of_switches_is_said_and_not_overwritten(root: Path, shipped: Path) -> None:
+    with store_in(root, builtin=shipped) as store:
+        new_bundle(store)
+        (root / "builtins.json").write_text("{")
+        builtin = store.bundle_by_slug("basics")
+        assert builtin is not None
+        refused("busy", lambda: store.set_bundle_enabled(builtin.id, False))
+        assert any("builtins.json" in problem for problem in store.problems)
+        assert (root / "builtins.json").read_text() == "{"
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.page.size")
+def test_a_page_has_25_items_and_never_over_256(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(260)])
+    assert len(store.list_tools().items) == 25
+    assert len(store.list_tools(size=1000).items) == 256
+    assert len(store.search("tool").items) == 25
+    for wrong in (0, -1, True, "ten", 2.5, None):
+        refused("invalid", store.list_tools, size=wrong)
+        refused("invalid", store.search, "tool", size=wrong)
+        refused("invalid", store.list_bundles, size=wrong)
+
+
+@pytest.mark.spec(
+    "bundles.page.token-is-signed", "bundles.page.token-survives-restart", "bundles.page.token-pins-filters"
+)
+def test_a_token_continues_its_own_list_also_after_a_restart(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_many(bundle, [(f"tool-{number}", "1", tool_body(tags=["a"])) for number in range(6)])
+    token = store.list_tools(tags=["a"], size=2).next_token
+    found = store.search("tool", size=2).next_token
+    assert token
+    assert found
+    with store_in(root) as again:
+        assert [tool.slug for tool in again.list_tools(tags=["a"], size=3, token=token).items] == [
+            "tool-2",
+            "tool-3",
+            "tool-4",
+        ]
+        assert [hit.tool.slug for hit in again.search("tool", size=2, token=found).items] == ["tool-3", "tool-2"]
+    refused("invalid", lambda: store.list_tools(tags=["b"], token=token))
+    refused("invalid", lambda: store.list_tools(token=token))
+    refused("invalid", lambda: store.list_tools(tags=["a"], include_disabled=True, token=token))
+    refused("invalid", lambda: store.search("other", token=found))
+    refused("invalid", lambda: store.list_bundles(token=token))
+    refused("invalid", lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")))
+
+
+@pytest.mark.spec("bundles.page.steady")
+def test_what_did_not_change_is_given_once_while_others_come_and_go(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(12)])
+    given: list[str] = []
+    token = None
+    for turn in range(4):
+        page = store.list_tools(size=3, token=token)
+        given, token = given + [tool.slug for tool in page.items], page.next_token
+        store.delete_tool(bundle, f"tool-{turn * 3}", "1")
+        put(store, bundle, f"new-{turn}")
+    assert [slug for slug in given if slug.startswith("tool-")] == [f"tool-{number}" for number in range(12)]
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.search.classes", "bundles.search.best-class-counts", "bundles.search.field-order")
+@pytest.mark.spec("bundles.search.recency-last")
+def test_prefix_beats_whole_word_beats_likeness_and_fields_have_an_order(store: BundleStore, clock: Clock) -> None:
+    bundle = new_bundle(store)
+    by_rank: list[dict[str, Any]] = [
+        {"slug": "mail-a", "displayName": "X"},
+        {"slug": "b", "displayName": "Mail b"},
+        {"slug": "send-mail", "displayName": "X"},
+        {"slug": "d", "displayName": "The mail"},
+        {"slug": "e", "displayName": "X", "tags": ["mail"]},
+        {"slug": "f", "displayName": "X", "description": "sends mail"},
+        {"slug": "gmailer", "displayName": "X"},
+        {"slug": "h", "displayName": "Webmailer"},
+        {"slug": "i", "displayName": "X", "tags": ["webmailer"]},
+        {"slug": "j", "displayName": "X", "description": "sends emails"},
+        {"slug": "k", "displayName": "X", "description": "sends mial"},
+    ]
+    for body in reversed(by_rank):  # the newest is the best, so that time alone would give the same order
+        put(store, bundle, body["slug"], **{key: value for key, value in body.items() if key != "slug"})
+    for version in ("2", "3"):  # and again with time against the ranking
+        for body in by_rank:
+            clock.move(seconds=1)
+            put(store, bundle, body["slug"], version, **{key: value for key, value in body.items() if key != "slug"})
+    found = store.search("mail", size=256).items
+    places = [body["slug"] for body in by_rank]
+    # j and k stand in the same place: likeness in the description
+    expected = [(slug, version) for slug in places[:-2] for version in ("3", "2", "1")]
+    expected += [("k", "3"), ("j", "3"), ("k", "2"), ("j", "2"), ("j", "1"), ("k", "1")]
+    assert [(hit.tool.slug, hit.tool.version) for hit in found] == expected
+    assert [hit.match for hit in found] == ["prefix"] * 6 + ["word"] * 12 + ["fuzzy"] * 15
+    scores = [hit.score for hit in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.spec("bundles.search.case-and-diacritics", "bundles.search.plain-text", "bundles.search.blank-query")
+def test_case_and_diacritics_make_no_difference_and_nothing_is_syntax(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "café-Reader", displayName="Übersicht", description='100% "quoted" (x)')
+    for q in ("CAFE", "café", "cafe\u0301", "reader", "ubersicht", "ÜBERSICHT", '"quoted"', "(x)", "100%"):
+        assert slugs_found(store, q) == ["café-Reader"], q
+    for q in ("caf*", "slug:cafe", "cafe NOT reader"):
+        assert slugs_found(store, q) in ([], ["café-Reader"]), q
+    for blank in ("", " ", "\t\n", "\u3000", None):
+        refused("invalid", store.search, blank)
+
+
+@pytest.mark.spec("bundles.search.at-once")
+def test_a_change_is_found_by_the_next_search_of_any_process(root: Path, store: BundleStore) -> None:
+    with store_in(root) as other:
+        bundle = new_bundle(store)
+        for number in range(5):
+            put(store, bundle, f"tool-{number}", displayName=f"unique{number}")
+            assert slugs_found(other, f"unique{number}") == [f"tool-{number}"]
+            before = other.version()
+            other.set_tool_enabled(bundle, f"tool-{number}", "1", False)
+            assert slugs_found(store, f"unique{number}") == []
+            store.delete_tool(bundle, f"tool-{number}", "1")
+            assert slugs_found(other, f"unique{number}", include_disabled=True) == []
+            assert other.version() != before
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.store.readable-json", "bundles.store.index-is-a-cache")
+def test_what_users_define_lies_in_files_that_a_person_can_read(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store, "my-pack")
+    put(store, bundle, "read-file", "1.0", description="Liest Überschriften – 読む")
+    folder = root / f"my-pack-{bundle}"
+    text = (folder / "read-file@1.0.json").read_text("utf-8")
+    assert "Liest Überschriften – 読む" in text
+    assert text.startswith('{\n  "schemaVersion": 1,\n')
+    assert json.loads((folder / "bundle.json").read_text())["slug"] == "my-pack"
+    assert {file.stat().st_mode & 0o077 for file in root.rglob("*.json")} == {0}
+
+
+@pytest.mark.spec("bundles.store.offline")
+def test_the_store_works_without_a_network(store: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: object, **__: object) -> None:
+        raise AssertionError("the store opened a socket")
+
+    monkeypatch.setattr(socket, "socket", no_network)
+    bundle = new_bundle(store)
+    put(store, bundle, "tool", **HTTP)
+    assert slugs_found(store, "tool") == slugs_listed(store) == ["tool"]
+
+
+@pytest.mark.spec("bundles.store.foreign-files")
+def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "good")
+    strange, damaged = folder_of(root, bundle) / "notes.txt", folder_of(root, bundle) / "bad@1.json"
+    strange.write_text("mine")
+    damaged.write_text("{")
+    store.rescan()
+    assert slugs_listed(store) == ["good"]
+    assert [str(file) in problem for file, problem in zip((damaged, strange), store.problems, strict=True)] == [
+        True,
+        True,
+    ]
+    assert (strange.read_text(), damaged.read_text()) == ("mine", "{")
+
+
+@pytest.mark.spec("bundles.store.atomic")
+def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool", description="x" * 15_000)
+    file = folder_of(root, bundle) / "tool@1.json"
+    with ThreadPoolExecutor(1) as pool:
+        toggling = pool.submit(lambda: [store.set_tool_enabled(bundle, "tool", "1", bool(n % 2)) for n in range(100)])
+        seen = set()
+        while not toggling.done():
+            seen.add(json.loads(file.read_bytes())["isEnabled"])
+        toggling.result()
+    assert seen <= {True, False}
+
+
+RACE = """
+import sys
+from pathlib import Path
+from ot.bundles import BundleStore, Page
+from ot.errors import BundleError
+
+store = BundleStore(Path(sys.argv[1]))
+won = 0
+sys.stdin.readline()
+for number in range(30):
+    try:
+        store.put_tool(sys.argv[2], f"tool-{number}", "1", {
+            "displayName": sys.argv[3], "isEnabled": True, "type": "python", "pythonImpl": {"function": "f"}})
+        won += 1
+    except BundleError as error:
+        assert error.code == "duplicate", error
+store.close()
+print(won)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spec("bundles.store.unique-across-processes")
+def test_of_several_processes_that_put_the_same_pair_exactly_one_wins(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(root), bundle, f"racer {number}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+    assert sum(won) == 30
+    tools = store.list_tools(size=256).items
+    assert len(tools) == 30
+    assert sorted(won) == sorted(sum(tool.display_name == f"racer {number}" for tool in tools) for number in range(4))
+    assert store.problems == []

@@ -1,0 +1,392 @@
+"""The store as files: foreign and damaged ones, hands that edit, an index that is lost, writers that died half way."""
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.bundles_support import (
+    bundle_body,
+    folder_of,
+    new_bundle,
+    refused,
+    slugs_found,
+    slugs_listed,
+    store_in,
+    tool_body,
+)
+
+from ot.bundles import BundleStore
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "bundles"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[BundleStore]:
+    with store_in(root) as opened:
+        yield opened
+
+
+def put(store: BundleStore, bundle: str, *slugs: str) -> None:
+    for slug in slugs:
+        store.put_tool(bundle, slug, "1", tool_body(displayName=slug))
+
+
+def edit(file: Path, **change: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    later = file.stat().st_mtime_ns + 1_000_000
+    os.utime(file, ns=(later, later))
+
+
+def identity(file: Path) -> tuple[int, ...]:
+    status = file.lstat()
+    return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+# --- files that are not as they should be ----------------------------------------------------------------------------
+
+
+def damage_json(file: Path) -> None:
+    file.write_text('{"schemaVersion": 1, "id":')
+
+
+def add_a_field(file: Path) -> None:
+    edit(file, surprise=True)
+
+
+def come_from_the_future(file: Path) -> None:
+    edit(file, schemaVersion=2, new={"things": 1})
+
+
+def forget_the_version(file: Path) -> None:
+    file.write_text("{}")
+
+
+def become_a_link(file: Path) -> None:
+    target = file.parent.parent / ".elsewhere"
+    file.rename(target)
+    file.symlink_to(target)
+
+
+def become_a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def become_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def become_huge(file: Path) -> None:
+    file.write_text(" " * 2_000_000)
+
+
+def become_deep(file: Path) -> None:
+    file.write_text("[" * 100_000)
+
+
+def lose_its_request(file: Path) -> None:
+    edit(file, type="http")
+
+
+def take_another_name(file: Path) -> None:
+    edit(file, slug="other")
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (damage_json, "is no JSON"),
+    (add_a_field, "surprise"),
+    (come_from_the_future, "newer OneTool"),
+    (forget_the_version, "schemaVersion"),
+    (become_a_link, "cannot be read"),
+    (become_a_pipe, "no plain file"),
+    (become_a_folder, "no plain file"),
+    (become_huge, "bytes"),
+    (become_deep, "is no JSON"),
+    (lose_its_request, "needs httpImpl"),
+    (take_another_name, "must be called other@1.json"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+@pytest.mark.parametrize("seen_by", ["a rescan", "a new index"])
+def test_a_damaged_file_is_reported_skipped_and_left_alone(
+    root: Path, store: BundleStore, damage: Callable[[Path], None], reason: str, seen_by: str
+) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "good", "bad")
+    file = folder_of(root, bundle) / "bad@1.json"
+    damage(file)
+    before = identity(file)
+    shutil.rmtree(root / ".index") if seen_by == "a new index" else store.rescan()
+    assert slugs_listed(store) == ["good"]
+    assert slugs_found(store, "bad") == []
+    (problem,) = store.problems
+    assert str(file) in problem
+    assert reason in problem
+    refused("not_found", lambda: store.get_tool(bundle, "bad", "1"))
+    refused("duplicate", lambda: store.put_tool(bundle, "bad", "1", tool_body()))
+    store.delete_tool(bundle, "good", "1")
+    refused("bundle_not_empty", store.delete_bundle, bundle)
+    assert identity(file) == before
+
+
+def test_a_mended_file_is_back_and_its_problem_gone(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    file = folder_of(root, bundle) / "tool@1.json"
+    good = file.read_text()
+    damage_json(file)
+    store.rescan()
+    assert store.problems
+    file.write_text(good)
+    assert store.get_tool(bundle, "tool", "1").slug == "tool"
+    assert store.problems == []
+
+
+def test_a_damaged_bundle_hides_its_tools_until_it_is_mended(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    file = folder_of(root, bundle) / "bundle.json"
+    good = file.read_text()
+    damage_json(file)
+    store.rescan()
+    assert slugs_listed(store) == []
+    refused("not_found", lambda: store.get_bundle(bundle))
+    refused("duplicate", lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}))
+    assert [str(file) in problem for problem in store.problems] == [True]
+    file.write_text(good)
+    store.rescan()
+    assert slugs_listed(store) == ["tool"]
+    assert store.problems == []
+
+
+def test_foreign_files_and_folders_are_reported_and_stay(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    strangers = [
+        root / "notes.txt",
+        root / "folder",
+        folder_of(root, bundle) / "readme.md",
+        root / b"\xff.json".decode("utf-8", "surrogateescape"),
+    ]
+    strangers[1].mkdir()
+    for stranger in (strangers[0], strangers[2], strangers[3]):
+        stranger.write_text("mine")
+    (strangers[1] / "x").write_text("mine")
+    for _ in range(2):
+        store.rescan()
+        assert len(store.problems) == len(strangers), store.problems
+    assert all(os.path.lexists(stranger) for stranger in strangers)
+
+
+def test_a_link_to_a_folder_elsewhere_is_never_followed(tmp_path: Path, root: Path, store: BundleStore) -> None:
+    bundle, elsewhere = new_bundle(store), tmp_path / "elsewhere"
+    put(store, bundle, "tool")
+    folder_of(root, bundle).rename(elsewhere)
+    (root / f"tools-{bundle}").symlink_to(elsewhere)
+    refused("duplicate", put, store, bundle, "new")
+    refused("duplicate", store.set_tool_enabled, bundle, "tool", "1", switch=False)
+    refused("duplicate", store.delete_tool, bundle, "tool", "1")
+    store.rescan()
+    assert slugs_listed(store) == []
+    refused("duplicate", store.put_bundle, bundle, bundle_body("other"))
+    refused("not_found", put, store, bundle, "new")
+    assert sorted(file.name for file in elsewhere.iterdir()) == ["bundle.json", "tool@1.json"]
+    assert any("none of the store's files" in problem for problem in store.problems)
+
+
+def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    shutil.copytree(folder_of(root, bundle), root / f"copy-{bundle}")
+    store.rescan()
+    assert slugs_listed(store) == ["tool"]
+    assert any("same id" in problem for problem in store.problems)
+
+
+# --- hands -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_by_hand_is_seen_when_the_tool_is_fetched(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    before = store.version()
+    edit(folder_of(root, bundle) / "tool@1.json", displayName="Changed", tags=["new"])
+    assert store.get_tool(bundle, "tool", "1").display_name == "Changed"
+    assert slugs_found(store, "changed") == ["tool"]
+    assert slugs_listed(store, tags=["new"]) == ["tool"]
+    assert store.version() > before
+
+
+def test_a_file_that_was_deleted_by_hand_is_gone_when_it_is_fetched(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    (folder_of(root, bundle) / "tool@1.json").unlink()
+    refused("not_found", lambda: store.get_tool(bundle, "tool", "1"))
+    assert slugs_listed(store) == []
+
+
+def test_a_file_that_was_put_there_by_hand_can_be_fetched_at_once(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "tool")
+    folder = folder_of(root, bundle)
+    shutil.copy(folder / "tool@1.json", folder / "other@1.json")
+    edit(folder / "other@1.json", slug="other", id=store.new_id())
+    assert store.get_tool(bundle, "other", "1").slug == "other"
+    refused("duplicate", lambda: store.put_tool(bundle, "other", "1", tool_body()))
+
+
+def test_a_bundle_that_is_switched_off_by_hand_refuses_at_once(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    edit(folder_of(root, bundle) / "bundle.json", isEnabled=False)
+    refused("bundle_disabled", lambda: put(store, bundle, "tool"))
+
+
+def test_a_new_process_finds_what_was_changed_while_none_looked(root: Path) -> None:
+    with store_in(root) as store:
+        bundle = new_bundle(store)
+        put(store, bundle, "kept", "gone", "edited")
+    (folder_of(root, bundle) / "gone@1.json").unlink()
+    edit(folder_of(root, bundle) / "edited@1.json", displayName="Fresh")
+    with store_in(root) as store:
+        store.rescan()
+        assert slugs_listed(store) == ["kept", "edited"]
+        assert slugs_found(store, "fresh") == ["edited"]
+
+
+# --- the index -------------------------------------------------------------------------------------------------------
+
+
+def spoil(root: Path) -> None:
+    for file in (root / ".index").glob("*.db"):
+        file.write_bytes(b"no database" * 1000)
+
+
+def truncate(root: Path) -> None:
+    for file in (*(root / ".index").glob("*.db"), *(root / ".index").glob("*.db-wal")):
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def lose_the_database(root: Path) -> None:
+    for file in (root / ".index").glob("*.db"):
+        file.unlink()
+
+
+def lose_the_pointer(root: Path) -> None:
+    (root / ".index" / "current").unlink()
+
+
+def point_to_nothing(root: Path) -> None:
+    (root / ".index" / "current").write_text("\x00nothing")
+
+
+def lose_all(root: Path) -> None:
+    shutil.rmtree(root / ".index")
+
+
+@pytest.mark.parametrize("loss", [spoil, truncate, lose_the_database, lose_the_pointer, point_to_nothing, lose_all])
+@pytest.mark.parametrize("while_open", [True, False])
+def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:
+    with store_in(root) as store:
+        bundle = new_bundle(store)
+        put(store, bundle, "first", "second")
+        before, numbers = store.list_tools(), {store.version()}
+        if not while_open:
+            store.close()
+        loss(root)
+        again = store if while_open else BundleStore(root)
+        assert again.list_tools() == before
+        assert slugs_found(again, "second") == ["second"]
+        put(again, bundle, "third")
+        assert slugs_listed(again) == ["first", "second", "third"]
+        assert again.version() not in numbers
+        again.close()
+
+
+def test_two_open_stores_agree_after_the_index_was_deleted_under_them(root: Path) -> None:
+    with store_in(root) as one, store_in(root) as other:
+        bundle = new_bundle(one)
+        put(other, bundle, "before")
+        lose_all(root)
+        put(one, bundle, "from-one")
+        put(other, bundle, "from-other")
+        assert slugs_listed(one) == slugs_listed(other) == ["before", "from-one", "from-other"]
+
+
+# --- the dead --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_writer_left_is_put_right_by_the_next_reader(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    put(store, bundle, "kept", "deleted")
+    folder = folder_of(root, bundle)
+    put(store, bundle, "added")
+    content = (folder / "added@1.json").read_text()
+    store.delete_tool(bundle, "added", "1")
+    # as if it had died after it had touched the files and before it told the index
+    (folder / "added@1.json").write_text(content)
+    (folder / "deleted@1.json").unlink()
+    (root / ".lock").write_text(json.dumps([f"{folder.name}/added@1.json", f"{folder.name}/deleted@1.json"]))
+    assert slugs_listed(store) == ["kept", "added"]
+    assert (root / ".lock").stat().st_size == 0
+
+
+def test_a_mark_that_was_not_written_whole_means_that_nothing_was_touched(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    (root / ".lock").write_text('["half a')
+    put(store, bundle, "tool")
+    assert slugs_listed(store) == ["tool"]
+
+
+def test_an_empty_folder_of_a_dead_writer_is_removed(root: Path, store: BundleStore) -> None:
+    new_bundle(store)
+    left = root / f"left-{store.new_id()}"
+    left.mkdir()
+    (root / ".lock").write_text(json.dumps([f"{left.name}/bundle.json"]))
+    store.list_bundles()
+    assert not left.exists()
+
+
+def test_scratch_of_the_dead_is_removed_and_that_of_the_living_and_of_strangers_stays(
+    root: Path, store: BundleStore
+) -> None:
+    new_bundle(store)
+    (living,) = (root / ".tmp").iterdir()
+    dead, strange = root / ".tmp" / ("a" * 16), root / ".tmp" / "mine"
+    for folder in (dead, strange):
+        folder.mkdir()
+        (folder / "owner").touch()
+        (folder / f"{'b' * 16}.new").write_text("half")
+    with store_in(root) as other:
+        new_bundle(other, "other")
+        assert not dead.exists()
+        assert living.exists()
+        assert strange.exists()
+
+
+def test_writers_in_many_threads_lose_nothing(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    threads = [
+        threading.Thread(target=lambda n=number: put(store, bundle, *(f"t-{n}-{i}" for i in range(10))))
+        for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(slugs_listed(store)) == 80
+    assert store.problems == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_to_be_unusable(tmp_path: Path) -> None:
+    (tmp_path / "bundles").write_text("a file where the folder should be")
+    with store_in(tmp_path / "bundles") as store:
+        assert store.list_bundles().items == []
+        refused("busy", lambda: new_bundle(store))

@@ -1,0 +1,121 @@
+"""What may be a slug and a version, and that each pair has a file of its own on every file system."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ot.bundles import rules
+from ot.bundles.filenames import folders, id_in, is_file_of, tool_files
+from ot.errors import BundleError
+
+LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
+SLUGS = st.text(LETTERS, min_size=1, max_size=64)
+VERSIONS = st.text(LETTERS | st.just("."), min_size=1, max_size=64).filter(lambda text: text not in {".", ".."})
+SOME_ID = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
+RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+
+
+def as_a_folding_system_sees(name: str) -> str:
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFC", name).casefold()).casefold()
+
+
+@settings(deadline=None)
+@given(SLUGS)
+def test_every_text_of_letters_digits_and_dashes_is_a_slug(slug: str) -> None:
+    assert rules.a_slug(slug) == slug
+
+
+@settings(deadline=None)
+@given(VERSIONS)
+def test_a_version_may_have_dots_too(version: str) -> None:
+    assert rules.a_version(version) == version
+
+
+@settings(deadline=None)
+@given(st.text(max_size=70))
+def test_a_text_is_a_slug_exactly_if_all_its_characters_may_stand_in_one(text: str) -> None:
+    kinds = {unicodedata.category(letter) for letter in text.replace("-", "")}
+    fits = 1 <= len(text) <= 64 and all(kind == "Nd" or kind[0] == "L" for kind in kinds)
+    assert (rules.slug_problem(text) is None) == fits
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "a_b", "a b", "a/b", "a\\b", "a.b", "a\x00", "a\n", "😀", "a" * 65, "²", "Ⅷ", "e\u0301", 7, None]
+)
+def test_what_is_no_slug_is_refused_in_words(wrong: object) -> None:
+    with pytest.raises(BundleError, match="is no slug"):
+        rules.a_slug(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", ".", "..", "1_0", "1 0", "1/0", "1" * 65, "\ud800", 1.0])
+def test_what_is_no_version_is_refused_in_words(wrong: object) -> None:
+    with pytest.raises(BundleError, match="is no version"):
+        rules.a_version(wrong)
+
+
+@settings(deadline=None)
+@given(st.tuples(SLUGS, VERSIONS), st.tuples(SLUGS, VERSIONS))
+def test_two_pairs_never_share_a_file_whatever_the_file_system_folds(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    if one != other:
+        names = {as_a_folding_system_sees(name) for name in tool_files(*one)}
+        assert not names & {as_a_folding_system_sees(name) for name in tool_files(*other)}
+        assert not any(is_file_of(name, *other) for name in tool_files(*one))
+
+
+@settings(deadline=None)
+@given(SLUGS, VERSIONS)
+def test_pairs_that_differ_in_case_or_in_normal_form_have_different_files(slug: str, version: str) -> None:
+    for twin in {
+        slug.upper(),
+        slug.lower(),
+        unicodedata.normalize("NFD", slug),
+        unicodedata.normalize("NFKC", slug),
+    } - {slug}:
+        if rules.slug_problem(twin) is None:
+            ours, theirs = (set(map(as_a_folding_system_sees, tool_files(one, version))) for one in (slug, twin))
+            assert not ours & theirs
+
+
+@settings(deadline=None)
+@given(SLUGS, VERSIONS)
+def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(slug: str, version: str) -> None:
+    for name in tool_files(slug, version):
+        assert len(name.encode()) <= 143
+        assert name.partition(".")[0].casefold() not in RESERVED
+        assert not name.endswith((".", " "))
+        assert not set(name) & set('<>:"/\\|?*')
+        assert is_file_of(name, slug, version)
+        assert is_file_of(unicodedata.normalize("NFD", name), slug, version)
+
+
+@settings(deadline=None)
+@given(SLUGS)
+def test_a_folder_says_whose_it_is(slug: str) -> None:
+    for name in folders(slug, SOME_ID):
+        assert id_in(name) == SOME_ID
+        assert len(name.encode()) <= 143
+        assert name.partition(".")[0].casefold() not in RESERVED
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60))
+def test_other_folders_are_nobodys(name: str) -> None:
+    assert id_in(name) is None or name.endswith(id_in(name) or "")
+
+
+def test_plain_names_are_read_as_they_are() -> None:
+    assert tool_files("read-file", "1.0") == ("read-file@1.0.json",)
+    assert folders("my-pack", SOME_ID) == (f"my-pack-{SOME_ID}",)
+
+
+@settings(deadline=None)
+@given(slug=SLUGS, version=VERSIONS)
+def test_this_file_system_keeps_every_name(tmp_path_factory: pytest.TempPathFactory, slug: str, version: str) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    for name in tool_files(slug, version):
+        Path(folder, name).write_text("x")
+        assert any(is_file_of(found, slug, version) for found in (entry.name for entry in folder.iterdir()))

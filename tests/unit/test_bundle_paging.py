@@ -1,0 +1,118 @@
+"""Pages: that a token cannot be made up, and that what does not change is given exactly once while the rest moves."""
+
+import base64
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bundles_support import Clock, new_bundle, refused, store_in, tool_body
+
+from ot.bundles import BundleStore, Page
+from ot.bundles.paging import Tokens
+
+FILTERS = ["tools", None, None, False]
+
+
+def test_a_token_holds_its_place_for_every_process(tmp_path: Path) -> None:
+    token = Tokens(tmp_path / ".key").make(FILTERS, ["a", 1])
+    assert Tokens(tmp_path / ".key").read(token, FILTERS) == ["a", 1]
+    assert (tmp_path / ".key").stat().st_mode & 0o077 == 0
+
+
+def test_no_change_of_a_token_goes_unnoticed(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / ".key")
+    data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
+    for at in range(len(data)):
+        changed = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
+        refused("invalid", tokens.read, base64.urlsafe_b64encode(changed).decode().rstrip("="), FILTERS)
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "a" * 2000, "é", "💣", "AAAA", "=" * 8, "\x00", 7])
+def test_what_is_no_token_is_refused(tmp_path: Path, wrong: Any) -> None:
+    refused("invalid", lambda: Tokens(tmp_path / ".key").read(wrong, FILTERS))
+
+
+def test_a_token_of_another_store_is_refused(tmp_path: Path) -> None:
+    token = Tokens(tmp_path / "a").make(FILTERS, [1])
+    refused("invalid", lambda: Tokens(tmp_path / "b").read(token, FILTERS))
+
+
+def test_a_key_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / ".key").write_text("no key")
+    tokens = Tokens(tmp_path / ".key")
+    assert tokens.read(tokens.make(FILTERS, [1]), FILTERS) == [1]
+
+
+class Crowd:
+    """Tools that stay, among others that come and go at every page."""
+
+    def __init__(self, store: BundleStore, clock: Clock, chance: random.Random) -> None:
+        self.store, self.clock, self.chance = store, clock, chance
+        self.bundles = [new_bundle(store, f"pack-{number}") for number in range(3)]
+        self.here: list[tuple[str, str]] = []
+        self.staying = [self._add(f"stay-{number}") for number in range(30)]
+        self.moving = [self._add(f"move-{number}") for number in range(15)]
+
+    def _add(self, slug: str) -> tuple[str, str]:
+        self.clock.move(microseconds=self.chance.randint(0, 2))
+        bundle = self.chance.choice(self.bundles)
+        words = self.chance.sample(["apple", "aple", "pineapple", "fruit"], k=2)
+        body = tool_body(displayName=words[0], description=f"{words[1]} apple", tags=["red"])
+        self.store.put_tool(bundle, slug, "1", body)
+        return bundle, slug
+
+    def stir(self, turn: int) -> None:
+        bundle, slug = self.moving.pop(self.chance.randrange(len(self.moving)))
+        self.store.delete_tool(bundle, slug, "1")
+        self.moving += [self._add(f"move-{turn}-{number}") for number in range(self.chance.randint(0, 2))]
+        bundle, slug = self.chance.choice(self.moving)
+        tool = self.store.get_tool(bundle, slug, "1")
+        self.store.set_tool_enabled(bundle, slug, "1", not tool.is_enabled)
+
+
+QUESTIONS: dict[str, Callable[..., Page[Any]]] = {
+    "list": lambda store, **page: store.list_tools(**page),
+    "by tag": lambda store, **page: store.list_tools(tags=["red", "green"], **page),
+    "search": lambda store, **page: store.search("apple", **page),
+    "search with a slip": lambda store, **page: store.search("appel", **page),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_stays_is_given_exactly_once_while_the_rest_moves(
+    tmp_path: Path, ask: Callable[..., Page[Any]], seed: int
+) -> None:
+    chance, clock = random.Random(seed), Clock()
+    with store_in(tmp_path / "bundles", clock=clock) as store:
+        crowd = Crowd(store, clock, chance)
+        expected = {slug for _, slug in crowd.staying} & set(_slugs(ask(store, size=256)))
+        assert len(expected) >= 10
+        given: list[str] = []
+        token, turn = None, 0
+        while turn == 0 or token:
+            page = ask(store, size=chance.randint(1, 6), token=token)
+            given, token, turn = given + _slugs(page), page.next_token, turn + 1
+            crowd.stir(turn) if len(crowd.moving) > 2 else None
+        stayed = [slug for slug in given if slug.startswith("stay-")]
+        assert sorted(stayed) == sorted(expected)
+
+
+def _slugs(page: Page[Any]) -> list[str]:
+    return [getattr(item, "tool", item).slug for item in page.items]
+
+
+def test_all_pages_together_are_the_list_whatever_their_sizes(tmp_path: Path) -> None:
+    with store_in(tmp_path / "bundles") as store:
+        bundle = new_bundle(store)
+        store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(40)])
+        for size in (1, 3, 39, 40, 41, 256):
+            given: list[str] = []
+            token = None
+            while token is not None or not given:
+                page = store.list_tools(size=size, token=token)
+                assert len(page.items) <= size
+                given, token = given + _slugs(page), page.next_token
+            assert given == [f"tool-{number}" for number in range(40)]

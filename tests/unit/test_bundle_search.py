@@ -1,0 +1,161 @@
+"""Ranking of stored tools: one rule decides, and what the index offers never disagrees with it."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs_found, store_in, tool_body
+
+from ot.bundles import BundleDraft, BundleStore, ToolDraft
+from ot.bundles.disk import Stamp
+from ot.bundles.index import create, opened, write_bundle, write_tool
+from ot.bundles.ranking import Question, place_of
+from ot.bundles.records import BundleFile, ToolFile
+from ot.bundles.searching import Finder, Hit, _next_text
+from ot.bundles.store import new_id
+from ot.bundles.texts import Texts, cuts, folded
+
+STAMP = Stamp(0, 0)
+BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[BundleStore]:
+    with store_in(tmp_path / "bundles") as opened:
+        yield opened
+
+
+def matches(store: BundleStore, q: str) -> list[tuple[str, str]]:
+    return [(hit.tool.slug, hit.match) for hit in store.search(q).items]
+
+
+def test_several_words_may_stand_in_any_order_and_in_several_fields(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "send-mail", "1", tool_body(displayName="Post", description="to a friend"))
+    store.put_tool(bundle, "send-fax", "1", tool_body(displayName="Old"))
+    assert matches(store, "mail send") == [("send-mail", "word")]
+    assert matches(store, "friend send") == [("send-mail", "word")]
+    assert matches(store, "friend fax") == []
+
+
+def test_parts_of_words_and_slips_of_the_finger_are_likeness(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "read-file", "1", tool_body(displayName="Reader"))
+    for q in ("ead", "raed", "red", "readd", "rfad", "readfile", "eadfil", "fi"):
+        expected = [] if q == "red" else [("read-file", "fuzzy")]
+        assert matches(store, q) == expected, q
+
+
+def test_numbers_are_never_misspelt(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "job-1234", "1", tool_body())
+    assert matches(store, "1235") == []
+    assert matches(store, "1234") == [("job-1234", "word")]
+
+
+def test_camel_case_comes_apart(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "getUserName", "1", tool_body())
+    assert matches(store, "user") == [("getUserName", "word")]
+    assert matches(store, "GETUSER") == [("getUserName", "prefix")]
+
+
+def test_scripts_without_spaces_are_searched_by_character(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "検索ツール", "1", tool_body(displayName="ファイルを読む"))
+    assert matches(store, "検索") == [("検索ツール", "prefix")]
+    assert matches(store, "索") == [("検索ツール", "word")]
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        '"',
+        "*",
+        "a*",
+        "NEAR(a b)",
+        "slug:x",
+        "{slug}",
+        "a AND",
+        "^a",
+        "-a",
+        "a OR b",
+        "'; --",
+        "()",
+        "\x00",
+        "\ue000",
+        "%_",
+    ],
+)
+def test_no_character_is_syntax(store: BundleStore, q: str) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "x", "1", tool_body(displayName=f"name {q.strip(chr(0))} end"))
+    assert isinstance(slugs_found(store, q), list)
+
+
+def test_a_display_name_may_start_with_characters_that_are_no_letters(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    store.put_tool(bundle, "odd", "1", tool_body(displayName="*** stars ***"))
+    assert matches(store, "***") == [("odd", "prefix")]
+
+
+def test_a_question_that_is_too_long_is_refused(store: BundleStore) -> None:
+    refused("invalid", lambda: store.search("x" * 1001))
+    assert store.search("word " * 200).items == []
+
+
+WORDS = st.sampled_from(
+    ["read", "reads", "raed", "file", "fil", "f", "re", "x1", "x2", "reader", "rédeR", "検索", "ab", "a"]
+)
+SOME_WORDS = st.lists(WORDS, min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(tools=st.lists(st.tuples(SOME_WORDS, SOME_WORDS, SOME_WORDS), min_size=1, max_size=8), asked=SOME_WORDS)
+def test_the_index_finds_exactly_what_the_ranking_says(
+    tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]
+) -> None:
+    question = Question.of(" ".join(asked))
+    with closing(opened(":memory:")) as database:
+        create(database)
+        write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
+        files = [written(database, number, *fields) for number, fields in enumerate(tools)]
+        places = {
+            key: place_of(question, folded(file.slug), folded(file.display_name), Texts.of(file)) for key, file in files
+        }
+        newest_first = sorted((key for key, place in places.items() if place is not None), reverse=True)
+        expected = [Hit(places[key] or 0, key) for key in sorted(newest_first, key=lambda key: places[key] or 0)]
+        finder = Finder(database, question, include_disabled=False)
+        assert list(finder.hits(None)) == expected
+        for number, hit in enumerate(expected):
+            assert list(finder.hits(hit)) == expected[number + 1 :]
+
+
+def written(
+    database: sqlite3.Connection, number: int, slug: list[str], name: list[str], about: list[str]
+) -> tuple[int, ToolFile]:
+    draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
+    file = ToolFile.new(new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number))
+    return write_tool(database, BUNDLE, f"{number}.json", file, STAMP, familiar=set()), file
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1, max_size=5), st.text(max_size=3))
+def test_the_next_text_comes_after_all_that_start_alike(start: str, rest: str) -> None:
+    if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in start + rest):
+        assert start <= start + rest < _next_text(start)
+        _next_text(start).encode()
+
+
+@settings(deadline=None)
+@given(st.text("abcd", min_size=4, max_size=8), st.integers(0, 7), st.sampled_from("abcdx"))
+def test_words_one_slip_apart_share_a_cut(word: str, at: int, letter: str) -> None:
+    at %= len(word)
+    slips = {word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]}
+    if at + 1 < len(word):
+        slips.add(word[:at] + word[at + 1] + word[at] + word[at + 2 :])
+    assert all(cuts(word) & cuts(slip) for slip in slips)
