@@ -11,14 +11,18 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
 
+from ot.agents import Agents
+from ot.audit import Audit
+from ot.bundles.source import BundleSource
 from ot.bus.bus import ToolBus
 from ot.config.load import Loaded, load
-from ot.config.model import Settings
+from ot.config.model import Pack, Settings
 from ot.config.trust import still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
@@ -27,6 +31,7 @@ from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
 from ot.logging import Log
 from ot.media import Media
+from ot.net import HostRules, Net
 from ot.paths import FOLDER, Folders, find_folders, placed
 from ot.proxy.servers import Servers
 from ot.recording import Recording
@@ -40,6 +45,8 @@ from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.search import Hit
 from ot.stores import Stores
+from ot.switches import Switches
+from ot.tool import Tool
 from ot.version import __version__
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
@@ -65,6 +72,9 @@ class _State:
     stores: Stores
     results: ResultStore
     media: Media
+    audit: Audit
+    net: Net
+    switches: Switches
 
 
 class OneTool:
@@ -83,18 +93,24 @@ class OneTool:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log = make_cells, log
         self._recording = Recording()
-        self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover)
+        self.agents = Agents(self._warn)
+        self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover, cost_of=self.agents.cost_of)
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
+        self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
         self.servers = Servers(self.bus.registry, for_worker(self._environment))
         self._state: _State | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
+        self._unsaid_to: dict[str, list[str]] = {}
+        self._installed: asyncio.Future[list[str]] | None = None  # what is wrong with packages that bring tools
         self._searched: object = None  # what the search has been told about
         self._updating = threading.Lock()
+        self.exposed: tuple[str, ...] = ()  # names that doors publish one to one, beside `run`
 
     async def __aenter__(self) -> Self:
-        for tool in shipped_tools(self.bus.threads):
+        self._shipped = tuple(shipped_tools(self.bus.threads))
+        for tool in self._shipped:
             self.bus.register_tool(tool)
         error = None
         try:
@@ -109,8 +125,10 @@ class OneTool:
         for task in self._retiring:
             task.cancel()
         await self._now.cells.__aexit__(None, None, None)
-        await asyncio.gather(self._extensions.close(), self.servers.close())
+        await asyncio.gather(self._extensions.close(), self.servers.close(), self._now.net.close())
         await anyio.to_thread.run_sync(self._now.stores.close)
+        await anyio.to_thread.run_sync(self.bundles.close)
+        await anyio.to_thread.run_sync(self._now.audit.close)
         if self._log is not None:
             await anyio.to_thread.run_sync(self._log.close)
 
@@ -138,9 +156,9 @@ class OneTool:
             context = self.context(agent, journal, meta)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        with self._recording.run(context, journal) as outcome:
+        with self._recording.run(context, journal, self.bus.events, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
-        notices = self._notices()
+        notices = self._notices(agent)
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int) -> None:
@@ -152,16 +170,12 @@ class OneTool:
         self, agent: str = "default", journal: Journal | None = None, meta: Mapping[str, Any] | None = None
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
-        known = self.settings.agents
-        if agent not in known:
-            raise ToolError(f"there is no agent {agent!r}; agents are {', '.join(sorted(known))}")
-        limits = known[agent]
+        self.registry.switch_off(self._now.switches.off())
         return ToolContext(
-            agent_id=agent,
-            agent_config=limits.tool_config,
+            **self.agents.facts(agent),
             working_dir=self._now.loaded.folders.working_dir,
-            permissions=limits.permissions,
             correlation_id=os.urandom(8).hex(),
+            bus=self.bus,
             system=self,
             progress=journal.note if journal else None,
             heard=journal.hear if journal else None,
@@ -172,10 +186,15 @@ class OneTool:
         """Have a cell ready before the first run asks for one. Returns at once."""
         self._now.cells.warm_up()
 
-    def _notices(self) -> tuple[str, ...]:
-        """What a person should know, once, with the first answer."""
+    def _warn(self, agent: str, text: str) -> None:
+        """Something that an agent should know soon, and the log for good."""
+        self._unsaid_to.setdefault(agent, []).append(text)
+        self.log.event("warning", level="WARNING", agent=agent, text=text)
+
+    def _notices(self, agent: str) -> tuple[str, ...]:
+        """What a person should know, once, with the first answer; and what this agent should."""
         unsaid, self._unsaid = self._unsaid, ()
-        return tuple(f"Note: {notice}" for notice in unsaid)
+        return tuple(f"Note: {notice}" for notice in (*unsaid, *self._unsaid_to.pop(agent, ())))
 
     # --- what the ot pack asks (ot.context.System) ---------------------------------------------------------------
 
@@ -200,7 +219,7 @@ class OneTool:
     @property
     def described(self) -> Mapping[str, str]:
         """What packs say about themselves."""
-        return self._extensions.described
+        return {**self.bundles.described, **self._extensions.described}
 
     @property
     def folders(self) -> Folders:
@@ -215,13 +234,50 @@ class OneTool:
         return self._now.media
 
     @property
+    def net(self) -> Net:
+        return self._now.net
+
+    @property
+    def redact(self) -> Redactor:
+        """`redact(text)` is the text without the values of secrets."""
+        return self._now.redact
+
+    @property
+    def cells(self) -> Cells:
+        return self._now.cells
+
+    @property
+    def workers(self) -> Mapping[str, str]:
+        """What the process of each extension pack is doing."""
+        return self._extensions.states
+
+    @property
+    def switched_off(self) -> frozenset[str]:
+        """Tools and packs that somebody has switched off; what is stored has switches of its own."""
+        return self._now.switches.off()
+
+    @property
     def results(self) -> ResultStore:
         return self._now.results
 
     async def discover(self, words: Collection[str] | None = None) -> None:
         """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
+        await self._look_for_installed()  # first: of two packs with one name it is always the same that is refused
         await asyncio.gather(self._extensions.discover(), self.servers.discover(words))
+        self.registry.switch_off(self._now.switches.off())
+        await self.bundles.discover(words)  # the last, because a name that is taken stays whose it is
         self.servers.explain()
+
+    async def _look_for_installed(self) -> list[str]:
+        """Packages are not installed while we run: once is enough. Who is cancelled leaves it to the others."""
+        if self._installed is None:
+            self._installed = asyncio.ensure_future(anyio.to_thread.run_sync(self.bus.register_installed))
+        return await asyncio.shield(self._installed)
+
+    async def switch(self, name: str, *, on: bool) -> None:
+        """Switch a tool or a pack on or off, for good; what is stored has its own switch."""
+        await anyio.to_thread.run_sync(partial(self._now.switches.set, name, on=on))
+        self.registry.switch_off(self._now.switches.off())
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
@@ -253,8 +309,10 @@ class OneTool:
         await self.discover()
         servers = await self.servers.states()
         degraded = "disconnected" in servers.values()
-        unwritten = [*_lines(self.log.problem), *state.stores.problems]
-        problems = [*state.loaded.problems, *_lines(state.error), *self._problems, *unwritten]
+        kept = (self.log.problem, state.audit.problem, state.switches.problem)
+        unwritten = [line for problem in (*kept, *state.stores.problems) for line in _lines(problem)]
+        found = [*self._problems, *await self._look_for_installed()]
+        problems = [*state.loaded.problems, *_lines(state.error), *found, *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -265,14 +323,14 @@ class OneTool:
                 "server_count": len(servers),
                 "servers": servers,
             },
-            "workers": self._extensions.states,
+            "workers": self.workers,
             "isolation": await state.cells.probe(),
             "problems": problems,
         }
 
     @property
     def _problems(self) -> list[str]:
-        return [*self._extensions.problems, *self.servers.problems]
+        return [*self._extensions.problems, *self.servers.problems, *self.bundles.problems]
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -294,17 +352,29 @@ class OneTool:
         stores = _stores(old, loaded)
         results = stores.results(settings.output)
         presenter = Presenter(settings.output, results, redact)
-        runner = Runner(self.bus, cells, settings, presenter, projects=_projects(loaded), discover=self.discover)
+        projects = _projects(loaded)
+        runner = Runner(self.bus, cells, settings, presenter, projects=projects, discover=self.discover)
         self.registry.aliases = settings.aliases
-        media = stores.media(settings.output)
-        self._state = _State(loaded, error, cells, runner, redact, stores, results, media)
-        self._recording.keep_in(self._log, stores)
+        self.agents.use(loaded, projects)
+        unused = self.bundles.use(loaded)
+        for tool in self._shipped:
+            self.registry.replace(_as_configured(tool, settings.tools.get(tool.pack)))
+        media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), _net(old, settings)
+        switches = Switches(loaded.folders.data)
+        self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
+        self._recording.keep_in(self._log, audit, stores)
         self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
         if old is not None and not keep:
             self._retire(old.cells.retire())
         if old is not None and stores is not old.stores:
             self._retire(anyio.to_thread.run_sync(old.stores.close))
+        if old is not None and audit is not old.audit:
+            self._retire(anyio.to_thread.run_sync(old.audit.close))
+        if unused is not None:
+            self._retire(anyio.to_thread.run_sync(unused.close))
+        if old is not None and net is not old.net:
+            self._retire(old.net.close())
 
     def _new_cells(self, settings: Settings) -> Cells:
         execution = settings.execution
@@ -334,6 +404,29 @@ def _stores(old: _State | None, loaded: Loaded) -> Stores:
         return Stores.opened(folder, counted=counted)
     old.stores.recorder.enabled = counted
     return old.stores
+
+
+def _as_configured(tool: Tool, pack: Pack | None) -> Tool:
+    """What `tools.<pack>` says about a pack that ships."""
+    if pack is None:
+        return tool
+    timeout = tool.timeout if pack.timeout is None else pack.timeout
+    return replace(tool, timeout=timeout, permissions=tool.permissions | (pack.permissions or frozenset()))
+
+
+def _audit(old: _State | None, loaded: Loaded, redact: Redactor) -> Audit:
+    file = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
+    if old is None or old.audit.file != file:
+        return Audit(file, redact)
+    old.audit.use(redact)
+    return old.audit
+
+
+def _net(old: _State | None, settings: Settings) -> Net:
+    """Requests that are under way end by the rules they began with."""
+    if old is not None and old.loaded.settings.http == settings.http:
+        return old.net
+    return Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses))
 
 
 def _projects(loaded: Loaded) -> dict[str, str]:

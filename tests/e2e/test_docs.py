@@ -44,6 +44,28 @@ def test_the_tool_in_the_guide_is_one(tmp_path: Path) -> None:
     assert "Times in words." in done.stdout
 
 
+TOOLBUS_PRINTS = {
+    "slack": "{'sent': True, 'channel': '#general'}\n",
+    "Shout": "['read']\n",
+    "budget": "hello\nsandbox_denied\nbudget_exceeded\n",
+    "subscribe": "called add\ncompleted add\n",
+}
+
+
+@pytest.mark.parametrize("program", blocks("docs/toolbus.md", "python"))
+def test_programs_with_a_bus_alone_run(tmp_path: Path, program: str) -> None:
+    (expected,) = (printed for word, printed in TOOLBUS_PRINTS.items() if word in program)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.endswith(expected), done.stdout + done.stderr
+
+
 def test_code_in_the_readme_runs(app: App, tmp_path: Path) -> None:
     run, program = blocks("README.md", "python")
     assert '"cores"' in app.value(run)

@@ -81,7 +81,6 @@ def sample_text(lines: int = 0) -> str:
 
 SETTINGS = {"prompts": {"packs": {"weather": "Ask for one city at a time."}}}
 PACKS = ["fs", "http", "json", "machine", "ot", "test", "weather", "yaml"]
-SWITCHED_OFF = "essentials"  # a bundle that comes with the program
 QUERIES = (
     "ot.health()",
     "ot.tools()",
@@ -178,7 +177,7 @@ def load_yaml_1_2(text: str) -> Any:
 @pytest.mark.spec("ot-pack.tools.list-all-tools", "ot-pack.tools.info-level-min")
 def test_all_tools_are_listed_with_name_and_description(app: App) -> None:
     listed = app.data("ot.tools()")
-    assert [entry["name"] for entry in listed] == enabled_tools(app)
+    assert [entry["name"] for entry in listed] == app.onetool.bus.list_tools()
     assert all(entry.keys() == {"name", "description"} for entry in listed)
     assert {"name": "weather.search_city", "description": "Search the forecast of a city."} in listed
     assert listed == app.data("ot.tools(info='min')")
@@ -198,7 +197,7 @@ def test_a_pattern_is_plain_text_and_no_expression(app: App) -> None:
 
 @pytest.mark.spec("ot-pack.tools.info-level-list")
 def test_level_list_gives_bare_tool_names(app: App) -> None:
-    assert app.data("ot.tools(info='list')") == enabled_tools(app)
+    assert app.data("ot.tools(info='list')") == app.onetool.bus.list_tools()
 
 
 @pytest.mark.spec("ot-pack.tools.info-level-full")
@@ -253,7 +252,7 @@ def test_a_list_of_objects_is_a_block_of_them(app: App) -> None:
         "- {name: machine, source: local, tool_count: 4}"  # each on a line of its own, were there more
     )
     lines = app.value("ot.tools()").splitlines()
-    assert len(lines) == len(enabled_tools(app))
+    assert len(lines) == len(app.onetool.bus.list_tools())
     assert all(line.startswith("- {name: ") and line.endswith("}") for line in lines)
 
 
@@ -288,7 +287,7 @@ def test_output_flows_for_two_levels_at_most(app: App, query: str) -> None:
 @pytest.mark.spec("ot-pack.packs.list-all-packs", "ot-pack.packs.info-level-min")
 def test_all_packs_are_listed_with_their_facts(app: App) -> None:
     listed = app.data("ot.packs()")
-    assert [entry["name"] for entry in listed if entry["tool_count"]] == PACKS
+    assert [entry["name"] for entry in listed] == PACKS
     assert {"name": "weather", "source": "local", "tool_count": 2} in listed
     assert all(entry.keys() == {"name", "source", "tool_count"} for entry in listed)
     assert listed == app.data("ot.packs(info='min')")
@@ -302,7 +301,7 @@ def test_a_pattern_keeps_packs_whose_name_contains_it(app: App, pattern: str) ->
 
 @pytest.mark.spec("ot-pack.packs.info-level-list")
 def test_level_list_gives_bare_pack_names(app: App) -> None:
-    assert [pack for pack in app.data("ot.packs(info='list')") if pack != SWITCHED_OFF] == PACKS
+    assert app.data("ot.packs(info='list')") == PACKS
 
 
 @pytest.mark.spec("ot-pack.packs.info-level-full")
@@ -929,10 +928,6 @@ def test_reloads_disturb_no_question(tmp_path: Path) -> None:
 # --- ot.stats ----------------------------------------------------------------------------------------------
 
 
-def enabled_tools(app: App) -> list[str]:
-    return sorted(tool.name for tool in app.onetool.registry if tool.enabled)
-
-
 def tokens(value: object) -> int:
     """Of the text, or of the data as compact JSON: bytes divided by four."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -977,7 +972,7 @@ def test_savings_follow_the_formula() -> None:
         answer = app.value("a = sample.text(50)\nb = brave.search('ü', 3)\nc = brave.search('ü', 3)\nlen(a)")
         app.value("sample.text(50)")
         stats = app.data("ot.stats()")
-        names = [name for name in enabled_tools(app) if not name.startswith("ot.")]
+        names = [name for name in app.onetool.bus.list_tools() if not name.startswith("ot.")]
         definitions = sum(definition(app, name) for name in names) - 25
         kept = tokens(long) + 2 * tokens(short) - tokens(answer)
         assert stats["context_saved"] == definitions + kept

@@ -68,3 +68,17 @@ def test_no_more_is_held_back_than_a_secret_is_long() -> None:
     shown = list(Redactor(["aaaa"]).pieces(["a" * 1000] * 1000))
     assert "".join(shown) == REDACTED
     assert max(map(len, Redactor(["x" * 10]).pieces(["y" * 1000] * 10))) <= 1009
+
+
+def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
+    stream = Redactor(["x" * 5000, "password1"]).stream()
+    assert stream.add("a line\n") == "a line\n"
+    assert stream.add("a pass") == "a "
+    assert stream.add("age\n") == "passage\n"
+    assert stream.add("pass") + stream.add("word") + stream.add("1!") + stream.end() == f"{REDACTED}!"
+
+
+@given(SECRETS, st.text("abc", max_size=30), st.integers(0, 30))
+def test_a_text_that_was_cut_shows_nothing_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
+    redact = Redactor(secrets)
+    assert redact(text).startswith(redact.cut(text[:cut]).removesuffix(REDACTED))

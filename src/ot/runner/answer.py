@@ -58,15 +58,42 @@ class Journal:
     doing: str = ""
     meta: dict[str, Any] = field(default_factory=dict)  # what servers said about their answers, by tool
     is_untrusted: bool = False  # whether anything came from a server whose answers are always to be wrapped
+    listener: Callable[[str, Any], None] | None = None  # told at once, by whichever thread; only `output` is redacted
+
+    def tell(self, event: str, what: Any) -> None:
+        if self.listener is not None:
+            self.listener(event, what)
 
     def note(self, text: str) -> None:
         """What is being waited for."""
         self.doing = text
+        self.tell("progress", text)
 
     def hear(self, foreign: Foreign) -> None:
         self.is_untrusted |= foreign.is_untrusted
         if foreign.meta and (foreign.source in self.meta or len(self.meta) < MOST_META):
             self.meta[foreign.source] = dict(foreign.meta)
+
+
+class Live:
+    """What is printed, on its way to whoever watches the run: without secrets, and nothing that is to be wrapped."""
+
+    def __init__(self, journal: Journal, redact: Redactor, *, is_wrapped: bool) -> None:
+        self._journal, self._stream = journal, redact.stream()
+        self._is_seen = journal.listener is not None and not is_wrapped
+
+    def add(self, text: str) -> None:
+        if self._is_seen:
+            self._tell(self._stream.add(text))
+
+    def end(self) -> None:
+        if self._is_seen:
+            self._tell(self._stream.end())
+        self._is_seen = False
+
+    def _tell(self, shown: str) -> None:
+        if shown and not self._journal.is_untrusted:
+            self._journal.tell("output", shown)
 
 
 @dataclass(slots=True)
@@ -88,6 +115,9 @@ class Presenter:
 
     def __init__(self, output: Output, store: ResultStore, redact: Redactor) -> None:
         self._output, self._store, self._redact = output, store, redact
+
+    def live(self, journal: Journal) -> Live:
+        return Live(journal, self._redact, is_wrapped=self._output.sanitize)
 
     async def success(self, journal: Journal, result: dict[str, Any], agent: str) -> Answer:
         """The code may have forged the result: nothing in it is certain but its size."""

@@ -227,6 +227,11 @@ class Cells:
             self._launcher.kill(cell.ident)
         self._refill()
 
+    @property
+    def count(self) -> int:
+        """Of the cells that wait and those that run."""
+        return len(self._cells)
+
     # --- cells that wait -------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:

@@ -5,6 +5,7 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 """
 
 import re
+import time
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
 from ot.registry import Registry
 from ot.runner import explain, fence_processor
-from ot.runner.answer import Answer, Journal, Presenter
+from ot.runner.answer import Answer, Journal, Live, Presenter
 from ot.runner.cells import Cells
 from ot.tool import Result
 
@@ -57,6 +58,8 @@ class Runner:
     ) -> Answer:
         """Run the command; `preset_format` is what `__format__` is where the code does not set it."""
         journal = journal if journal is not None else Journal()
+        journal.tell("start", context.correlation_id)
+        live = self._presenter.live(journal)
         sanitize: object = None
         snippet = ""
         try:
@@ -67,15 +70,17 @@ class Runner:
             if new := await _in_thread_if_long(code, self._new_names_in):
                 await self._discover(new)
             names = await _in_thread_if_long(code, self._names_in)
-            host = _Host(self, context, journal)
+            host = _Host(self, context, journal, live)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
             self._refuse_too_large(result["bytes"])
+            live.end()
             return await self._presenter.success(journal, result, context.agent_id)
         except RemoteError as error:
             text = explain.failure(error.data, journal.calls, self.bus.registry, snippet)
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
+        live.end()
         return await self._presenter.failure(journal, text, kind, context.agent_id, sanitize=sanitize)
 
     async def expansion(self, name: str, values: dict[str, Any]) -> Result:
@@ -142,11 +147,16 @@ def names_in(code: str, registry: Registry, projects: Mapping[str, str]) -> dict
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
 
+def _ended(number: int, name: str, started: float, error: str | None) -> dict[str, Any]:
+    milliseconds = round((time.perf_counter() - started) * 1000, 1)
+    return {"state": "ended", "number": number, "name": name, "durationMs": milliseconds, "error": error}
+
+
 class _Host:
     """What the code of one run may ask for."""
 
-    def __init__(self, runner: Runner, context: ToolContext, journal: Journal) -> None:
-        self._runner, self._context, self._journal = runner, context, journal
+    def __init__(self, runner: Runner, context: ToolContext, journal: Journal, live: Live) -> None:
+        self._runner, self._context, self._journal, self._live = runner, context, journal, live
         self._bus, execution = runner.bus, runner.settings.execution
         self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._asked = 0
@@ -171,6 +181,7 @@ class _Host:
         if self._journal.printed_bytes > self._max_output:
             raise BudgetExceeded(f"the run printed more than {self._max_output} bytes and was ended")
         self._journal.printed.append(text)
+        self._live.add(text)
 
     @property
     def has_acted(self) -> bool:
@@ -196,11 +207,14 @@ class _Host:
         tool = self._bus.registry.get(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._bus.call_tool(name, kwargs, self._context, positional=args)
-        place = len(calls)
+        place, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
         self._journal.sources.add(name)
+        self._journal.tell("call", {"state": "began", "number": place, "name": name})
         result = await self._bus.call_tool(name, kwargs, self._context, positional=args)
-        calls[place] = (name, "ok" if result.error is None else error_type(result.error))
+        error = None if result.error is None else error_type(result.error)
+        calls[place] = (name, error or "ok")
+        self._journal.tell("call", _ended(place, name, started, error))
         return result
 
     def _find(self, name: str) -> Result:

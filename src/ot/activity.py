@@ -1,0 +1,220 @@
+"""What is going on: the last runs with their calls, and a stream of what happens next, for whoever watches.
+
+It is made of the events of the bus and lives in memory only; what is to last is in the statistics and the logs. A
+watcher that does not keep up misses events and is told how many; nobody waits for it.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ot.bus.bus import ToolBus
+from ot.bus.events import LONGEST_DETAIL, RUN, ToolEvent
+from ot.redact import Redactor
+
+MOST_RUNS, MOST_CALLS, MOST_WAITING = 200, 1000, 1000
+LONGEST_NAME = 200  # of a tool that code asked for, whether there is one or not
+JSON = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    name: str
+    began: float
+    seconds: float | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run; or a call that is part of none, which is then the first of its calls."""
+
+    id: str
+    agent: str
+    is_run: bool
+    name: str
+    whole: int  # the number of the call whose end is the end of it all
+    command: str = ""
+    began: float = field(default_factory=time.perf_counter)
+    at: float = field(default_factory=time.time)
+    seconds: float | None = None
+    error: str | None = None
+    calls: dict[int, _Call] = field(default_factory=dict)
+    left_out: int = 0
+    failed: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds is not None
+
+    def shown(self) -> JSON:
+        state = "running" if not self.is_over else "failed" if self.error else "completed"
+        return {
+            "id": self.id,
+            "kind": "run" if self.is_run else "call",
+            "name": self.name,
+            "agent": self.agent,
+            "startedAt": datetime.fromtimestamp(self.at, UTC).isoformat().replace("+00:00", "Z"),
+            "durationMs": _ms(self.seconds),
+            "state": state,
+            "error": self.error,
+            "command": self.command,
+            "callCount": len(self.calls) + self.left_out,
+            "failedCount": self.failed,
+        }
+
+    def timeline(self) -> JSON:
+        """`lane` is a row in which no two calls overlap: as many rows as calls went side by side."""
+        lanes = _lanes(self.calls.values())
+        calls = [
+            {
+                "name": call.name,
+                "startMs": _ms(call.began - self.began),
+                "durationMs": _ms(call.seconds),
+                "error": call.error,
+                "lane": lane,
+            }
+            for call, lane in zip(self.calls.values(), lanes, strict=True)
+        ]
+        most_at_once = max(lanes, default=-1) + 1
+        return {**self.shown(), "calls": calls, "callsLeftOut": self.left_out, "mostAtOnce": most_at_once}
+
+
+@dataclass(slots=True)
+class _Watcher:
+    agent: str | None  # None sees all
+    waiting: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MOST_WAITING))
+    missed: int = 0
+
+    def tell(self, event: JSON) -> None:
+        try:
+            self.waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self.missed += 1
+
+
+class Activity:
+    """`redactor` gives what takes secrets out of what is shown, as it is now."""
+
+    def __init__(self, bus: ToolBus, redactor: Callable[[], Redactor]) -> None:
+        self._redactor = redactor
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._watchers: list[_Watcher] = []
+        self.close = bus.events.subscribe(self._hear)
+
+    def runs(self, agent: str | None = None) -> list[JSON]:
+        """The last ones, newest first; of one agent, or of all."""
+        return [run.shown() for run in reversed(self._runs.values()) if agent in {None, run.agent}]
+
+    def run(self, run_id: str, agent: str | None = None) -> JSON | None:
+        """One of them, with its calls."""
+        found = self._runs.get(run_id)
+        return found.timeline() if found is not None and agent in {None, found.agent} else None
+
+    @contextmanager
+    def watched(self, agent: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
+        """What happens from now on; each time all that has happened since the last."""
+        watcher = _Watcher(agent)
+        self._watchers.append(watcher)
+        try:
+            yield _events(watcher)
+        finally:
+            self._watchers.remove(watcher)
+
+    def _hear(self, event: ToolEvent) -> None:
+        run = self._run_of(event)
+        if run is None:
+            return
+        if event.name != RUN:
+            self._note_call(run, event)
+        if event.kind != "called" and event.call_id == run.whole:
+            run.seconds, run.error = event.seconds, event.error
+        self._tell(run, event)
+
+    def _run_of(self, event: ToolEvent) -> _Run | None:
+        """None for the end of what has begun before anybody listened."""
+        run_id = event.context.correlation_id or f"call-{event.call_id}"
+        run = self._runs.get(run_id)
+        if run is None:
+            return self._begun(run_id, event) if event.kind == "called" else None
+        if run.is_over and not run.is_run and event.kind == "called":  # another call of a program that has one context
+            run.seconds, run.error, run.whole = None, None, event.call_id
+        return run
+
+    def _begun(self, run_id: str, event: ToolEvent) -> _Run:
+        is_run, redact = event.name == RUN, self._redactor()
+        was_cut = len(event.detail) >= LONGEST_DETAIL
+        command = redact.cut(event.detail) if was_cut else redact(event.detail)
+        run = _Run(run_id, event.context.agent_id, is_run, self._name(event), event.call_id, command)
+        self._runs[run_id] = run
+        while len(self._runs) > MOST_RUNS and (over := self._oldest_that_is_over()) is not None:
+            del self._runs[over]
+        return run
+
+    def _oldest_that_is_over(self) -> str | None:
+        return next((run.id for run in self._runs.values() if run.is_over), None)
+
+    def _note_call(self, run: _Run, event: ToolEvent) -> None:
+        if event.kind != "called":
+            run.failed += event.error is not None
+            if (call := run.calls.get(event.call_id)) is not None:
+                call.seconds, call.error = event.seconds, event.error
+        elif len(run.calls) < MOST_CALLS:
+            run.calls[event.call_id] = _Call(self._name(event), time.perf_counter())
+        else:
+            run.left_out += 1
+
+    def _name(self, event: ToolEvent) -> str:
+        """Code may ask for a tool of any name, even one that is a secret."""
+        return self._redactor().beginning(event.name, LONGEST_NAME)
+
+    def _tell(self, run: _Run, event: ToolEvent) -> None:
+        if not self._watchers:
+            return
+        told = {
+            "event": event.kind,
+            "runID": run.id,
+            "kind": "run" if event.name == RUN else "call",
+            "name": self._name(event),
+            "agent": run.agent,
+            "callID": event.call_id,
+            "atMs": _ms(time.perf_counter() - run.began),
+            "durationMs": None if event.kind == "called" else _ms(event.seconds),
+            "error": event.error,
+            **({"command": run.command} if event.name == RUN and event.kind == "called" else {}),
+        }
+        for watcher in self._watchers:
+            if watcher.agent in {None, run.agent}:
+                watcher.tell(told)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _lanes(calls: Iterable[_Call]) -> list[int]:
+    """For each call the first row that is free when it begins. They are in the order in which they began."""
+    free_from: list[float] = []
+    chosen = []
+    for call in calls:
+        lane = next((row for row, end in enumerate(free_from) if end <= call.began), len(free_from))
+        end = float("inf") if call.seconds is None else call.began + call.seconds
+        free_from[lane : lane + 1] = [end]
+        chosen.append(lane)
+    return chosen
+
+
+async def _events(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
+    while True:
+        events = [await watcher.waiting.get()]
+        while not watcher.waiting.empty():
+            events.append(watcher.waiting.get_nowait())
+        if watcher.missed:
+            missed, watcher.missed = watcher.missed, 0
+            events.append({"event": "missed", "count": missed})
+        yield events

@@ -1,0 +1,1 @@
+"""The HTTP door: REST, MCP and the page in one application, behind one gate. `server` puts it together."""

@@ -1,0 +1,72 @@
+"""`POST /api/import` and `GET /api/bundles/{id}/export`: OpenAPI documents and archives in, archives out.
+
+A bundle is taken over whole or not at all. What is read of a document or an archive is `ot.bundles`'s business.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ot.bundles import archive, taking
+from ot.bundles.model import StoredTool
+from ot.bundles.store import BundleStore
+from ot.context import ToolContext
+from ot.faces.http import callers, paging
+from ot.faces.http.answers import answer
+from ot.faces.http.api.common import Api
+from ot.faces.http.refusals import Refusal
+from ot.schema import JSON
+
+ZIP: Final = "application/zip"
+
+
+class Imports:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def take(self, request: Request) -> Response:
+        callers.may_change(request, self._api.app)
+        self._api.refuse_without_settings()
+        content = await request.body()
+        name, server = (paging.single(request.query_params, key) or "" for key in ("name", "server"))
+        shown = await self._api.in_thread(lambda: self._taken(content, name, server))
+        await self._api.app.bundles.discover()
+        return answer(shown, 201)
+
+    def _taken(self, content: bytes, name: str, server: str) -> JSON:
+        store, found = self._api.app.bundles.store, taking.read(content, name=name, server=server or None)
+        _refuse_taken(store, found.bundle["slug"])
+        taken = taking.take_over(store, found)
+        shown: JSON = self._api.hiding.of({"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems})
+        return {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
+
+    async def give(self, request: Request) -> Response:
+        self._api.refuse_without_settings()
+        bundle_id, context = str(request.path_params["bundleID"]), callers.context_of(request, self._api.app)
+        await self._api.app.bundles.discover()
+        slug, packed = await self._api.in_thread(lambda: self._packed(bundle_id, context))
+        name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"
+        return Response(packed, media_type=ZIP, headers={"content-disposition": name})
+
+    def _packed(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes]:
+        store = self._api.app.bundles.store
+        bundle = store.get_bundle(bundle_id)
+        tools = [tool.as_json() for tool in store.tools_of(bundle_id) if self._is_seen(tool, context)]
+        return bundle.slug, archive.pack(bundle.as_json(), tools)
+
+    def _is_seen(self, stored: StoredTool, context: ToolContext) -> bool:
+        if context.tools is None:
+            return True
+        tool = self._api.app.registry.get(self._api.app.bundles.tool_name(stored))
+        return tool is not None and context.admits(tool)
+
+
+def _refuse_taken(store: BundleStore, slug: str) -> None:
+    """An import makes a bundle; it adds nothing to one that somebody else may have made."""
+    there = store.bundle_by_slug(slug)
+    if there is not None and there.slug == slug:
+        free = taking.free_slug(store, slug)
+        details = {"slug": slug, "bundleID": there.id, "suggestion": free}
+        raise Refusal("slug_taken", f"there is a bundle {slug} already; ?name={free} is free", details)

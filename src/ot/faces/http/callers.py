@@ -1,0 +1,41 @@
+"""Who is calling over HTTP, what they may see of the doings of others, and whether they may change anything.
+
+Who came without a token came from the machine itself, or the gate would not have let them in: that is the owner. A
+token stands for one agent, which sees its own and nobody else's.
+"""
+
+from starlette.requests import Request
+
+from ot.app import OneTool
+from ot.context import Permission, ToolContext
+from ot.errors import ToolError
+from ot.faces.http.gate import agent_of
+from ot.faces.http.refusals import Refusal
+from ot.runner.answer import Journal
+
+
+def seen_agent(request: Request) -> str | None:
+    """The one agent whose runs, activity and statistics may be seen; None is the owner, who sees those of all."""
+    agent = request.scope.get("state", {}).get("agent")
+    return None if agent is None else str(agent)
+
+
+def context_of(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
+    """What the caller may do, as the context of a call."""
+    try:
+        return app.context(agent_of(request.scope), journal)
+    except ToolError as error:  # the agent of a token has left the configuration
+        raise Refusal("permission_denied", error.message) from None
+
+
+def may_change(request: Request, app: OneTool) -> None:
+    """Refuses whoever may not change bundles, tools and switches."""
+    if seen_agent(request) is None:
+        return
+    context = context_of(request, app)
+    if Permission.WRITE not in context.permissions:
+        wanted = ", ".join([*map(str, sorted(context.permissions)), Permission.WRITE])
+        line = f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
+        message = f"The agent {context.agent_id} may not change anything here: it lacks the permission write."
+        details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
+        raise Refusal("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)

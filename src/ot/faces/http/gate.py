@@ -1,0 +1,204 @@
+"""The one gate before every route: who gets in, as which agent, with how much, and what every answer carries.
+
+Without a token only the machine itself is let in, to an address that only the machine itself can reach, and only by
+its own names, so that no page of another site can talk to us through somebody's browser. Everybody else shows a token.
+What an agent may do is not decided here.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ot.agents import DEFAULT
+from ot.faces.http.failures import Failures
+from ot.faces.http.intake import Intake
+from ot.faces.http.keys import Keys, hash_of
+from ot.faces.http.queue import QUEUE, FairQueue
+from ot.faces.http.refusals import Refusal
+
+LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # nothing in them is anybody's
+PAGE: Final = "/page/"
+STRANGER: Final = ""  # no agent has this name, so whoever has it owns nothing
+PASSED_ON: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "cf-connecting-ip")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ALWAYS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+FIXED: Final = {name.encode(): value.encode() for name, value in ALWAYS.items()}
+CACHED: Final = b"cache-control"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or is_loopback(self.host)
+
+
+class Gate:
+    def __init__(
+        self, inner: ASGIApp, bind: Bind, keys: Callable[[], Keys], *, failures: Failures | None = None
+    ) -> None:
+        self._inner, self._bind, self._keys = inner, bind, keys
+        self._failures, self._intake, self._queue = failures or Failures(), Intake(), FairQueue()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._inner(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008, "reason": "there are no web sockets here"})
+            return
+        answer = _Answer(send)
+        body = self._intake.body(scope["path"], receive)
+        try:
+            scope.setdefault("state", {}).update({"agent": self._admitted(scope), QUEUE: self._queue})
+            body.refuse_announced(Headers(scope=scope))
+            await self._inner(scope, body, answer)
+        except Refusal as refused:
+            if not answer.has_begun:  # else it is cut off, which is all that is left to say
+                await refused.response(scope, receive, answer)
+        finally:
+            body.end()
+
+    # --- who gets in --------------------------------------------------------------------------------------------
+
+    def _admitted(self, scope: Scope) -> str | None:
+        """The agent of the token; None is the owner, who is at the machine itself and needs none."""
+        headers = Headers(scope=scope)
+        self._check_host(headers)
+        _check_origin(headers, scope)
+        _check_path(scope)
+        address = scope["client"][0] if scope.get("client") else ""
+        token = _token(headers)
+        if token is not None:
+            return self._known(token, address)
+        if self._bind.is_loopback and (not address or is_loopback(address)) and not _is_passed_on(headers):
+            return None
+        if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
+            return STRANGER
+        raise _unauthorized(self._why_a_token())
+
+    def _why_a_token(self) -> str:
+        why = "who comes through a proxy needs a token" if self._bind.is_loopback else "this address needs a token"
+        return f"{why}: send it as `Authorization: Bearer ot_...`"
+
+    def _check_host(self, headers: Headers) -> None:
+        hosts = headers.getlist("host")
+        found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if found is None:
+            raise Refusal("invalid", "a request needs exactly one Host header, which is a name or an address")
+        name = found[1].lower()
+        if self._bind.is_loopback and name not in LOCAL_NAMES | {self._bind.host.lower()}:
+            raise Refusal("forbidden", f"this server answers to localhost and 127.0.0.1, not to the Host {name!r}")
+
+    def _known(self, token: str, address: str) -> str:
+        shown = hash_of(token)
+        self._failures.check(address, shown)
+        agent = self._keys().agent_of(token)
+        if agent is None:
+            self._failures.failed(address, shown)
+            raise _unauthorized("this token is not known: type `onetool token create NAME` to make one")
+        self._failures.passed(address, shown)
+        return agent
+
+
+def _check_origin(headers: Headers, scope: Scope) -> None:
+    """A page may talk to the server it came from, and to no other."""
+    host, origins = headers["host"].lower(), headers.getlist("origin")
+    if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
+        raise Refusal("forbidden", "a page of another site may not use this server (wrong Origin)")
+    sites = headers.getlist("sec-fetch-site")
+    if all(site in {"same-origin", "none"} for site in sites) or _is_a_link(headers, scope):
+        return
+    raise Refusal("forbidden", "a page of another site may not use this server (wrong Sec-Fetch-Site)")
+
+
+def _is_a_link(headers: Headers, scope: Scope) -> bool:
+    """Somebody followed a link to us, which shows us to them and to no page."""
+    is_whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_whole and scope["method"] == "GET"
+
+
+def _check_path(scope: Scope) -> None:
+    """A path means what it seems to mean, to whoever looks at it."""
+    path = scope["path"]
+    if not path.startswith("/"):
+        raise Refusal("invalid", "ask for a path that begins with a slash; this server is no proxy")
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise Refusal("invalid", "a path cannot have . or .. as a part of it here")
+
+
+def _is_passed_on(headers: Headers) -> bool:
+    """Whether a proxy says that somebody else sent this: it is at the machine itself, they are not."""
+    return any(name in headers for name in PASSED_ON)
+
+
+def _token(headers: Headers) -> str | None:
+    """What stands behind `Bearer`; another scheme is no token of ours."""
+    given = headers.getlist("authorization")
+    if not given:
+        return None
+    scheme, _, token = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise _unauthorized("send the token as `Authorization: Bearer ot_...`")
+    return token.strip()
+
+
+def _unauthorized(message: str) -> Refusal:
+    return Refusal("unauthorized", message, headers={"www-authenticate": "Bearer"})
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+# --- what goes out -------------------------------------------------------------------------------------------------
+
+
+class _Answer:
+    """`send` of one request, with what every answer carries."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.has_begun = send, False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            own = [(name.lower(), value) for name, value in message.get("headers", ())]
+            kept = [(name, value) for name, value in own if name not in FIXED]
+            is_told = any(name == CACHED for name, _ in kept)
+            message["headers"] = [*kept, *FIXED.items(), *([] if is_told else [(CACHED, b"no-store")])]
+        await self._send(message)
+
+
+def agent_of(scope: Scope) -> str:
+    """The agent that the gate let in; the owner is the default one."""
+    agent = scope.get("state", {}).get("agent")
+    return DEFAULT if agent is None else str(agent)

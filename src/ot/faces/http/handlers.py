@@ -1,0 +1,191 @@
+"""What the routes of bundles do: from a request to the store or the bus, and back.
+
+They only translate: the store checks and refuses, in its order. Its calls wait for the disk, so they run in threads,
+of which there are some for this alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ot.app import OneTool
+from ot.backends.http_tool.answer import Hiding
+from ot.bundles.model import Found, Page, StoredTool
+from ot.bundles.store import BundleStore
+from ot.faces.http import callers, paging
+from ot.faces.http.answers import answer, tagged
+from ot.faces.http.bodies import Sent
+from ot.faces.http.gate import agent_of
+from ot.faces.http.invoking import arguments_in, check_in_use, outcome_of
+from ot.faces.http.refusals import Refusal
+from ot.registry import python_name
+from ot.schema import JSON
+
+T = TypeVar("T")
+READERS, WRITERS = 16, 8  # apart, because writers may wait for another process and readers never do
+
+
+class BundleHandlers:
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        self._readers, self._writers = anyio.CapacityLimiter(READERS), anyio.CapacityLimiter(WRITERS)
+
+    # --- bundles -----------------------------------------------------------------------------------------------
+
+    async def list_bundles(self, request: Request) -> Response:
+        query = request.query_params
+        size, token, disabled = _paging(request, "pageSize")
+        ids = paging.many(query, "bundleIDs")
+
+        def read(store: BundleStore) -> Response:
+            page = store.list_bundles(ids=ids, include_disabled=disabled, size=size, token=token)
+            return tagged(_listed("bundles", [bundle.as_json() for bundle in page.items], page), request.headers)
+
+        return await self._reading(read)
+
+    async def get_bundle(self, request: Request) -> Response:
+        return await self._reading(
+            lambda store: tagged(store.get_bundle(_bundle_id(request)).as_json(), request.headers)
+        )
+
+    async def put_bundle(self, request: Request) -> Response:
+        sent = await Sent.with_request(request)
+
+        def put(store: BundleStore) -> Response:
+            bundle, is_new = store.put_bundle(_bundle_id(request), sent.data())
+            return answer(bundle.as_json(), 201 if is_new else 200)
+
+        return await self._writing(request, put)
+
+    async def patch_bundle(self, request: Request) -> Response:
+        sent = await Sent.with_request(request)
+        return await self._writing(
+            request, lambda store: answer(store.set_bundle_enabled(_bundle_id(request), sent.data()).as_json())
+        )
+
+    async def delete_bundle(self, request: Request) -> Response:
+        await self._writing(request, lambda store: store.delete_bundle(_bundle_id(request)))
+        return Response(status_code=204)
+
+    # --- tools -------------------------------------------------------------------------------------------------
+
+    async def get_tool(self, request: Request) -> Response:
+        stored = await self._stored(request)
+        return await self._in_thread(lambda: tagged(stored.as_json(), request.headers))
+
+    async def put_tool(self, request: Request) -> Response:
+        sent = await Sent.with_request(request)
+        stored = await self._writing(request, lambda store: store.put_tool(*_tool_path(request), sent.data()))
+        return answer((await self._shown([stored]))[0].as_json(), 201)
+
+    async def patch_tool(self, request: Request) -> Response:
+        sent = await Sent.with_request(request)
+        stored = await self._writing(request, lambda store: store.set_tool_enabled(*_tool_path(request), sent.data()))
+        return answer((await self._shown([stored]))[0].as_json())
+
+    async def delete_tool(self, request: Request) -> Response:
+        await self._writing(request, lambda store: store.delete_tool(*_tool_path(request)))
+        return Response(status_code=204)
+
+    async def invoke(self, request: Request) -> Response:
+        sent = await Sent.with_request(request)
+        stored = await self._stored(request)
+        check_in_use(stored)
+        args = arguments_in(await self._in_thread(sent.data))
+        context = self._app.context(agent_of(request.scope))
+        result = await self._app.bus.call_tool(self._app.bundles.tool_name(stored), args, context)
+        hiding = Hiding(self._app.redact, ())
+        return await self._in_thread(lambda: answer(outcome_of(result, hiding)))
+
+    # --- over all bundles --------------------------------------------------------------------------------------
+
+    async def list_tools(self, request: Request) -> Response:
+        size, token, disabled = _paging(request, "recommendedPageSize", "pageSize")
+        tags, ids = paging.tags_of(request.query_params), paging.many(request.query_params, "bundleIDs")
+        await self._know_functions()
+
+        def read(store: BundleStore) -> Response:
+            def some(size: int, token: str | None) -> Page[StoredTool]:
+                page = store.list_tools(tags=tags, bundle_ids=ids, include_disabled=disabled, size=size, token=token)
+                return Page([*map(self._app.bundles.shown, page.items)], page.next_token)
+
+            page = paging.filled(some, lambda tool: disabled or tool.in_use, size, token)
+            return tagged(_listed("tools", [tool.as_json() for tool in page.items], page), request.headers)
+
+        return await self._reading(read)
+
+    async def search(self, request: Request) -> Response:
+        size, token, disabled = _paging(request, "pageSize")
+        q = paging.single(request.query_params, "q")
+        if q is None:
+            raise Refusal("invalid", "q is missing: say what to search for, like ?q=weather", {"parameter": "q"})
+        await self._know_functions()
+
+        def read(store: BundleStore) -> Response:
+            def some(size: int, token: str | None) -> Page[Found]:
+                page = store.search(q, include_disabled=disabled, size=size, token=token)
+                return Page([*map(self._shown_hit, page.items)], page.next_token)
+
+            page = paging.filled(some, lambda found: disabled or found.tool.in_use, size, token)
+            return tagged(_listed("tools", [found.as_json() for found in page.items], page), request.headers)
+
+        return await self._reading(read)
+
+    # --- around ------------------------------------------------------------------------------------------------
+
+    async def _stored(self, request: Request) -> StoredTool:
+        stored = await self._reading(lambda store: store.get_tool(*_tool_path(request)))
+        return (await self._shown([stored]))[0]
+
+    async def _shown(self, tools: list[StoredTool]) -> list[StoredTool]:
+        """As they are now; a function may have been written or removed a moment ago."""
+        functions = {tool.python_impl.function for tool in tools if tool.python_impl}
+        if functions:
+            await self._app.discover({python_name(function).partition(".")[0] for function in functions})
+        return [*map(self._app.bundles.shown, tools)]
+
+    async def _know_functions(self) -> None:
+        """For a list nobody waits for somebody else's server."""
+        await self._app.discover(set())
+
+    def _shown_hit(self, found: Found) -> Found:
+        return Found(self._app.bundles.shown(found.tool), found.score, found.match)
+
+    async def _reading(self, work: Callable[[BundleStore], T]) -> T:
+        self._refuse_without_settings()
+        return await self._in_thread(lambda: work(self._app.bundles.store))
+
+    async def _writing(self, request: Request, work: Callable[[BundleStore], T]) -> T:
+        callers.may_change(request, self._app)
+        self._refuse_without_settings()
+        return await anyio.to_thread.run_sync(lambda: work(self._app.bundles.store), limiter=self._writers)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._readers)
+
+    def _refuse_without_settings(self) -> None:
+        """Where they are wrong, the store would be another one."""
+        error = self._app.config_error
+        if error is not None:
+            raise Refusal("busy", f"the configuration is wrong, so nothing works until it is right:\n{error}")
+
+
+def _bundle_id(request: Request) -> str:
+    return str(request.path_params["bundleID"])
+
+
+def _tool_path(request: Request) -> tuple[str, str, str]:
+    return _bundle_id(request), str(request.path_params["toolSlug"]), str(request.path_params["version"])
+
+
+def _paging(request: Request, *size_names: str) -> tuple[int, str | None, bool]:
+    query = request.query_params
+    return paging.size_of(query, *size_names), paging.token_of(query), paging.includes_disabled(query)
+
+
+def _listed(name: str, items: list[JSON], page: Page[Any]) -> JSON:
+    return {name: items, **({"nextPageToken": page.next_token} if page.next_token is not None else {})}

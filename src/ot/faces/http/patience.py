@@ -1,0 +1,209 @@
+"""How long we wait for whom: connections that are slow, silent, or too many are cut.
+
+uvicorn waits for ever for the rest of a request, and for a client to read. Here a head has its seconds, a body has to
+come at some speed and an answer to be taken at some, and where there are too many connections, those that only wait
+go first. All are looked at together, once a second: a timer for each request would cost every one of them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from ot.faces.http.gate import FIXED
+from ot.faces.http.refusals import STATUS, Refusal
+
+HEAD_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 75
+LINGER_SECONDS: Final = 5.0  # for a body that nobody wants, because its request has been answered
+WINDOW_SECONDS: Final = 10.0  # in which a body has to bring, and an answer to lose, so many bytes
+LEAST_BYTES: Final = 10 << 10
+MOST_CONNECTIONS: Final = 2048
+MOST_OF_ONE_ADDRESS: Final = 1536
+MALFORMED: Final = "this is no HTTP request that can be read, or its head is longer than 16 KiB"
+CROWDED: Final = "too many connections are open; try again in a moment"
+ANSWERABLE: Final = (h11.IDLE, h11.SEND_RESPONSE)
+
+
+class Crowd:
+    """All connections of a server, by where they come from."""
+
+    def __init__(self, most: int = MOST_CONNECTIONS, most_of_one: int = MOST_OF_ONE_ADDRESS) -> None:
+        self._most, self._most_of_one = most, most_of_one
+        self._addresses: Counter[str] = Counter()
+        self._all: dict[PatientProtocol, None] = {}  # who came first is first
+
+    def take(self, newcomer: "PatientProtocol") -> bool:
+        """Whether there is room, or could be made."""
+        address = newcomer.address
+        if self._addresses[address] >= self._most_of_one:
+            is_free = self._make_room(one for one in self._all if one.address == address)
+        else:
+            is_free = len(self._all) < self._most or self._make_room(self._all)
+        if is_free:
+            self._all[newcomer] = None
+            self._addresses[address] += 1
+        return is_free
+
+    def leave(self, one: "PatientProtocol") -> None:
+        if one in self._all:
+            del self._all[one]
+            self._addresses[one.address] -= 1
+            if not self._addresses[one.address]:
+                del self._addresses[one.address]
+
+    def look(self) -> None:
+        """Cut those whose time is over."""
+        now = time.monotonic()
+        for one in tuple(self._all):
+            if one.is_overdue(now):
+                one.cut()
+
+    def _make_room(self, among: Iterable["PatientProtocol"]) -> bool:
+        """Whoever has asked for nothing goes, the one that has been silent for longest first."""
+        idle = min((one for one in among if one.is_idle), key=lambda one: one.silent_since, default=None)
+        if idle is not None:
+            idle.cut()
+            self.leave(idle)
+        return idle is not None
+
+
+@dataclass(slots=True)
+class Pace:
+    """Whether enough bytes have passed, window by window."""
+
+    since: float
+    at: int = 0
+
+    def is_too_slow(self, now: float, passed: int) -> bool:
+        if now - self.since < WINDOW_SECONDS:
+            return False
+        is_slow = passed - self.at < LEAST_BYTES
+        self.since, self.at = now, passed
+        return is_slow
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's connection, with an end to its patience."""
+
+    def __init__(self, *given: Any, crowd: Crowd, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._crowd = crowd
+        self._received = 0
+        self._body: Pace | None = None
+        self._answer: Pace | None = None
+        self._answered_at: float | None = None
+        self._has_half_a_head = False
+        self.silent_since = time.monotonic()
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if not self._crowd.take(self):
+            self._refuse(Refusal("busy", CROWDED, headers={"retry-after": "1"}))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._crowd.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._received += len(data)
+        if self._is_between_requests and not self._has_half_a_head:
+            self._has_half_a_head, self.silent_since = True, time.monotonic()
+        super().data_received(data)
+        if not self._is_between_requests:
+            self._has_half_a_head = False
+
+    def on_response_complete(self) -> None:
+        self.silent_since = self._answered_at = time.monotonic()
+        self._has_half_a_head = False
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours says more
+        """What cannot be read. Where an answer has begun already, there is nothing left to say."""
+        if self._has_asked:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in ANSWERABLE:
+            self._refuse(Refusal("invalid", MALFORMED))
+        else:
+            self.transport.close()
+
+    def _refuse(self, refused: Refusal) -> None:
+        self.transport.write(written(refused))
+        self.transport.close()
+
+    def cut(self) -> None:
+        self.transport.abort()
+
+    # --- whose time is over ----------------------------------------------------------------------------------------
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return not self._has_asked or self.cycle.response_complete
+
+    @property
+    def _has_asked(self) -> bool:
+        """uvicorn says that there is always a request, which is not so."""
+        found: object = self.cycle
+        return found is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._is_between_requests and not self.transport.get_write_buffer_size()
+
+    def is_overdue(self, now: float) -> bool:
+        return self._reads_too_slowly(now) or self._sends_too_slowly(now)
+
+    def _reads_too_slowly(self, now: float) -> bool:
+        left = self.transport.get_write_buffer_size()
+        if not left:
+            self._answer = None
+            return False
+        self._answer = self._answer or Pace(now, -left)
+        return self._answer.is_too_slow(now, -left)
+
+    def _sends_too_slowly(self, now: float) -> bool:
+        if self.conn.their_state is h11.SEND_BODY:
+            return self._body_is_too_slow(now)
+        self._body = None
+        if not self._is_between_requests:
+            return False
+        most = HEAD_SECONDS if self._has_half_a_head or not self._has_asked else IDLE_SECONDS
+        return now - self.silent_since > most
+
+    def _body_is_too_slow(self, now: float) -> bool:
+        """While we do not read, it is not the client who is slow."""
+        if self._is_between_requests:
+            return now - (self._answered_at or now) > LINGER_SECONDS
+        if self.flow.read_paused:
+            self._body = None
+            return False
+        self._body = self._body or Pace(now, self._received)
+        return self._body.is_too_slow(now, self._received)
+
+
+def written(refused: Refusal) -> bytes:
+    """A refusal as it goes over the wire, for where there is no request that it would answer."""
+    status = STATUS[refused.code]
+    body = bytes(refused.response.body)
+    fields = {
+        b"content-type": b"application/json",
+        b"content-length": str(len(body)).encode(),
+        b"connection": b"close",
+        **{name.encode(): value.encode() for name, value in refused.headers.items()},
+        **FIXED,
+    }
+    head = b"".join(b"%s: %s\r\n" % field for field in fields.items())
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, STATUS_PHRASES[status], head, body)

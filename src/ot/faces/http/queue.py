@@ -1,0 +1,110 @@
+"""Whose turn it is to run: so many at once for each agent and for all, and the others wait, fairly.
+
+Agents take turns, and within one agent who came first is first. Who goes away leaves the queue. It bounds what comes
+over HTTP, through whatever door there; what the code of a run calls is part of that run.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from ot.faces.http.refusals import Refusal
+
+AT_ONCE_IN_ALL: Final = 32
+AT_ONCE_EACH: Final = 8
+MOST_WAITING: Final = 128  # of one agent
+RETRY_SECONDS: Final = "1"
+QUEUE: Final = "queue"  # where a request's state has it
+
+
+class FairQueue:
+    def __init__(
+        self, in_all: int = AT_ONCE_IN_ALL, each: int = AT_ONCE_EACH, most_waiting: int = MOST_WAITING
+    ) -> None:
+        self._in_all, self._each, self._most_waiting = in_all, each, most_waiting
+        self._running: Counter[str] = Counter()
+        self._total = 0
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
+
+    @contextlib.asynccontextmanager
+    async def turn(self, agent: str) -> AsyncIterator[None]:
+        """Inside of it the agent has its turn. Raises a refusal where too many of its own wait already."""
+        if self._may_run(agent) and agent not in self._waiting:
+            self._begin(agent)
+        else:
+            await self._wait(agent)
+        try:
+            yield
+        finally:
+            self._end(agent)
+
+    def waiting(self, agent: str) -> int:
+        return len(self._waiting.get(agent, ()))
+
+    async def _wait(self, agent: str) -> None:
+        if self.waiting(agent) >= self._most_waiting:
+            raise self._full()
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(agent, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came at the moment when nobody wanted it any more
+                self._end(agent)
+            else:
+                self._leave(agent, turn)
+            raise
+
+    def _full(self) -> Refusal:
+        message = (
+            f"{self._most_waiting} calls of this agent wait for their turn already; "
+            "wait until some have been answered, then send this one again"
+        )
+        details = {"waiting": self._most_waiting, "atOnce": self._each}
+        return Refusal("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
+
+    def _may_run(self, agent: str) -> bool:
+        return self._total < self._in_all and self._running[agent] < self._each
+
+    def _begin(self, agent: str) -> None:
+        self._running[agent] += 1
+        self._total += 1
+
+    def _end(self, agent: str) -> None:
+        self._running[agent] -= 1
+        self._total -= 1
+        if not self._running[agent]:
+            del self._running[agent]
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """To whom it is due. An agent that has had a turn goes behind all others."""
+        while (agent := next(filter(self._may_run, self._waiting), None)) is not None:
+            line = self._waiting.pop(agent)
+            turn = line.popleft()
+            if line:
+                self._waiting[agent] = line
+            if not turn.cancelled():
+                self._begin(agent)
+                turn.set_result(None)
+
+    def _leave(self, agent: str, turn: asyncio.Future[None]) -> None:
+        line = self._waiting.get(agent)
+        if line is not None:
+            with contextlib.suppress(ValueError):
+                line.remove(turn)
+            if not line:
+                del self._waiting[agent]
+
+
+@contextlib.asynccontextmanager
+async def turn(scope: Mapping[str, Any] | None, agent: str) -> AsyncIterator[None]:
+    """The agent's turn, where the request came through the gate; elsewhere nobody queues."""
+    queue: FairQueue | None = (scope or {}).get("state", {}).get(QUEUE)
+    if queue is None:
+        yield
+        return
+    async with queue.turn(agent):
+        yield

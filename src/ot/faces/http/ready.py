@@ -1,0 +1,43 @@
+"""`/readyz`: whether a run would work if one came now. That the server answers at all is `/healthz`."""
+
+import asyncio
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from ot.app import OneTool
+from ot.faces.http.refusals import Refusal
+from ot.runner.cells import FULL_SANDBOX
+
+PATIENCE_SECONDS: Final = 5.0
+NOT_STARTED: Final = "not started yet"
+
+
+class Readiness:
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+
+    async def answer(self, _request: Request) -> Response:
+        """Strangers may ask: reasons are told without anything that is somebody's."""
+        reasons = [*self._of_settings(), *await self._of_cells()]
+        if reasons:
+            raise Refusal("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
+        return PlainTextResponse("ready\n")
+
+    def _of_settings(self) -> list[str]:
+        wrong = self._app.config_error is not None
+        return ["the configuration is wrong; GET /api/health tells what is"] if wrong else []
+
+    async def _of_cells(self) -> list[str]:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                told = await self._app.cells.probe()
+        except TimeoutError:
+            told = {"sandbox": NOT_STARTED}
+        if told["sandbox"] == NOT_STARTED:
+            return ["no process for a run could be started"]
+        missing = [layer for layer in FULL_SANDBOX if layer not in told["sandbox"].split("+")]
+        if missing and self._app.settings.execution.isolation == "require":
+            return [f"execution.isolation is 'require', and this machine has no {' and '.join(missing)}"]
+        return []

@@ -1,0 +1,220 @@
+"""`onetool serve --http` as a person starts and stops it: a process, its one line, its signals."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.http_support import Page, Received, answer, served
+from tests.rest_support import Rest, client_of, code_of, draft, http_draft, new_id, process, raw
+from tests.support import PATIENCE, PROGRAM, command_line, configure, environment, eventually
+
+LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
+
+
+def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
+    for told in (signal.SIGTERM, signal.SIGINT):
+        with process(tmp_path) as (server, said):
+            assert said["url"] == f"http://127.0.0.1:{said['port']}"
+            with client_of(said["url"]) as client:
+                assert client.get("/healthz").text == "ok\n"
+            server.send_signal(told)
+            out, err = server.communicate(timeout=PATIENCE)
+            assert (server.returncode, out) == (0, "")
+            assert err == f"onetool: listening on {said['url']} (REST at /tools)\n"
+
+
+def test_what_is_under_way_is_finished_and_nothing_new_is_taken(tmp_path: Path) -> None:
+    configure(tmp_path, LOOPBACK)
+    with served() as site, process(tmp_path) as (server, said), client_of(said["url"]) as client:
+        rest = Rest(client)
+        path = rest.tool(rest.bundle(), **http_draft(site.url("/slow")))
+        release = threading.Event()
+        site.pages["/slow"] = _released_by(release)
+        answers: list[object] = []
+        calling = threading.Thread(target=lambda: answers.append(rest.invoke(path).json()))
+        calling.start()
+        assert eventually(lambda: site.requests)
+        server.send_signal(signal.SIGTERM)
+        assert eventually(lambda: not _listens(said["port"]))
+        release.set()
+        calling.join(PATIENCE)
+        assert answers == [{"ok": True, "value": "late"}]
+        server.communicate(timeout=PATIENCE)
+        assert server.returncode == 0
+
+
+def _released_by(release: threading.Event) -> Page:
+    async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.to_thread(release.wait, PATIENCE)
+        answer(writer, b"late", ("Content-Type", "text/plain"))
+
+    return show
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
+    configure(tmp_path, LOOPBACK)
+    with served() as site, process(tmp_path) as (server, said), client_of(said["url"]) as client:
+        rest = Rest(client)
+        path = rest.tool(rest.bundle(), **http_draft(site.url("/never"), timeoutMs=60_000))
+        with socket.create_connection(("127.0.0.1", said["port"])) as connection:
+            body = b'{"args": {}}'
+            head = f"POST {path}/invoke HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert eventually(lambda: site.requests)
+            server.send_signal(signal.SIGINT)
+            assert eventually(lambda: not _listens(said["port"]))
+            server.send_signal(signal.SIGINT)
+            _, err = server.communicate(timeout=PATIENCE)
+            assert "Traceback" not in err
+
+
+def test_a_killed_client_and_half_a_request_hurt_nobody(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said):
+        halves = []
+        for _ in range(50):
+            half = socket.create_connection(("127.0.0.1", said["port"]))
+            half.sendall(b"PUT /tools/bundles/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
+            halves.append(half)
+        for half in halves[:25]:
+            half.close()
+        with client_of(said["url"]) as client:
+            assert client.get("/tools").json() == {"tools": []}
+        for half in halves[25:]:
+            half.close()
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=PATIENCE)
+        assert "Traceback" not in err
+    log = tmp_path / ".onetool" / "logs" / "onetool.log"
+    assert "http.error" not in (log.read_text(encoding="utf-8") if log.exists() else "")
+
+
+def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said):
+        assert raw(said["port"], b"\x16\x03\x01 no HTTP\r\n\r\n")[0] == 400
+        status, _, body = raw(said["port"], b"GET /tools HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert status == 400
+        status, _, body = raw(said["port"], b"GET /tools HTTP/1.0\r\n\r\n")
+        assert (status, json.loads(body)["error"]["code"]) == (400, "invalid")
+        forwarded = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 8.8.8.8\r\nConnection: close\r\n\r\n"
+        assert raw(said["port"], forwarded)[0] == 200
+        upgrade = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
+        assert raw(said["port"], upgrade)[0] == 200
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=PATIENCE)
+        assert err.count("\n") == 1
+
+
+def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = command_line(tmp_path, "serve", "--http", "--port", str(port))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"onetool: port {port} of 127.0.0.1 is in use")
+    assert "--port 0" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--http", "--host", "0.0.0.0", "--port", "0"), "there is no token"),
+        (("--http", "--host", "192.0.2.1", "--port", "0"), "there is no token"),
+        (("--http", "--host", "::", "--port", "0"), "there is no token"),
+        (("--http", "--port", "70000"), "no port"),
+        (("--http", "--port", "-1"), "no port"),
+        (("--port", "1"), "onetool serve --http"),
+        (("--json",), "onetool serve --http"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    failed = command_line(tmp_path, "serve", *arguments)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("onetool: ")
+    assert said in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) -> None:
+    configure(tmp_path, "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}")
+    command = [PROGRAM, "serve", "--http", "--host", "0.0.0.0", "--port", "0", "--json"]
+    env = {**environment(tmp_path), "MY_TOKEN": "ot_open-sesame"}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        try:
+            assert server.stdout is not None
+            port = json.loads(server.stdout.readline())["port"]
+            with client_of(f"http://127.0.0.1:{port}") as client:
+                assert code_of(client.get("/tools")) == (401, "unauthorized")
+                assert client.get("/healthz").status_code == 200
+                assert client.get("/tools", headers={"authorization": "Bearer ot_open-sesame"}).status_code == 200
+        finally:
+            os.kill(server.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+def test_other_names_of_this_machine_are_served(tmp_path: Path, host: str) -> None:
+    if host == "::1" and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with process(tmp_path, "--host", host) as (_, said), client_of(said["url"]) as client:
+        assert client.get("/tools").json() == {"tools": []}
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_wrong_configuration_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
+    configure(tmp_path, "stats: {enabeld: true}")
+    with process(tmp_path) as (server, said):
+        with client_of(said["url"]) as client:
+            answer = client.put(f"/tools/bundles/{new_id()}", json={"slug": "a", "displayName": "a", "isEnabled": True})
+            assert code_of(answer) == (503, "busy")
+            assert "enabeld" in answer.text
+            assert client.get("/healthz").status_code == 200
+        server.send_signal(signal.SIGTERM)
+        assert "enabeld" in server.communicate(timeout=PATIENCE)[1]
+    assert not (tmp_path / ".onetool" / "bundles").exists()
+
+
+@pytest.mark.slow
+def test_two_servers_and_a_command_line_see_each_others_changes_at_once(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        rest, other = (Rest(stack.enter_context(_of_a_process(tmp_path))) for _ in range(2))
+        bundle = rest.bundle("my-machine")
+        path = other.tool(bundle, "free-disk", **draft("machine.disk"))
+        assert rest.invoke(path, {"unit": "MiB"}).json()["value"]["unit"] == "MiB"
+        called = command_line(tmp_path, "call", "my-machine.free-disk", "unit=GiB")
+        assert json.loads(called.stdout)["unit"] == "GiB", called.stderr
+        ran = command_line(tmp_path, "run", "my_machine.free_disk(unit='GiB')['unit']")
+        assert ran.stdout == "GiB\n", ran.stderr
+        assert eventually(lambda: rest.get(path)["callCount"] == other.get(path)["callCount"] == 3)
+        rest.switch(bundle, on=False)
+        assert code_of(other.invoke(path)) == (409, "bundle_disabled")
+        refused = command_line(tmp_path, "call", "my-machine.free-disk")
+        assert refused.returncode == 1
+        assert "off" in refused.stderr
+
+
+@contextlib.contextmanager
+def _of_a_process(home: Path) -> Iterator[httpx2.Client]:
+    with process(home) as (_, said), client_of(said["url"]) as client:
+        yield client

@@ -1,0 +1,94 @@
+"""Whether the server does what `/openapi.json` says, asked by schemathesis: everything that fits, and what does not."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.rest_support import Served, serving
+from tests.support import environment, give
+
+SECONDS = 25  # of each run
+SCHEMATHESIS = str(Path(sys.executable).with_name("schemathesis"))
+RULES = """
+seed = 20261115
+max-time = {seconds}
+workers = 1
+warnings = false
+
+[generation]
+max-examples = 15
+deterministic = true
+database = "none"
+
+[phases.stateful]
+enabled = false
+
+# A page token is signed: no schema can say which texts are one. Empty, it means the first page.
+[[operations]]
+include-method = "GET"
+parameters = {{ "query.pageToken" = "" }}
+
+# It has no end.
+[[operations]]
+include-path = "/api/activity"
+enabled = false
+
+# What a tool takes, and what a document or an archive is, stands in no schema of ours.
+[[operations]]
+include-path-regex = "^/api/(import|tools/[^/]+/call)$"
+checks = {{ positive_data_acceptance = {{ enabled = false }} }}
+
+# Templates, selectors and schemas have grammars of their own, which JSON Schema cannot tell; and the number 5.0 is an
+# integer to JSON Schema and none to us.
+[[operations]]
+include-method = "PUT"
+include-path-regex = "/version/"
+checks = {{ positive_data_acceptance = {{ enabled = false }} }}
+"""
+# What exists is asked for, too: chance would never find an id. Deleting it would leave nothing to ask for.
+EXISTING = """
+[parameters]
+"path.bundleID" = "{bundle}"
+"path.toolSlug" = "now"
+"path.version" = "1.0"
+"path.name" = "sample.give"
+
+[[operations]]
+include-method = "DELETE"
+enabled = false
+
+# What is put onto itself is a conflict; a switched off bundle or tool refuses, and so do arguments that do not fit.
+[[operations]]
+include-path-regex = "invoke$"
+checks = {{ positive_data_acceptance = {{ enabled = false }} }}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("rest"), tools=[give]) as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["anything", "what exists"])
+def test_the_document_is_true(server: Served, tmp_path: Path, what: str) -> None:
+    rules = RULES.format(seconds=SECONDS)
+    if what == "what exists":
+        bundle = server.rest.bundle()
+        server.rest.tool(bundle)
+        rules += EXISTING.format(bundle=bundle.rpartition("/")[2])
+    (tmp_path / "schemathesis.toml").write_text(rules, encoding="utf-8")
+    done = subprocess.run(
+        [SCHEMATHESIS, "--no-color", "run", f"http://127.0.0.1:{server.rest.port}/openapi.json"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS * 5,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
+    assert "Operations:" in done.stdout

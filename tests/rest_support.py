@@ -1,0 +1,188 @@
+"""The HTTP server for tests: a real one on loopback, in a thread of this process or in a process of its own.
+
+`Rest` is a client with the few words that tests of bundles need over and over.
+"""
+
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import uuid_utils
+from anyio.from_thread import start_blocking_portal
+from tests.support import PATIENCE, PROGRAM, environment
+
+from ot.app import OneTool
+from ot.config.load import Loaded
+from ot.config.model import Settings
+from ot.faces.http.gate import Bind
+from ot.faces.http.running import HttpServer
+from ot.logging import Log
+from ot.paths import Folders
+from ot.schema import JSON
+
+UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
+
+
+def new_id() -> str:
+    return str(uuid_utils.uuid7())
+
+
+def new_slug() -> str:
+    return f"b-{uuid_utils.uuid7().hex}"
+
+
+@dataclass(frozen=True)
+class Rest:
+    client: httpx2.Client
+
+    @property
+    def port(self) -> int:
+        return int(self.client.base_url.port or 0)
+
+    def send(self, method: str, path: str, body: object = None, **options: Any) -> httpx2.Response:
+        given: dict[str, Any] = {} if body is None else {"json": body}
+        return self.client.request(method, path, **given, **options)
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """What is there; that it is there is taken for granted."""
+        answer = self.client.get(path, params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def bundle(self, slug: str = "", *, enabled: bool = True) -> str:
+        """The path of a new bundle."""
+        path = f"/tools/bundles/{new_id()}"
+        body = {"slug": slug or new_slug(), "displayName": "A bundle", "isEnabled": enabled}
+        answer = self.send("PUT", path, body)
+        assert answer.status_code == 201, answer.text
+        return path
+
+    def tool(self, bundle: str, slug: str = "now", version: str = "1.0", **fields: Any) -> str:
+        """The path of a new tool."""
+        path = f"{bundle}/tools/{slug}/version/{version}"
+        answer = self.send("PUT", path, fields if "type" in fields else {**draft(), **fields})
+        assert answer.status_code == 201, answer.text
+        return path
+
+    def invoke(self, tool: str, args: Mapping[str, Any] | None = None) -> httpx2.Response:
+        return self.send("POST", f"{tool}/invoke", {"args": dict(args or {})})
+
+    def switch(self, path: str, *, on: bool) -> JSON:
+        answer = self.send("PATCH", path, {"isEnabled": on})
+        assert answer.status_code == 200, answer.text
+        shown: JSON = answer.json()
+        return shown
+
+    def pages(self, path: str, kind: str, **parameters: Any) -> Iterator[list[JSON]]:
+        """One page after the other, to the end."""
+        token: dict[str, str] = {}
+        while True:
+            page = self.get(path, **parameters, **token)
+            yield page[kind]
+            if "nextPageToken" not in page:
+                return
+            token = {"pageToken": page["nextPageToken"]}
+
+    def all(self, path: str, kind: str, **parameters: Any) -> list[JSON]:
+        return [item for page in self.pages(path, kind, **parameters) for item in page]
+
+
+def draft(function: str = "sample.give") -> JSON:
+    """The body of a tool that gives back what it is given."""
+    return {"displayName": "Now", "isEnabled": True, "type": "python", "pythonImpl": {"function": function}}
+
+
+def http_draft(url: str, **impl: Any) -> JSON:
+    given = {"method": "GET", "urlTemplate": url, **impl}
+    return {"displayName": "A page", "isEnabled": True, "type": "http", "httpImpl": given}
+
+
+def code_of(answer: httpx2.Response) -> tuple[int, str]:
+    """The refusal that an answer is, whose body looks like that of every other."""
+    error = answer.json()["error"]
+    assert set(answer.json()) == {"error"}
+    assert set(error) == {"code", "message", "details"}
+    assert error["message"]
+    assert isinstance(error["details"], dict)
+    return answer.status_code, error["code"]
+
+
+@dataclass(frozen=True)
+class Served:
+    rest: Rest
+    onetool: OneTool
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path,
+    settings: Mapping[str, Any] | None = None,
+    tools: Iterable[object] = (),
+    secrets: Mapping[str, str] | None = None,
+    log: Log | None = None,
+) -> Iterator[Served]:
+    """A server in a thread of this process, which keeps its things in the folder."""
+    loaded = Loaded(
+        Settings.model_validate(settings or {}), secrets or {}, (), (), Folders(working_dir=folder, user=folder)
+    )
+    with start_blocking_portal("asyncio") as portal:
+        onetool = OneTool(read=lambda: loaded, log=log or Log())
+        with portal.wrap_async_context_manager(onetool) as app:
+            for tool in tools:
+                app.bus.register_tool(tool)
+            server = HttpServer(app, "127.0.0.1", 0)
+            running = portal.start_task_soon(server.run, _nobody)
+            try:
+                with client_of(f"http://127.0.0.1:{server.bind.port}") as client:
+                    yield Served(Rest(client), app)
+            finally:
+                portal.call(server.stop)
+                running.result(PATIENCE)
+
+
+def _nobody(_bind: Bind) -> None:
+    """Nobody wants to know: the socket takes connections before the server is ready."""
+
+
+def client_of(url: str) -> httpx2.Client:
+    return httpx2.Client(base_url=url, timeout=PATIENCE * 3, trust_env=False)
+
+
+# --- in a process of its own ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
+    """`onetool serve --http` on a free port, and what it said about its address."""
+    command = [PROGRAM, "serve", "--http", "--port", "0", "--json", *arguments]
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(
+        command, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, encoding="utf-8"
+    )
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line, server.communicate(timeout=PATIENCE)
+        yield server, json.loads(line)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to bytes that no proper client would send."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+        connection.sendall(request)
+        received = b""
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split(" ")[1]), headers, body

@@ -1,0 +1,526 @@
+"""Specification 4 by way of code: stored tools as packs of a run, their versions, switches, rights and secrets."""
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from tests.bundles_support import store_in
+from tests.http_support import Site, page, served
+from tests.rest_support import Rest, draft, http_draft, new_id, serving
+from tests.support import App, eventually, give, search
+
+from ot import OneTool, ToolContext, tool
+from ot.bundles import BundleStore
+from ot.config.load import Loaded
+from ot.config.model import Settings
+from ot.paths import Folders
+
+SECRET = "canary-4f1d9c77ab"
+PASSWORD = "wicked & spaced/ünï canary"
+SECRETS = {"WEATHER_KEY": SECRET, "WEATHER_PASSWORD": PASSWORD}
+NEAR: dict[str, Any] = {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}
+SETTINGS: dict[str, Any] = {
+    "http": NEAR,
+    "agents": {
+        "default": {"permissions": ["read", "network"]},
+        "hermit": {"permissions": ["read"]},
+        "narrow": {"permissions": ["network"], "tools": ["weather.*"]},
+    },
+}
+
+
+@tool("sample.where")
+def where(context: ToolContext, city: str = "") -> list[str]:
+    """Who asked, and where."""
+    return [context.agent_id, city]
+
+
+@tool("sample.program", permissions=["exec"])
+def program() -> None:
+    """Start a program."""
+    raise AssertionError("it must not be called")
+
+
+TOOLS = (give, search, where, program)
+
+
+@contextmanager
+def kept(folder: Path, settings: Mapping[str, Any] | None = None, tools: tuple[object, ...] = TOOLS) -> Iterator[App]:
+    """A OneTool that keeps its things in the folder, log and all."""
+    checked = Settings.model_validate(SETTINGS if settings is None else settings)
+    loaded = Loaded(checked, SECRETS, (), (), Folders(working_dir=folder, user=folder))
+    with start_blocking_portal("asyncio") as portal:
+        onetool = OneTool(read=lambda: loaded)
+        with portal.wrap_async_context_manager(onetool) as opened:
+            for one in tools:
+                opened.bus.register_tool(one)
+            yield App(portal, opened)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with kept(tmp_path) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with served() as site:
+        yield site
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[BundleStore]:
+    """The store as another process sees it: it shares nothing with the app but the folder."""
+    with store_in(tmp_path / "bundles") as store:
+        yield store
+
+
+def put(store: BundleStore, slug: str, tools: Mapping[str, Mapping[str, Any]], **more: Any) -> str:
+    """A bundle with these tools, by `slug@version`."""
+    bundle = new_id()
+    store.put_bundle(bundle, {"slug": slug, "displayName": slug, "isEnabled": True, **more})
+    store.put_many(bundle, [(*name.split("@"), body) for name, body in tools.items()])  # type: ignore[misc]
+    return bundle
+
+
+def says(value: object) -> dict[str, Any]:
+    """A tool that says this, whatever it is told, by the default of its argument."""
+    schema = {"type": "object", "properties": {"value": {"default": value}}}
+    return {**draft(), "argSchema": schema}
+
+
+def forecast(site: Site, **impl: Any) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "A city."}, "days": {"type": "integer", "default": 3}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    given = {"query": {"q": "${city}", "n": "${days}"}, "response": {"selector": "query"}, **impl}
+    return {**http_draft(site.url("/echo"), **given), "argSchema": schema, "description": "The weather of some days."}
+
+
+# --- packs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.pack.called-from-code")
+def test_a_stored_tool_is_called_like_any_other(app: App, other: BundleStore, site: Site) -> None:
+    put(other, "weather", {"forecast@1.0": forecast(site)})
+    assert app.data("weather.forecast(city='Oslo')") == {"q": ["Oslo"], "n": ["3"]}
+    assert app.data("weather.forecast('Oslo', d=5)") == {"q": ["Oslo"], "n": ["5"]}
+    assert app.data("ot.call('weather.forecast', city='Rom')") == {"q": ["Rom"], "n": ["3"]}
+    assert app.data("f = weather.forecast\n[f(city=city)['q'] for city in ('A', 'B')]") == [["A"], ["B"]]
+    refusal = app.failure("weather.forecast(town='Oslo')")
+    assert "weather.forecast(city: str, days: int = 3)" in refusal
+
+
+@pytest.mark.spec("bundles.pack.other-characters-become-underscores")
+@pytest.mark.parametrize(
+    ("slug", "tool_slug", "code"),
+    [
+        ("my-weather", "seven-days", "my_weather.seven_days"),
+        ("wetter-für-köln", "höhe-über-null", "wetter_für_köln.höhe_über_null"),
+        ("天气", "预报-7", "天气.预报_7"),
+    ],
+)
+def test_what_python_cannot_write_is_an_underscore(
+    app: App, other: BundleStore, slug: str, tool_slug: str, code: str
+) -> None:
+    put(other, slug, {f"{tool_slug}@1": says("it")})
+    assert app.data(f"ot.call('{slug}.{tool_slug}')") == "it"
+    assert app.data(f"{code}()") == "it"
+
+
+@pytest.mark.spec("bundles.pack.newest-enabled-version-answers", "bundles.version.opaque")
+def test_the_enabled_version_that_was_modified_last_answers(app: App, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@10.0": says("first"), "now@9": says("second"), "now@1.0": says("third")})
+    for version, left in (("1.0", "second"), ("9", "first")):
+        other.set_tool_enabled(bundle, "now", version, False)
+        assert app.data("weather.now()") == left
+    other.set_tool_enabled(bundle, "now", "1.0", True)
+    assert app.data("weather.now()") == "third"
+    other.put_tool(bundle, "now", "0", says("fourth"))
+    assert app.data("weather.now()") == "fourth"
+    other.delete_tool(bundle, "now", "0")
+    assert app.data("weather.now()") == "third"
+
+
+@pytest.mark.spec("bundles.pack.version-is-chosen")
+def test_a_version_is_chosen_by_argument_and_by_name(app: App, other: BundleStore) -> None:
+    put(other, "my-weather", {"now-here@1.0": says("old"), "now-here@2.0": says("new")})
+    assert app.data("my_weather.now_here(__version__='1.0')") == "old"
+    assert app.data("ot.call('my-weather.now-here@1.0')") == "old"
+    assert app.data("ot.call('my_weather.now_here@2.0')") == "new"
+    assert app.data("ot.call('my-weather.now-here', __version__='1.0', value='said')") == "said"
+    for code in ("my_weather.now_here(__version__='3')", "ot.call('my-weather.now-here@3')"):
+        assert "my-weather.now-here" in app.failure(code) or "my_weather.now_here" in app.failure(code)
+        assert app.run(code).error == "not_found"
+
+
+@pytest.mark.spec("bundles.pack.collisions-stay-reachable")
+def test_names_that_collide_are_both_callable_and_told(app: App, other: BundleStore) -> None:
+    put(other, "machine", {"now@1": says("stored")})
+    put(other, "see", {"a-b@1": says("dash"), "A-B@1": says("large")})
+    put(other, "s-e", {"x@1": says("one")})
+    put(other, "s-é", {"x@1": says("two")})
+    assert "stored" not in app.value("machine.now()")
+    assert app.data("ot.call('machine.now@1')") == "stored"
+    assert app.data("[see.a_b(), see.A_B(), ot.call('s-e.x'), ot.call('s-é.x')]") == ["dash", "large", "one", "two"]
+    (told,) = [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
+    assert "ot.call('machine.now@version')" in told
+    bundles = {bundle.slug: bundle.id for bundle in other.list_bundles().items}
+    other.delete_tool(bundles["machine"], "now", "1")
+    assert not [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
+
+
+@pytest.mark.spec("bundles.pack.collisions-stay-reachable")
+def test_two_bundles_with_one_name_in_code_are_both_reachable(app: App, other: BundleStore) -> None:
+    put(other, "a-b", {"x-y@1": says("first"), "only@1": says("mine")})
+    put(other, "a-ﬁ", {"x@1": says("ligature")})  # which Python reads as two letters, so that code cannot name it
+    put(other, "weather", {"x-y@1": says("dash"), "x-y@2": says("newer")})
+    assert app.data("[ot.call('a-b.x-y'), a_b.only(), ot.call('a-ﬁ.x')]") == ["first", "mine", "ligature"]
+
+
+def test_a_bundle_does_not_take_the_name_of_a_tool_that_is_there(app: App, other: BundleStore) -> None:
+    put(other, "sample", {"give@1": says("stored"), "more@1": says("more")})
+    assert app.data("[sample.give('registered'), ot.call('sample.more')]") == ["registered", "more"]
+    assert app.data("ot.call('sample.give@1')") == "stored"
+
+
+def test_an_alias_leads_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> None:
+    put(other, "weather", {"now-here@1": says("old"), "now-here@2": says("new")})
+    aliases = {"wn": "weather.now-here", "first": "weather.now-here@1"}
+    with kept(tmp_path, {**SETTINGS, "aliases": aliases}) as app:
+        assert app.data("[wn(), ot.call('wn'), first()]") == ["new", "new", "old"]
+
+
+def test_help_tells_what_a_bundle_and_its_tools_are(app: App, other: BundleStore, site: Site) -> None:
+    put(other, "weather", {"forecast@1.0": forecast(site)}, description="All about clouds.")
+    shown = app.value("ot.help('weather')")
+    assert "All about clouds." in shown
+    assert "weather.forecast" in shown
+    shown = app.value("ot.help('weather.forecast')")
+    assert "weather.forecast(city: str, days: int = 3)" in shown
+    assert "The weather of some days." in shown
+    assert app.data("[hit['name'] for hit in ot.search('weather of some days')]")[0] == "weather.forecast"
+    assert {"name": "weather", "source": "bundle", "tool_count": 1} in app.data("ot.packs()")
+    assert app.data("ot.tools(pattern='weather', info='list')") == ["weather.forecast"]
+
+
+# --- types ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
+@pytest.mark.parametrize("kind", ["python", "go"])
+def test_a_function_is_called_under_the_context_of_its_caller(app: App, other: BundleStore, kind: str) -> None:
+    put(other, "weather", {"where@1": {**draft("sample.where"), "type": kind}})
+    assert app.data("weather.where(city='Oslo')") == ["default", "Oslo"]
+    assert app.run("weather.where(city='Oslo')", agent="hermit").text == '["hermit","Oslo"]'
+
+
+@pytest.mark.spec("bundles.type.function-disappears", "bundles.type.function-returns")
+def test_a_tool_is_disabled_for_as_long_as_its_function_is_missing(
+    tmp_path: Path, app: App, other: BundleStore
+) -> None:
+    bundle = put(other, "weather", {"where@1": draft("sample.where")})
+    files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("where@1.json")}
+    assert app.data("weather.where()") == ["default", ""]
+    app.onetool.bus.unregister_tool("sample.where")
+    words = app.failure("weather.where()")
+    assert "weather.where is disabled: there is no function sample.where any more" in words
+    shown = app.onetool.bundles.shown(other.get_tool(bundle, "where", "1"))
+    assert (shown.in_use, shown.is_enabled) == (False, True)
+    assert "sample.where" in (shown.disabled_reason or "")
+    app.onetool.bus.register_tool(where)
+    assert app.data("weather.where()") == ["default", ""]
+    assert {file: file.read_bytes() for file in files} == files
+
+
+def test_a_tool_that_stands_for_itself_ends_in_words(app: App, other: BundleStore) -> None:
+    put(other, "round", {"a@1": draft("round.b"), "b@1": draft("round.a"), "self@1": draft("round.self")})
+    for name in ("a", "self"):
+        answer = app.run(f"round.{name}()")
+        assert answer.is_error
+        assert "Traceback" not in answer.text
+    assert app.data("sample.give(1)") == 1
+
+
+# --- switches, and other processes ---------------------------------------------------------------------------------
+
+
+def test_a_change_of_another_process_is_seen_by_the_next_call(app: App, other: BundleStore) -> None:
+    assert "weather" in app.failure("weather.now()")
+    bundle = put(other, "weather", {"now@1": says("one")})
+    assert app.call("weather.now").unwrap() == "one"
+    other.put_tool(bundle, "now", "2", says("two"))
+    assert app.call("weather.now").unwrap() == "two"
+    other.set_bundle_enabled(bundle, False)
+    assert "`onetool bundles enable weather`" in str(app.call("weather.now").error)
+    other.set_bundle_enabled(bundle, True)
+    other.put_bundle(bundle, {"slug": "climate", "displayName": "x", "isEnabled": True})
+    assert app.call("climate.now").unwrap() == "two"
+    assert app.call("weather.now").error is not None
+    for version in ("1", "2"):
+        other.delete_tool(bundle, "now", version)
+    assert app.call("climate.now").error is not None
+    assert app.call("climate.now@1").error is not None
+    other.delete_bundle(bundle)
+    assert not app.onetool.registry.is_pack("climate")
+
+
+def test_a_bundle_that_is_switched_off_during_a_run_is_off_for_its_next_call(
+    tmp_path: Path, other: BundleStore
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    @tool("sample.pause")
+    def pause() -> str:
+        """Wait until somebody has done something."""
+        asked.set()
+        return "late" if not go_on.wait(30) else "done"
+
+    bundle = put(other, "weather", {"now@1": says("sunny"), "pause@1": draft("sample.pause")})
+    code = "before = weather.now()\nwaited = weather.pause()\ntry:\n    after = weather.now()\n"
+    code += "except ToolError as error:\n    after = str(error)\n[before, waited, after]"
+    with kept(tmp_path, tools=(*TOOLS, pause)) as app:
+        running = app.start(code)
+        assert asked.wait(30)
+        other.set_bundle_enabled(bundle, False)
+        go_on.set()
+        before, waited, after = json.loads(running.result(30).text)
+    assert (before, waited) == ("sunny", "done")  # what was under way ends as it began
+    assert "the bundle weather is switched off" in after
+
+
+# --- rights --------------------------------------------------------------------------------------------------------
+
+
+def test_an_http_tool_needs_the_network(app: App, other: BundleStore, site: Site) -> None:
+    put(other, "weather", {"forecast@1": forecast(site)})
+    before = len(site.requests)
+    answer = app.run("weather.forecast(city='Oslo')", agent="hermit")
+    assert answer.error == "permission_denied"
+    assert "requires network permission but agent only has [read]" in answer.text
+    assert len(site.requests) == before
+
+
+def test_a_stored_tool_lends_nobody_the_rights_of_its_function(app: App, other: BundleStore) -> None:
+    put(other, "weather", {"program@1": draft("sample.program"), "write@1": draft("fs.write")})
+    assert app.run("weather.program()").error == "permission_denied"
+    assert app.run("weather.write(path='x', content='y')").error == "permission_denied"
+
+
+def test_a_stored_tool_does_not_widen_what_an_agent_may_call(app: App, other: BundleStore) -> None:
+    put(other, "weather", {"where@1": draft("sample.where")})
+    refused = app.call("weather.where", {}, "narrow")
+    assert (refused.ok, refused.ran) == (False, False)
+    assert "The agent narrow may not call sample.where" in str(refused.error)
+
+
+def test_an_agent_is_narrowed_to_a_bundle(app: App, other: BundleStore, site: Site) -> None:
+    put(other, "weather", {"forecast@1": forecast(site)})
+    put(other, "climate", {"now@1": says("mild")})
+    put(other, "weather-2", {"now@1": says("x")})
+    assert app.call("weather.forecast", {"city": "Oslo"}, "narrow").unwrap() == {"q": ["Oslo"], "n": ["3"]}
+    assert app.call("weather.forecast@1", {"city": "Oslo"}, "narrow").ok
+    for name in ("climate.now", "climate.now@1", "weather-2.now", "weather_2.now", "sample.give"):
+        refused = app.call(name, {}, "narrow")
+        assert (refused.ok, refused.ran) == (False, False)
+        assert "may not call" in str(refused.error)
+
+
+# --- counting ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")
+def test_calls_are_counted_exactly_over_all_who_call(tmp_path: Path, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@1": says("x"), "now@2": says("y"), "lost@1": draft("sample.missing")})
+    files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("*@*.json")}
+    with kept(tmp_path) as one, kept(tmp_path) as another:
+        for app in (one, another):
+            app.value("for _ in range(20): weather.now()\nweather.now(__version__='1')")
+            app.call("weather.now")
+            app.failure("weather.now(unknown__=1) if 0 else weather.lost()")
+        one.call("weather.now", {}, "hermit").unwrap()
+    counted = {(tool.slug, tool.version): tool for tool in other.tools_of(bundle)}
+    assert counted["now", "1"].call_count == 2
+    assert counted["now", "2"].call_count == 43
+    assert counted["now", "2"].last_called_at is not None
+    assert {file: file.read_bytes() for file in files} == files
+
+
+@pytest.mark.spec("bundles.usage.apart")
+def test_a_call_that_is_refused_is_not_counted(tmp_path: Path, other: BundleStore, site: Site) -> None:
+    bundle = put(other, "weather", {"forecast@1": forecast(site)})
+    with kept(tmp_path) as app:
+        app.run("weather.forecast(city='Oslo')", agent="hermit")
+        app.run("weather.forecast()")
+    assert other.get_tool(bundle, "forecast", "1").call_count == 0
+
+
+# --- without a network ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.store.offline")
+def test_everything_but_an_http_call_works_without_a_network(
+    tmp_path: Path, other: BundleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_args: object, **_more: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    with kept(tmp_path) as app:
+        for name in ("connect", "connect_ex"):
+            monkeypatch.setattr(socket.socket, name, nobody)
+        monkeypatch.setattr(socket, "getaddrinfo", nobody)
+        put(other, "weather", {"now@1": says("x"), "far@1": http_draft("http://127.0.0.1:9/", retries=0)})
+        assert app.data("weather.now()") == "x"
+        assert "weather.far" in app.value("ot.help('weather')")
+        assert app.data("ot.search('weather now')")
+        assert app.run("weather.far()").error == "network"
+        assert app.data("weather.now()") == "x"
+
+
+# --- secrets -------------------------------------------------------------------------------------------------------
+
+
+def leaky(site: Site) -> dict[str, dict[str, Any]]:
+    """Tools that are told secrets and ask servers that tell them back, in every way there is."""
+    secret = "${secret:WEATHER_KEY}"
+    site.pages["/paths/"] = site.pages["/echo"]
+    site.pages["/back"] = page(f"you sent {SECRET}".encode(), status=500)
+    auth = {"type": "apiKey", "in": "query", "name": "key", "value": secret}
+    basic = {"type": "basic", "value": "me:${secret:WEATHER_PASSWORD}"}
+    return {
+        "header@1": http_draft(site.url("/echo"), headers={"X-Key": secret}),
+        "query@1": http_draft(site.url("/echo"), query={"key": "${secret:WEATHER_PASSWORD}"}),
+        "path@1": http_draft(site.url("/paths/${secret:WEATHER_KEY}")),
+        "body@1": http_draft(site.url("/echo"), method="POST", body={"key": secret}),
+        "auth@1": http_draft(site.url("/echo"), auth=auth),
+        "basic@1": http_draft(site.url("/echo"), auth=basic),
+        "fails@1": http_draft(site.url("/back"), headers={"X-Key": secret}, retries=0),
+        "moved@1": http_draft(site.url("/redirect-to"), query={"url": "http://${secret:WEATHER_KEY}.example.com/"}),
+        "schema@1": {**http_draft(site.url("/echo"), headers={"X-Key": secret}), "outputSchema": {"type": "integer"}},
+        "refused@1": http_draft("http://elsewhere.example.com/", headers={"X-Key": secret}),
+        "cut@1": http_draft(site.url("/cut"), query={"key": secret}, retries=0),
+    }
+
+
+def spellings() -> list[str]:
+    basic = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    return [SECRET, PASSWORD, quote(PASSWORD, safe=""), quote_plus(PASSWORD), json.dumps(PASSWORD)[1:-1], basic]
+
+
+@pytest.mark.spec("bundles.host.secrets-stay", "bundles.template.secrets")
+def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> None:
+    settings = {**SETTINGS, "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
+    answers = []
+    with store_in(tmp_path / "bundles") as store:
+        put(store, "weather", leaky(site))
+    with kept(tmp_path, settings) as app:
+        for name in leaky(site):
+            slug = name.partition("@")[0]
+            answers += [app.run(f"weather.{slug}()").text, app.run(f"repr([weather.{slug}()] * 9)").text]
+            answers.append(repr(app.call(f"weather.{slug}")))
+            answers.append(app.run(f"try:\n    weather.{slug}()\nexcept Exception as e:\n    print(vars(e))").text)
+        answers += [app.run(f"ot.{ask}").text for ask in ("stats()", "health()", "help('weather')", "config()")]
+        answers.append(app.run("ot.help('weather.header', info='full')").text)
+    sent = [request for request in site.requests if SECRET in repr(request) or "canary" in repr(request)]
+    assert len(sent) > 10  # they were told, and told back
+    files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert {"onetool.log", "audit.jsonl"} <= {file.name for file in files}
+    for secret in spellings():
+        assert not [answer for answer in answers if secret in answer]
+        assert not [file for file, content in files.items() if secret.encode() in content]
+
+
+@pytest.mark.spec("bundles.host.secrets-stay")
+def test_a_secret_is_in_no_answer_over_rest(tmp_path: Path, site: Site) -> None:
+    with serving(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
+        bodies = list(_over_rest(server.rest, site))
+    for secret in spellings():
+        assert not [body for body in bodies if secret in body]
+
+
+def _over_rest(rest: Rest, site: Site) -> Iterator[str]:
+    bundle = rest.bundle("weather")
+    for name, body in leaky(site).items():
+        path = rest.tool(bundle, name.partition("@")[0], **body)
+        yield rest.invoke(path).text
+        yield rest.send("GET", path).text
+        yield rest.send("POST", f"/api/tools/weather.{name.partition('@')[0]}/call", {"args": {}}).text
+    for path in ("/tools/tools", "/tools/search?q=weather", "/api/tools?q=weather", "/api/stats", "/metrics"):
+        yield rest.send("GET", path).text
+
+
+def test_a_missing_secret_is_named_and_nothing_is_sent(app: App, other: BundleStore, site: Site) -> None:
+    put(other, "weather", {"now@1": http_draft(site.url("/echo"), headers={"X-Key": "${secret:NOT_THERE}"})})
+    before = len(site.requests)
+    words = app.failure("weather.now()")
+    assert "NOT_THERE" in words
+    assert "secrets.yaml" in words
+    assert len(site.requests) == before
+
+
+def test_counts_are_written_while_the_server_runs(app: App, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@1": says("x")})
+    app.value("weather.now()")
+    assert eventually(lambda: other.get_tool(bundle, "now", "1").call_count == 1)
+
+
+# --- what somebody changed by hand ---------------------------------------------------------------------------------
+
+
+def damage(folder: Path, name: str, **changes: Any) -> None:
+    """Change a tool's file as a person with an editor would."""
+    (file,) = (folder / "bundles").rglob(name)
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"argSchema": {"properties": 5}},
+        {"argSchema": {"properties": {"a": 3}}},
+        {"argSchema": {"type": "object", "required": 7}},
+        {"argSchema": {"type": "no such type"}},
+        {"argSchema": {"$ref": "#/nowhere"}},
+        {"argSchema": {"properties": {"a": {"type": 5, "default": {}, "description": 9, "enum": 4}}}},
+        {"outputSchema": {"type": 5}},
+        {"httpImpl": {}},
+        {"httpImpl": {"method": "STEAL", "urlTemplate": "http://${a}/", "auth": {"value": SECRET}}},
+        {"httpImpl": {"method": "GET", "urlTemplate": "http://127.0.0.1/", "auth": [SECRET]}},
+    ],
+    ids=str,
+)
+def test_a_tool_that_somebody_broke_by_hand_hurts_no_other(
+    tmp_path: Path, other: BundleStore, site: Site, changes: dict[str, Any]
+) -> None:
+    put(other, "weather", {"broken@1": http_draft(site.url("/echo")), "now@1": says("fine")})
+    damage(tmp_path, "broken@1.json", **changes)
+    other.rescan()
+    with kept(tmp_path) as app:
+        assert app.data("weather.now()") == "fine"
+        answer = app.run("weather.broken()")
+        assert answer.is_error, answer.text
+        assert SECRET not in answer.text
+        assert "pydantic" not in answer.text
+        assert app.data("[tool['name'] for tool in ot.tools('weather')]")
+        assert "weather" in app.value("ot.help('weather')")
+        assert not app.run("ot.help('weather.broken')").is_error
+        assert app.data("ot.search('weather broken')")
+
+
+def test_a_tool_may_stand_for_one_of_another_bundle_that_nobody_has_read(tmp_path: Path, other: BundleStore) -> None:
+    put(other, "first", {"a@1": draft("second.b")})
+    put(other, "second", {"b@1": says("it")})
+    with kept(tmp_path) as app:
+        assert app.data("first.a()") == "it"

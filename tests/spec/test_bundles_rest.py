@@ -1,0 +1,891 @@
+"""Specification 4 over REST: a real server on loopback, and what a client sees of it."""
+
+import fcntl
+import json
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.http_support import Site, page, served
+from tests.rest_support import (
+    UNKNOWN,
+    Rest,
+    Served,
+    code_of,
+    draft,
+    http_draft,
+    new_id,
+    new_slug,
+    raw,
+    serving,
+)
+from tests.support import eventually, give, search
+
+from ot import ToolContext, tool
+from ot.bundles import BundleStore, locking
+from ot.errors import ToolError
+from ot.logging import Log
+from ot.schema import JSON
+
+SECRET = "correct-horse-battery"
+ADDING = {
+    "type": "object",
+    "properties": {"left": {"type": "integer"}, "right": {"type": "integer", "default": 2}},
+    "required": ["left"],
+    "additionalProperties": False,
+}
+
+
+@tool("sample.add")
+def add(left: int, right: int, context: ToolContext) -> dict[str, Any]:
+    """Add, and say for whom."""
+    return {"sum": left + right, "agent": context.agent_id}
+
+
+@tool("sample.fail")
+def fail() -> None:
+    """Run, and fail."""
+    raise ToolError(f"the disk said {SECRET}", sector=7)
+
+
+@tool("sample.run_program", permissions=["exec"])
+def run_program() -> None:
+    """Something that nobody may do here."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with served() as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    settings = {"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "retries": 0}}
+    folder = tmp_path_factory.mktemp("rest")
+    tools = [give, search, add, fail, run_program]
+    with serving(folder, settings, tools, {"KEY": SECRET}) as server:
+        yield server
+
+
+@pytest.fixture
+def rest(server: Served) -> Rest:
+    return server.rest
+
+
+# --- bundles -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.routes.camel-case")
+def test_a_put_creates_a_bundle_and_a_second_one_replaces_it(rest: Rest) -> None:
+    path, slug = f"/tools/bundles/{new_id()}", new_slug()
+    created = rest.send("PUT", path, {"slug": slug, "displayName": "One", "isEnabled": True})
+    assert created.status_code == 201
+    replaced = rest.send("PUT", path, {"slug": slug, "displayName": "Two", "isEnabled": True, "description": "more"})
+    assert replaced.status_code == 200
+    shown = replaced.json()
+    assert list(shown) == [
+        "id", "slug", "displayName", "description", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt",
+    ]  # fmt: skip
+    assert (shown["displayName"], shown["description"]) == ("Two", "more")
+    assert shown["createdAt"] == created.json()["createdAt"] < shown["modifiedAt"]
+    assert datetime.fromisoformat(shown["createdAt"]).utcoffset() is not None
+    assert rest.get(path) == shown
+
+
+@pytest.mark.spec("bundles.bundle.patch-toggles")
+def test_a_patch_switches_a_bundle_and_does_nothing_else(rest: Rest) -> None:
+    path = rest.bundle()
+    before = rest.get(path)
+    assert rest.switch(path, on=False) == {**before, "isEnabled": False}
+    more = rest.send("PATCH", path, {"isEnabled": True, "displayName": "other"})
+    assert code_of(more) == (400, "invalid")
+    assert rest.get(path) == {**before, "isEnabled": False}
+
+
+@pytest.mark.spec("bundles.bundle.list", "bundles.routes.list-parameters", "bundles.bundle.list-hides-disabled")
+def test_bundles_are_listed_by_id_and_disabled_ones_only_when_asked_for(rest: Rest) -> None:
+    ids = [rest.bundle().rpartition("/")[2] for _ in range(3)]
+    rest.switch(f"/tools/bundles/{ids[2]}", on=False)
+
+    def listed(*given: str, **parameters: Any) -> list[str]:
+        return [bundle["id"] for bundle in rest.get("/tools/bundles", bundleIDs=list(given), **parameters)["bundles"]]
+
+    assert set(listed(ids[0], ids[1])) == set(listed(f"{ids[0]},{ids[1]}")) == {ids[0], ids[1]}
+    assert listed(f"{ids[0]},{ids[1]}", ids[2]) == listed(ids[0].upper(), ids[1])
+    assert set(listed(*ids, includeDisabled="true")) == set(ids)
+    everything = {bundle["id"] for bundle in rest.all("/tools/bundles", "bundles")}
+    assert set(ids[:2]) <= everything
+    assert ids[2] not in everything
+
+
+@pytest.mark.spec("bundles.bundle.group-switch")
+def test_a_bundle_that_is_switched_off_takes_its_tools_out_of_use(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    ident = bundle.rpartition("/")[2]
+    assert rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
+    rest.switch(bundle, on=False)
+    assert code_of(rest.invoke(path)) == (409, "bundle_disabled")
+    assert rest.get("/tools/tools", bundleIDs=ident) == {"tools": []}
+    assert rest.get(path)["isEnabled"] is True
+    rest.switch(bundle, on=True)
+    assert rest.invoke(path, {"value": 2}).json() == {"ok": True, "value": 2}
+    assert len(rest.get("/tools/tools", bundleIDs=ident)["tools"]) == 1
+
+
+# --- tools ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.get")
+def test_a_put_creates_a_tool_and_a_get_gives_it(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = f"{bundle}/tools/now/version/1.0"
+    created = rest.send("PUT", path, {**draft(), "tags": ["a", "b"], "description": "what it does"})
+    assert created.status_code == 201
+    shown = created.json()
+    assert list(shown) == [
+        "id", "bundleID", "bundleSlug", "slug", "version", "displayName", "description", "tags", "type", "argSchema",
+        "outputSchema", "pythonImpl", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt", "callCount", "lastCalledAt",
+    ]  # fmt: skip
+    assert (shown["slug"], shown["version"], shown["tags"]) == ("now", "1.0", ["a", "b"])
+    assert (shown["callCount"], shown["lastCalledAt"], shown["isBuiltIn"]) == (0, None, False)
+    assert rest.get(path) == shown
+
+
+@pytest.mark.spec("bundles.tool.put-of-existing-pair")
+def test_a_put_of_a_pair_that_exists_is_a_conflict_and_changes_nothing(rest: Rest) -> None:
+    path = rest.tool(rest.bundle())
+    before = rest.get(path)
+    assert code_of(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (409, "duplicate")
+    assert rest.get(path) == before
+
+
+@pytest.mark.spec("bundles.tool.patch-toggles", "bundles.state.disabled-tool", "bundles.tool.list-hides-disabled")
+def test_a_patch_switches_a_tool_and_does_nothing_else(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path, ident = rest.tool(bundle), bundle.rpartition("/")[2]
+    before = rest.get(path)
+    assert rest.switch(path, on=False) == {**before, "isEnabled": False}
+    assert code_of(rest.invoke(path)) == (409, "tool_disabled")
+    assert rest.get("/tools/tools", bundleIDs=ident) == {"tools": []}
+    assert len(rest.get("/tools/tools", bundleIDs=ident, includeDisabled="true")["tools"]) == 1
+    assert code_of(rest.send("PATCH", path, {"isEnabled": True, "tags": []})) == (400, "invalid")
+    assert rest.switch(path, on=True) == before
+
+
+@pytest.mark.spec("bundles.tool.delete")
+def test_a_deleted_tool_is_gone_and_its_place_is_free(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    first = rest.get(path)["id"]
+    deleted = rest.send("DELETE", path)
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert code_of(rest.send("GET", path)) == code_of(rest.send("DELETE", path)) == (404, "not_found")
+    assert code_of(rest.invoke(path)) == (404, "not_found")
+    rest.tool(bundle)
+    assert rest.get(path)["id"] != first
+
+
+@pytest.mark.spec("bundles.tool.list", "bundles.tool.list-by-tags", "bundles.routes.global-list-and-search")
+def test_the_global_list_answers_at_both_of_its_paths(rest: Rest) -> None:
+    bundles = [rest.bundle(), rest.bundle()]
+    ids = [bundle.rpartition("/")[2] for bundle in bundles]
+    rest.tool(bundles[0], "one", tags=["red", "round"])
+    rest.tool(bundles[0], "two", tags=["blue"])
+    rest.tool(bundles[1], "three", tags=["green"])
+
+    def listed(path: str = "/tools/tools", **parameters: Any) -> set[str]:
+        return {found["slug"] for found in rest.all(path, "tools", **{"bundleIDs": ids, **parameters})}
+
+    assert listed() == listed("/tools") == {"one", "two", "three"}
+    assert listed(bundleIDs=ids[0]) == {"one", "two"}
+    assert listed(tags="red,green") == listed(tags=["red", "green"]) == {"one", "three"}
+    assert listed(tags="round") == {"one"}
+    assert {"one", "two", "three"} <= {found["slug"] for found in rest.all("/tools", "tools", pageSize=256)}
+
+
+def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(server: Served) -> None:
+    rest = server.rest
+    bundle = rest.bundle()
+    path, ident = rest.tool(bundle, **draft("sample.later")), bundle.rpartition("/")[2]
+    assert rest.get(path)["isEnabled"] is True
+    assert "sample.later" in rest.get(path)["disabledReason"]
+    status, body = (answer := rest.invoke(path)).status_code, answer.json()
+    assert (status, body["error"]["code"]) == (409, "tool_disabled")
+    assert "sample.later" in body["error"]["message"]
+    assert rest.get("/tools", bundleIDs=ident) == {"tools": []}
+    assert len(rest.get("/tools", bundleIDs=ident, includeDisabled="true")["tools"]) == 1
+
+    @tool("sample.later")
+    def later() -> str:
+        """Came late."""
+        return "here"
+
+    server.onetool.bus.register_tool(later)
+    assert "disabledReason" not in rest.get(path)
+    assert rest.invoke(path).json() == {"ok": True, "value": "here"}
+
+
+def test_a_page_is_full_although_tools_without_a_function_are_left_out(rest: Rest) -> None:
+    bundle = rest.bundle()
+    for number in range(6):
+        rest.tool(bundle, f"t{number}", **draft("sample.gone" if number % 2 else "sample.give"))
+    ident = bundle.rpartition("/")[2]
+    sizes = [len(found) for found in rest.pages("/tools", "tools", bundleIDs=ident, pageSize=2)]
+    assert sizes[0] == 2
+    assert sum(sizes) == 3
+
+
+# --- state and refusals --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.state.disabled-bundle")
+def test_nothing_is_put_or_switched_inside_a_disabled_bundle(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    rest.switch(bundle, on=False)
+    assert code_of(rest.send("PUT", f"{bundle}/tools/new/version/1", draft())) == (409, "bundle_disabled")
+    assert code_of(rest.send("PATCH", path, {"isEnabled": False})) == (409, "bundle_disabled")
+    assert code_of(rest.send("PUT", f"{bundle}/tools/new/version/1", {"wrong": 1})) == (409, "bundle_disabled")
+
+
+@pytest.mark.spec("bundles.state.deleted-bundle")
+def test_a_deleted_bundle_is_hidden_refuses_and_is_revived_by_a_put(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    assert code_of(rest.send("DELETE", bundle)) == (409, "bundle_not_empty")
+    rest.send("DELETE", path)
+    shown = rest.get(bundle)
+    assert rest.send("DELETE", bundle).status_code == 204
+    for method, body in (("GET", None), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
+        assert code_of(rest.send(method, bundle, body)) == (404, "not_found")
+    for method, body in (("GET", None), ("PUT", draft()), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
+        assert code_of(rest.send(method, path, body)) == (409, "bundle_deleted")
+    assert code_of(rest.invoke(path)) == (409, "bundle_deleted")
+    revived = rest.send("PUT", bundle, {"slug": shown["slug"], "displayName": "Back", "isEnabled": True})
+    assert revived.status_code == 200
+    assert revived.json()["createdAt"] == shown["createdAt"]
+    rest.tool(bundle)
+
+
+def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
+    slug = new_slug()
+    rest.bundle(slug)
+    body = {"slug": slug, "displayName": "x", "isEnabled": True}
+    assert code_of(rest.send("PUT", f"/tools/bundles/{new_id()}", body)) == (409, "slug_taken")
+
+
+@pytest.mark.spec("bundles.error.uniform-body", "bundles.error.status")
+@pytest.mark.parametrize(
+    ("method", "path", "refusal"),
+    [
+        ("GET", "/tools/bundles/no-id", (400, "invalid")),
+        ("GET", "/tools/bundles/0192f0c1-7a10-4c3e-9d2b-3f5a6b7c8d9e", (400, "invalid")),
+        ("GET", f"/tools/bundles/{UNKNOWN}", (404, "not_found")),
+        ("PATCH", f"/tools/bundles/{UNKNOWN}", (404, "not_found")),
+        ("DELETE", f"/tools/bundles/{UNKNOWN}", (404, "not_found")),
+        ("GET", f"/tools/bundles/{UNKNOWN}/tools/a_b/version/1", (400, "invalid")),
+        ("GET", f"/tools/bundles/{UNKNOWN}/tools/a/version/%20", (400, "invalid")),
+        ("GET", f"/tools/bundles/{UNKNOWN}/tools/a/version/1", (404, "not_found")),
+        ("POST", f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke", (404, "not_found")),
+        ("GET", "/tools/bundles?bundleIDs=x", (400, "invalid")),
+        ("GET", "/tools?bundleIDs=x", (400, "invalid")),
+        ("GET", "/tools?tags=a&tags=", (400, "invalid")),
+        ("GET", "/tools?tags=a,%C3%BC", (400, "invalid")),
+        ("GET", "/tools/search", (400, "invalid")),
+        ("GET", "/tools/search?q=%20", (400, "invalid")),
+        ("GET", "/tools/bundles?includeDisabled=yes", (400, "invalid")),
+        ("GET", "/tools/bundles?includeDisabled=true&includeDisabled=true", (400, "invalid")),
+        ("GET", "/tools/nothing", (404, "not_found")),
+        ("GET", "/tools/", (404, "not_found")),
+        ("GET", "/tools/bundles/", (404, "not_found")),
+        ("GET", f"/tools/bundles/{UNKNOWN}/", (404, "not_found")),
+        ("GET", "/nothing", (404, "not_found")),
+        ("POST", "/tools", (405, "method_not_allowed")),
+        ("DELETE", "/tools/search", (405, "method_not_allowed")),
+        ("OPTIONS", "/tools", (405, "method_not_allowed")),
+        ("TRACE", "/healthz", (405, "method_not_allowed")),
+    ],
+)
+def test_every_refusal_has_its_status_and_the_same_body(
+    rest: Rest, method: str, path: str, refusal: tuple[int, str]
+) -> None:
+    assert code_of(rest.send(method, path)) == refusal
+
+
+@pytest.mark.spec("bundles.error.transport-status")
+def test_a_wrong_method_says_which_are_right(rest: Rest) -> None:
+    for path, allowed in (
+        ("/tools/bundles", {"GET", "HEAD"}),
+        (f"/tools/bundles/{UNKNOWN}", {"GET", "HEAD", "PUT", "PATCH", "DELETE"}),
+        (f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke", {"POST"}),
+    ):
+        answer = rest.send("OPTIONS", path)
+        assert code_of(answer) == (405, "method_not_allowed")
+        assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+@pytest.mark.spec("bundles.error.transport-status")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]) -> None:
+    content = json.dumps({"slug": new_slug(), "displayName": "x", "isEnabled": True}).encode()
+    path = f"/tools/bundles/{new_id()}"
+    assert code_of(rest.client.put(path, content=content, headers=headers)) == (415, "unsupported_media_type")
+    good = rest.client.put(path, content=content, headers={"content-type": 'Application/JSON; charset="UTF-8"'})
+    assert good.status_code == 201
+
+
+@pytest.mark.spec("bundles.error.transport-status")
+def test_a_body_that_is_too_large_is_413_whether_it_is_announced_or_not(rest: Rest) -> None:
+    path, headers = f"/tools/bundles/{new_id()}", {"content-type": "application/json"}
+    large = b" " * ((4 << 20) + 1)
+    assert code_of(rest.client.put(path, content=large, headers=headers)) == (413, "too_large")
+    in_pieces = rest.client.put(path, content=(large[at : at + 65536] for at in range(0, len(large), 65536)))
+    assert code_of(in_pieces) == (413, "too_large")
+
+
+@pytest.mark.spec("bundles.error.transport-status")
+def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    with serving(tmp_path) as server:
+        bundle = server.rest.bundle()
+        with (tmp_path / "bundles" / ".lock").open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            answer = server.rest.send("PATCH", bundle, {"isEnabled": False})
+            assert code_of(answer) == (503, "busy")
+            assert int(answer.headers["retry-after"]) > 0
+            assert server.rest.get(bundle)["isEnabled"] is True
+        assert server.rest.switch(bundle, on=False)["isEnabled"] is False
+
+
+@pytest.mark.spec("bundles.error.precedence")
+def test_the_first_reason_counts(rest: Rest) -> None:
+    broken: dict[str, Any] = {"content": b"{", "headers": {"content-type": "application/json"}}
+    unknown = f"/tools/bundles/{UNKNOWN}"
+    assert code_of(rest.send("PUT", "/tools/bundles/x", **broken)) == (400, "invalid")
+    assert "no id" in rest.send("PUT", "/tools/bundles/x", **broken).text
+    for path in (unknown, f"{unknown}/tools/a/version/1"):
+        assert code_of(rest.send("PATCH", path, **broken)) == (404, "not_found")
+    assert code_of(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (404, "not_found")
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    assert code_of(rest.send("PUT", path, {**draft(), "more": 1})) == (400, "invalid")  # a body before a duplicate
+    rest.switch(bundle, on=False)
+    assert code_of(rest.send("PUT", path, **broken)) == (409, "bundle_disabled")
+    assert code_of(rest.send("PATCH", path, **broken)) == (409, "bundle_disabled")
+    assert code_of(rest.send("POST", f"{path}/invoke", **broken)) == (409, "bundle_disabled")
+    rest.switch(bundle, on=True)
+    rest.switch(path, on=False)
+    assert code_of(rest.send("POST", f"{path}/invoke", **broken)) == (409, "tool_disabled")
+
+
+@pytest.mark.spec("bundles.routes.body-fields")
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"true",
+        b"null",
+        b"{}",
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "more": 1}',
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": "yes"}',
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": 1}',
+        b'{"slug": "SLUG", "displayName": null, "isEnabled": true}',
+        b'{"slug": "SLUG", "display_name": "x", "isEnabled": true}',
+        b'{"slug": "SLUG", "slug": "SLUG", "displayName": "x", "isEnabled": true}',
+        b'{"slug": "SLUG", "displayName": "\\ud800", "isEnabled": true}',
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": NaN}',
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": 1e999}',
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"9" * 5000 + b"}",
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"[" * 100_000,
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"[" * 150 + b"]" * 150 + b"}",
+        b'{"slug": "SLUG", "displayName": "\xff", "isEnabled": true}',
+        '{"slug": "SLUG", "displayName": "x", "isEnabled": true}'.encode("utf-16"),
+        b'\xef\xbb\xbf{"slug": "SLUG", "displayName": "x", "isEnabled": true}',
+    ],
+)
+def test_a_body_that_is_wrong_is_400_and_nothing_is_made_of_it(rest: Rest, content: bytes) -> None:
+    path = f"/tools/bundles/{new_id()}"
+    sent = content.replace(b"SLUG", new_slug().encode())
+    answer = rest.client.put(path, content=sent, headers={"content-type": "application/json"})
+    assert code_of(answer) == (400, "invalid")
+    assert code_of(rest.send("GET", path)) == (404, "not_found")
+
+
+@pytest.mark.parametrize("body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}])
+def test_a_call_with_a_wrong_body_is_400(rest: Rest, body: JSON) -> None:
+    assert code_of(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
+
+
+# --- paths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slug", ["überschrift", "天气", "ПОГОДА", "\U0001d4b3-ray", "a" * 64, "٣"])
+def test_slugs_of_every_script_stand_in_a_path(rest: Rest, slug: str) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle, slug, slug)
+    assert rest.get(path)["slug"] == rest.get(path)["version"] == slug
+    assert rest.invoke(path, {"value": slug}).json() == {"ok": True, "value": slug}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tools/bundles/ID/tools/now%2Fversion%2F1.0",
+        "/tools/bundles/ID%2ftools%2fnow%2fversion%2f1.0",
+        "/tools%2Fbundles",
+        "/tools/bundles/ID/tools/now/version/1.0%0A",
+        "/tools/search%0A?q=x",
+        "/tools/bundles/ID/tools/now/version/..",
+        "/tools/bundles/ID/tools/now/version/%2e%2e",
+        "/tools/bundles/ID/tools/now/version/%252F",
+        "/tools/bundles/ID/tools/n%6Fw/version/%00",
+        "/tools/bundles/ID/tools/%FF/version/1.0",
+        "/tools/bundles/ID/tools/now/version/1.0;x=1",
+    ],
+)
+def test_no_spelling_of_a_path_leads_to_another_route(rest: Rest, path: str) -> None:
+    bundle = rest.bundle()
+    rest.tool(bundle)
+    spelt = path.replace("ID", bundle.rpartition("/")[2])
+    request = f"GET {spelt} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    status, headers, body = raw(rest.port, request.encode())
+    assert (status, json.loads(body)["error"]["code"]) in {(400, "invalid"), (404, "not_found")}
+    assert headers["content-type"] == "application/json"
+
+
+# --- pages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many(server: Served) -> str:
+    """The id of a bundle with 300 tools."""
+    bundle = server.rest.bundle()
+    ident = bundle.rpartition("/")[2]
+    tools = ((f"tool-{number}", "1", {**draft(), "tags": ["many"]}) for number in range(300))
+    server.onetool.bundles.store.put_many(ident, list(tools))
+    return ident
+
+
+@pytest.mark.spec("bundles.page.size", "bundles.page.recommended-size")
+def test_a_page_has_25_items_unless_asked_and_256_at_most(rest: Rest, many: str) -> None:
+    def length(**parameters: Any) -> int:
+        return len(rest.get("/tools", bundleIDs=many, **parameters)["tools"])
+
+    assert length() == 25
+    for name in ("recommendedPageSize", "pageSize"):
+        assert length(**{name: 7}) == 7
+        assert length(**{name: 257}) == length(**{name: "9" * 6000}) == 256
+        for wrong in (0, -1, "x", "1.5", "1e2", "", " 5", "٣", "0x10", "1_0"):
+            assert code_of(rest.client.get("/tools", params={name: wrong})) == (400, "invalid")
+    assert code_of(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (400, "invalid")
+    assert code_of(rest.client.get("/tools/bundles?pageSize=0")) == (400, "invalid")
+    assert code_of(rest.client.get("/tools/search?q=x&pageSize=-3")) == (400, "invalid")
+
+
+@pytest.mark.spec("bundles.page.token-is-signed", "bundles.page.token-pins-filters")
+def test_a_token_is_good_for_its_own_list_only(rest: Rest, many: str) -> None:
+    token = rest.get("/tools", bundleIDs=many, tags="many")["nextPageToken"]
+    assert len(rest.get("/tools/tools", bundleIDs=many, tags="many", pageToken=token, pageSize=3)["tools"]) == 3
+    changed = token[:-1] + ("A" if token[-1] != "A" else "B")
+    lists = [
+        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": changed}),
+        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": "made-up"}),
+        ("/tools", {"bundleIDs": many, "pageToken": token}),
+        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": token, "includeDisabled": "true"}),
+        ("/tools/bundles", {"bundleIDs": many, "pageToken": token}),
+        ("/tools/search", {"q": "tool", "pageToken": token}),
+    ]
+    for path, parameters in lists:
+        assert code_of(rest.client.get(path, params=parameters)) == (400, "invalid"), parameters
+
+
+@pytest.mark.spec("bundles.page.token-survives-restart")
+def test_a_token_continues_after_a_restart(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        created = [first.rest.bundle().rpartition("/")[2] for _ in range(4)]
+        page_one = first.rest.get("/tools/bundles", pageSize=3)
+    with serving(tmp_path) as second:
+        page_two = second.rest.get("/tools/bundles", pageSize=3, pageToken=page_one["nextPageToken"])
+    seen = [bundle["id"] for bundle in (*page_one["bundles"], *page_two["bundles"])]
+    assert [ident for ident in seen if ident in created] == sorted(created)
+
+
+@pytest.mark.spec("bundles.page.steady")
+def test_what_did_not_change_is_given_once_while_others_come_and_go(rest: Rest) -> None:
+    bundle = rest.bundle()
+    ident = bundle.rpartition("/")[2]
+    paths = [rest.tool(bundle, f"t{number}") for number in range(12)]
+    stay, go = paths[::2], paths[1::2]
+    seen: list[str] = []
+    for number, found in enumerate(rest.pages("/tools", "tools", bundleIDs=ident, pageSize=2)):
+        seen += [one["slug"] for one in found]
+        if number < len(go):
+            rest.send("DELETE", go[number])
+            rest.tool(bundle, f"new{number}")
+    slugs = [path.split("/")[-3] for path in stay]
+    assert [slug for slug in seen if slug in slugs] == slugs
+    assert len(seen) == len(set(seen))
+
+
+# --- search --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.search.classes", "bundles.routes.global-list-and-search", "bundles.search.at-once")
+def test_a_search_answers_at_both_paths_with_the_best_first(rest: Rest) -> None:
+    bundle = rest.bundle()
+    rest.tool(bundle, "likeness", displayName="x", description="zebrafishs")
+    rest.tool(bundle, "whole", displayName="y", description="a zebrafish swims")
+    rest.tool(bundle, "zebrafish-tank", displayName="z")
+    found = rest.get("/tools/search", q="zebrafish")["tools"]
+    assert rest.get("/tools/tools/search", q="zebrafish")["tools"] == found
+    assert [(one["slug"], one["match"]) for one in found] == [
+        ("zebrafish-tank", "prefix"),
+        ("whole", "word"),
+        ("likeness", "fuzzy"),
+    ]
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    assert set(found[0]) >= {"id", "bundleID", "displayName", "score", "match"}
+    path = f"{bundle}/tools/zebrafish-tank/version/1.0"
+    rest.switch(path, on=False)
+    assert len(rest.get("/tools/search", q="ZÉBRAFISH")["tools"]) == 2
+    assert len(rest.get("/tools/search", q="zebrafish", includeDisabled="true")["tools"]) == 3
+    rest.send("DELETE", path)
+    assert len(rest.get("/tools/search", q="zebrafish", includeDisabled="true")["tools"]) == 2
+
+
+@pytest.mark.spec("bundles.search.plain-text", "bundles.search.blank-query")
+@pytest.mark.parametrize(
+    "q", ['"', "*", "a AND", "NEAR(", "^x", "-", "col:x", "'; drop table tools;--", "\0", "%", "\u0301"]
+)
+def test_no_character_of_a_query_means_anything(rest: Rest, q: str) -> None:
+    assert rest.client.get("/tools/search", params={"q": q}).status_code in {200, 400}
+    assert code_of(rest.client.get("/tools/search", params={"q": " \t"})) == (400, "invalid")
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.invoke.python-dispatch", "bundles.invoke.success", "bundles.invoke.arguments-are-checked")
+def test_a_python_tool_gets_its_checked_arguments_and_the_context(rest: Rest) -> None:
+    path = rest.tool(rest.bundle(), **draft("sample.add"), argSchema=ADDING)
+    assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
+    for wrong in ({}, {"left": "1"}, {"left": 1, "up": 2}):
+        answer = rest.invoke(path, wrong)
+        assert code_of(answer) == (400, "invalid"), wrong
+        assert "left" in answer.json()["error"]["message"]
+    empty = rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", {})
+    assert empty.json() == {"ok": True, "value": None}
+
+
+@pytest.mark.spec("bundles.invoke.http-dispatch", "bundles.invoke.success", "bundles.usage.off-the-path")
+def test_an_http_tool_builds_its_request_from_its_templates(rest: Rest, site: Site) -> None:
+    impl = {"query": {"q": "${city}"}, "headers": {"X-Key": "${secret:KEY}"}, "response": {"selector": "query"}}
+    path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), **impl), argSchema={"required": ["city"]})
+    assert rest.invoke(path, {"city": "Köln & Bonn"}).json() == {"ok": True, "value": {"q": ["Köln & Bonn"]}}
+    assert site.last.header("x-key") == SECRET
+    assert code_of(rest.invoke(path)) == (400, "invalid")
+
+
+@pytest.mark.spec("bundles.invoke.failure")
+def test_a_tool_that_ran_and_failed_is_an_answer_without_secrets(rest: Rest, site: Site) -> None:
+    bundle = rest.bundle()
+    failed = rest.invoke(rest.tool(bundle, "python", **draft("sample.fail")))
+    assert failed.status_code == 200
+    error = failed.json()["error"]
+    assert (failed.json()["ok"], error["type"], error["sector"]) == (False, "execution_error", 7)
+    assert "[REDACTED]" in error["message"]
+    status = rest.invoke(rest.tool(bundle, "status", **http_draft(site.url("/status/418")))).json()
+    assert (status["ok"], status["error"]["type"], status["error"]["status"]) == (False, "http_status", 418)
+    refused = rest.invoke(rest.tool(bundle, "host", **http_draft("http://example.invalid/"))).json()
+    assert (refused["ok"], refused["error"]["type"]) == (False, "network")
+    leaked = rest.invoke(rest.tool(bundle, "give"), {"value": {SECRET: [SECRET, 1]}})
+    assert leaked.json() == {"ok": True, "value": {"[REDACTED]": ["[REDACTED]", 1]}}
+
+
+@pytest.mark.spec("bundles.invoke.refusal")
+def test_a_call_without_the_permission_is_403(tmp_path: Path, rest: Rest, site: Site) -> None:
+    answer = rest.invoke(rest.tool(rest.bundle(), **draft("sample.run_program")))
+    assert code_of(answer) == (403, "permission_denied")
+    assert answer.json()["error"]["details"]["required"] == ["exec"]
+    with serving(tmp_path, {"agents": {"default": {"permissions": ["read"]}}}) as server:
+        path = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/echo")))
+        asked = len(site.requests)
+        assert code_of(server.rest.invoke(path)) == (403, "permission_denied")
+        assert len(site.requests) == asked
+
+
+@pytest.mark.spec("bundles.invoke.output-is-checked")
+def test_a_value_that_does_not_fit_the_output_schema_is_a_failure(rest: Rest) -> None:
+    path = rest.tool(rest.bundle(), outputSchema={"type": "integer"})
+    assert rest.invoke(path, {"value": 5}).json() == {"ok": True, "value": 5}
+    failed = rest.invoke(path, {"value": "five"})
+    assert (failed.status_code, failed.json()["error"]["type"]) == (200, "output_validation")
+
+
+@pytest.mark.spec("bundles.limit.calls-per-minute")
+def test_calls_over_the_limit_are_429_and_say_when_to_come_back(rest: Rest, site: Site) -> None:
+    path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), maxCallsPerMinute=1))
+    assert rest.invoke(path).json()["ok"] is True
+    answer = rest.invoke(path)
+    assert code_of(answer) == (429, "rate_limited")
+    assert 0 < int(answer.headers["retry-after"]) <= 60
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("\u2028 é 💥", "\u2028 é 💥"),
+        (2**70, 2**70),
+        ([[[]]], [[[]]]),
+        ({"": None}, {"": None}),
+    ],
+)
+def test_values_cross_as_they_are(rest: Rest, value: object, shown: object) -> None:
+    assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {"ok": True, "value": shown}
+
+
+def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    deep: Any = None
+    for _ in range(100_000):
+        deep = [deep]
+    values = {"nan": float("nan"), "half": "\ud800", "bytes": b"\0", "set": {1}, "circle": circle, "deep": deep}
+
+    @tool("sample.odd")
+    def odd(which: str) -> Any:
+        """One of them."""
+        return values[which]
+
+    with serving(tmp_path, tools=[odd]) as server:
+        path = server.rest.tool(server.rest.bundle(), **draft("sample.odd"))
+        for which, shown in (("nan", None), ("half", "?"), ("bytes", "AA=="), ("set", [1])):
+            assert server.rest.invoke(path, {"which": which}).json() == {"ok": True, "value": shown}
+        for which in ("circle", "deep"):
+            assert server.rest.invoke(path, {"which": which}).json()["ok"] is False
+
+
+@pytest.mark.spec("bundles.usage.off-the-path")
+def test_a_call_is_answered_although_nothing_can_be_counted(tmp_path: Path) -> None:
+    with serving(tmp_path, tools=[give]) as server:
+        path = server.rest.tool(server.rest.bundle())
+        server.rest.invoke(path)
+        assert eventually(lambda: server.rest.get(path)["callCount"] == 1)
+        with (tmp_path / "bundles" / ".lock").open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert server.rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
+        assert eventually(lambda: server.rest.get(path)["callCount"] == 2)
+        assert server.rest.get(path)["lastCalledAt"] is not None
+
+
+def test_a_slow_tool_holds_nobody_up(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    @tool("sample.wait")
+    def wait() -> str:
+        """Until it may go on."""
+        return "done" if release.wait(30) else "late"
+
+    with serving(tmp_path, tools=[wait, give]) as server:
+        bundle = server.rest.bundle()
+        slow, quick = server.rest.tool(bundle, "slow", **draft("sample.wait")), server.rest.tool(bundle, "quick")
+        answers: list[httpx2.Response] = []
+        waiting = [threading.Thread(target=lambda: answers.append(server.rest.invoke(slow))) for _ in range(20)]
+        for thread in waiting:
+            thread.start()
+        assert server.rest.invoke(quick, {"value": 1}).json()["ok"] is True
+        assert server.rest.get(slow)["slug"] == "slow"
+        release.set()
+        for thread in waiting:
+            thread.join()
+        assert [answer.json() for answer in answers] == [{"ok": True, "value": "done"}] * 20
+
+
+# --- built-ins -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.builtin.ordinary-routes", "bundles.builtin.content-is-read-only", "bundles.error.precedence")
+def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
+    shipped, ident = BundleStore(tmp_path / "shipped"), new_id()
+    shipped.put_bundle(ident, {"slug": "aquarium", "displayName": "Shipped", "isEnabled": True})
+    shipped.put_tool(ident, "feed", "1.0", draft())
+    shipped.close()
+    with serving(tmp_path / "own", tools=[give]) as server:
+        server.onetool.bundles._store = BundleStore(tmp_path / "own" / "bundles", builtin=tmp_path / "shipped")
+        rest, bundle = server.rest, f"/tools/bundles/{ident}"
+        path = f"{bundle}/tools/feed/version/1.0"
+        assert rest.get(bundle)["isBuiltIn"] is rest.get(path)["isBuiltIn"] is True
+        assert [found["slug"] for found in rest.get("/tools/bundles")["bundles"]] == ["aquarium"]
+        assert [found["slug"] for found in rest.get("/tools")["tools"]] == ["feed"]
+        assert [found["slug"] for found in rest.get("/tools/search", q="feed")["tools"]] == ["feed"]
+        assert rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
+        for method, at in (("PUT", bundle), ("DELETE", bundle), ("PUT", path), ("DELETE", path)):
+            assert code_of(rest.send(method, at, {"wrong": 1})) == (403, "builtin_read_only")
+        assert code_of(rest.send("PATCH", path, {"isEnabled": False, "tags": []})) == (403, "builtin_read_only")
+        rest.switch(path, on=False)
+        assert code_of(rest.invoke(path)) == (409, "tool_disabled")
+        rest.switch(bundle, on=False)
+        assert code_of(rest.invoke(path)) == (409, "bundle_disabled")
+
+
+# --- what every answer has -----------------------------------------------------------------------------------------
+
+
+def test_reads_have_a_tag_that_changes_with_the_content(rest: Rest) -> None:
+    bundle = rest.bundle()
+    path = rest.tool(bundle)
+    for url in (bundle, path, "/tools/bundles", f"/tools?bundleIDs={bundle.rpartition('/')[2]}", "/tools/search?q=now"):
+        first = rest.client.get(url)
+        tag = first.headers["etag"]
+        assert first.headers["cache-control"] == "no-cache"
+        for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+            again = rest.client.get(url, headers={"if-none-match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert rest.client.get(url, headers={"if-none-match": '"x"'}).status_code == 200
+    tag = rest.client.get(path).headers["etag"]
+    rest.switch(path, on=False)
+    assert rest.client.get(path, headers={"if-none-match": tag}).status_code == 200
+
+
+def test_a_head_says_what_a_get_would_say_and_sends_nothing(rest: Rest) -> None:
+    bundle = rest.bundle()
+    for url in (bundle, rest.tool(bundle), "/tools", "/tools/search?q=now", "/healthz", "/openapi.json"):
+        got, head = rest.client.get(url), rest.client.head(url)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-length", "content-type", "etag"):
+            assert head.headers.get(name) == got.headers.get(name)
+    assert rest.client.head(f"/tools/bundles/{UNKNOWN}").status_code == 404
+    assert rest.client.head(f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke").status_code == 405
+
+
+ROUTES = [
+    ("GET", "/tools"),
+    ("GET", "/tools/tools"),
+    ("GET", "/tools/search?q=x"),
+    ("GET", "/tools/tools/search?q=x"),
+    ("GET", "/tools/bundles"),
+    *((method, f"/tools/bundles/{UNKNOWN}") for method in ("GET", "PUT", "PATCH", "DELETE")),
+    *((method, f"/tools/bundles/{UNKNOWN}/tools/a/version/1") for method in ("GET", "PUT", "PATCH", "DELETE")),
+    ("POST", f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke"),
+    ("GET", "/healthz"),
+    ("GET", "/openapi.json"),
+    ("GET", "/nothing"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_is_closed_to_other_names_and_other_sites(rest: Rest, method: str, path: str) -> None:
+    for headers in (
+        {"host": "evil.example"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+    ):
+        answer = rest.send(method, path, headers=headers)
+        assert code_of(answer) == (403, "forbidden"), headers
+        assert "access-control-allow-origin" not in answer.headers
+    own = rest.send(method, path, headers={"origin": f"http://127.0.0.1:{rest.port}"})
+    assert own.status_code != 403
+    assert own.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_wrong_token_opens_nothing_although_none_is_needed(rest: Rest) -> None:
+    for path in ("/tools", "/healthz", "/openapi.json"):
+        answer = rest.client.get(path, headers={"authorization": "Bearer ot_wrong"})
+        assert code_of(answer) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+class Anything(dict[str, str]):
+    def __missing__(self, _name: str) -> str:
+        return UNKNOWN
+
+
+def test_every_route_of_the_document_refuses_other_hosts_and_origins(rest: Rest) -> None:
+    document = rest.get("/openapi.json")
+    assert document["openapi"].startswith("3.1")
+    described = {
+        (method.upper(), path.format_map(Anything(toolSlug="a", version="1")))
+        for path, item in document["paths"].items()
+        for method in item
+    }
+    assert len(described) > len(ROUTES) / 2
+    for method, path in described:
+        for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+            answer = rest.send(method, path, headers=headers)
+            assert code_of(answer) == (403, "forbidden"), (method, path, headers)
+
+
+def test_what_nobody_thought_of_is_a_number_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of the inside")
+
+    monkeypatch.setattr(BundleStore, "list_bundles", broken)
+    log = tmp_path / "log"
+    with serving(tmp_path, log=Log(log)) as server:
+        answer = server.rest.client.get("/tools/bundles")
+        assert code_of(answer) == (500, "internal")
+        assert "inside" not in answer.text
+        number = answer.json()["error"]["details"]["correlationID"]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    logged = next(line for line in lines if line.get("correlation_id") == number)
+    assert "of the inside" in logged["text"]
+
+
+# --- several at once -----------------------------------------------------------------------------------------------
+
+
+def test_of_many_who_put_the_same_pair_one_wins(rest: Rest) -> None:
+    path = f"{rest.bundle()}/tools/now/version/1.0"
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(rest.send("PUT", path, draft()).status_code)) for _ in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [201] + [409] * 11
+
+
+def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, tools=[give]) as one, serving(tmp_path, tools=[give]) as two:
+        bundle = one.rest.bundle()
+        path = two.rest.tool(bundle)
+        for value in (1, 2):
+            assert one.rest.invoke(path, {"value": value}).json() == {"ok": True, "value": value}
+            assert two.rest.invoke(path, {"value": value}).json() == {"ok": True, "value": value}
+        one.rest.switch(path, on=False)
+        assert code_of(two.rest.invoke(path)) == (409, "tool_disabled")
+        two.rest.switch(path, on=True)
+        assert one.rest.invoke(path).json()["ok"] is True
+        one.rest.tool(bundle, version="2.0", outputSchema={"type": "string"})
+        newer = path.replace("1.0", "2.0")
+        assert two.rest.invoke(newer, {"value": "x"}).json() == {"ok": True, "value": "x"}
+        assert len(two.rest.get("/tools/search", q="now")["tools"]) == 2
+        two.rest.send("DELETE", newer)
+        assert code_of(one.rest.invoke(newer)) == (404, "not_found")
+        assert eventually(lambda: one.rest.get(path)["callCount"] == two.rest.get(path)["callCount"] == 5)
+
+
+def test_a_page_of_another_site_cannot_be_redirected_to_us(site: Site, rest: Rest) -> None:
+    site.pages["/away"] = page(b"", ("Location", f"http://127.0.0.1:{rest.port}/tools/bundles"), status=302)
+    answer = httpx2.get(site.url("/away"), follow_redirects=True, headers={"origin": "http://evil.example"})
+    assert answer.status_code == 403

@@ -1,0 +1,169 @@
+"""What is told of runs and calls: all of it, in order, bounded, and without secrets."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ot.activity import JSON, MOST_CALLS, MOST_RUNS, MOST_WAITING, Activity
+from ot.bus.bus import ToolBus
+from ot.bus.events import LONGEST_DETAIL, RUN
+from ot.context import ToolContext
+from ot.redact import Redactor
+
+SECRET = "correct-horse-battery"
+
+
+@dataclass
+class Told:
+    """A bus on which things happen as a test says."""
+
+    bus: ToolBus
+    activity: Activity
+
+    def began(self, name: str, run_id: str, agent: str = "default", detail: str = "") -> int:
+        return self.bus.events.called(name, _context(run_id, agent), detail)
+
+    def ended(self, number: int, name: str, run_id: str, agent: str = "default", error: str | None = None) -> None:
+        self.bus.events.ended(number, name, _context(run_id, agent), 0.25, error)
+
+    def whole_run(self, run_id: str, agent: str = "default") -> None:
+        self.ended(self.began(RUN, run_id, agent), RUN, run_id, agent)
+
+
+def _context(run_id: str, agent: str) -> ToolContext:
+    return ToolContext(agent_id=agent, correlation_id=run_id)
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    bus = ToolBus()
+    activity = Activity(bus, lambda: Redactor([SECRET]))
+    yield Told(bus, activity)
+    activity.close()
+
+
+def test_a_run_is_told_with_its_calls(told: Told) -> None:
+    run = told.began(RUN, "r", detail=f"x = '{SECRET}'")
+    first, second = told.began("a.b", "r"), told.began("a.c", "r")
+    told.ended(second, "a.c", "r", error="timeout")
+    shown = told.activity.run("r")
+    assert shown is not None
+    assert (shown["state"], shown["command"]) == ("running", "x = '[REDACTED]'")
+    assert [(call["name"], call["durationMs"], call["error"]) for call in shown["calls"]] == [
+        ("a.b", None, None),
+        ("a.c", 250.0, "timeout"),
+    ]
+    assert (shown["mostAtOnce"], shown["failedCount"]) == (2, 1)
+    told.ended(first, "a.b", "r")
+    told.ended(run, RUN, "r")
+    over = told.activity.run("r")
+    assert over is not None
+    assert (over["state"], over["durationMs"], over["kind"]) == ("completed", 250.0, "run")
+
+
+def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
+    told.began(RUN, "r")
+    for _ in range(3):
+        call = told.began("a", "r")
+        told.bus.events.ended(call, "a", _context("r", "default"), 0.0, None)
+    shown = told.activity.run("r")
+    assert shown is not None
+    assert [call["lane"] for call in shown["calls"]] == [0, 0, 0]
+
+
+def test_a_call_without_a_run_ends_with_itself(told: Told) -> None:
+    outer = told.began("a.outer", "c")
+    inner = told.began("a.inner", "c")
+    told.ended(inner, "a.inner", "c")
+    assert told.activity.runs()[0]["state"] == "running"
+    told.ended(outer, "a.outer", "c", error="network")
+    (shown,) = told.activity.runs()
+    assert (shown["kind"], shown["name"], shown["state"], shown["error"]) == ("call", "a.outer", "failed", "network")
+    again = told.began("a.outer", "c")
+    assert told.activity.runs()[0]["state"] == "running"
+    told.ended(again, "a.outer", "c")
+    assert told.activity.runs()[0]["state"] == "completed"
+
+
+def test_the_end_of_what_began_before_is_not_a_run(told: Told) -> None:
+    told.ended(99, RUN, "old")
+    told.ended(98, "a.b", "")
+    assert told.activity.runs() == []
+
+
+def test_the_last_runs_are_kept_and_none_that_is_under_way_is_lost(told: Told) -> None:
+    long = told.began(RUN, "long")
+    for number in range(MOST_RUNS + 50):
+        told.whole_run(f"r{number}")
+    assert len(told.activity.runs()) == MOST_RUNS
+    assert told.activity.run("r0") is None
+    told.ended(long, RUN, "long")
+    shown = told.activity.run("long")
+    assert shown is not None
+    assert shown["state"] == "completed"
+
+
+def test_calls_beyond_the_most_are_only_counted(told: Told) -> None:
+    told.began(RUN, "r")
+    for _ in range(MOST_CALLS + 5):
+        told.ended(told.began("a", "r"), "a", "r")
+    shown = told.activity.run("r")
+    assert shown is not None
+    assert (len(shown["calls"]), shown["callsLeftOut"], shown["callCount"]) == (MOST_CALLS, 5, MOST_CALLS + 5)
+
+
+def test_an_agent_sees_its_own(told: Told) -> None:
+    told.whole_run("mine", "me")
+    told.whole_run("theirs", "them")
+    assert [run["id"] for run in told.activity.runs("me")] == ["mine"]
+    assert told.activity.run("theirs", "me") is None
+    assert told.activity.run("mine", "me") is not None
+
+
+@pytest.mark.parametrize("cut", [1, 8, len(SECRET) - 1])
+def test_a_secret_that_was_cut_off_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
+    told.began(RUN, "r", detail="#" * (LONGEST_DETAIL - cut) + SECRET)
+    assert told.activity.runs()[0]["command"] == "#" * (LONGEST_DETAIL - cut)
+
+
+def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:
+    told.ended(told.began(SECRET, "a"), SECRET, "a")
+    told.began("x" * 10_000, "b")
+    assert [len(run["name"]) for run in told.activity.runs()] == [200, len("[REDACTED]")]
+
+
+def test_who_watches_hears_what_is_for_them(told: Told) -> None:
+    async def watch() -> list[tuple[str, str]]:
+        with told.activity.watched("me") as events:
+            told.whole_run("theirs", "them")
+            told.whole_run("mine", "me")
+            return [(event["event"], event["runID"]) for event in await anext(events)]
+
+    assert asyncio.run(watch()) == [("called", "mine"), ("completed", "mine")]
+
+
+def test_who_does_not_keep_up_is_told_how_much_was_missed(told: Told) -> None:
+    async def watch() -> tuple[list[JSON], list[JSON]]:
+        with told.activity.watched() as events:
+            for number in range(MOST_WAITING):
+                told.whole_run(f"r{number}")
+            late = await anext(events)
+            told.whole_run("again")
+            return late, await anext(events)
+
+    late, then = asyncio.run(watch())
+    assert len(late) == MOST_WAITING + 1
+    assert late[-1] == {"event": "missed", "count": MOST_WAITING}
+    assert [event["runID"] for event in then] == ["again", "again"]
+
+
+def test_who_has_gone_is_told_nothing_more(told: Told) -> None:
+    async def watch() -> None:
+        with told.activity.watched():
+            pass
+
+    asyncio.run(watch())
+    told.whole_run("r")
+    assert told.activity._watchers == []

@@ -1,0 +1,213 @@
+"""Server-sent events as ASGI sees them: what is sent, when it ends, and that nothing goes on when nobody listens."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ot.faces.http.api import events
+from ot.faces.http.api.events import STOPPING, EventStream, Feed
+from ot.faces.http.refusals import Refusal
+
+Work = Callable[[Feed], Awaitable[None]]
+
+
+class Client:
+    """Takes what is sent; `leave` is its going away."""
+
+    def __init__(self, stream: EventStream, **state: Any) -> None:
+        self._stream, self._state = stream, state
+        self.sent: list[dict[str, Any]] = []
+        self.news, self._left = asyncio.Event(), asyncio.Event()
+
+    async def listen(self) -> None:
+        await self._stream({"type": "http", "method": "GET", "state": self._state}, self._receive, self._send)
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+        self.news.set()
+
+    @property
+    def body(self) -> str:
+        return b"".join(message.get("body", b"") for message in self.sent).decode()
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.sent) and not self.sent[-1].get("more_body", False) and "body" in self.sent[-1]
+
+
+def listened(work: Work) -> Client:
+    async def listen() -> Client:
+        client = Client(EventStream(work))
+        await client.listen()
+        return client
+
+    return asyncio.run(listen())
+
+
+def test_printed_text_is_joined_and_of_progress_the_last_word_counts() -> None:
+    async def work(feed: Feed) -> None:
+        for piece in ("a", "b", "\n"):
+            feed.put("output", piece)
+        feed.put("progress", {"message": "1"})
+        feed.put("progress", {"message": "2"})
+        feed.put("result", {"x": "\u2028\ud800"})
+
+    client = listened(work)
+    assert client.is_complete
+    assert client.body.split("\n\n") == [
+        'event: progress\ndata: {"message":"2"}',
+        'event: output\ndata: {"text":"ab\\n"}',
+        'event: result\ndata: {"x":"\\u2028?"}',
+        "",
+    ]
+
+
+def test_what_other_threads_put_is_sent() -> None:
+    async def work(feed: Feed) -> None:
+        await asyncio.gather(*(asyncio.to_thread(feed.put, "call", {"n": n}) for n in range(100)))
+
+    told = [json.loads(part.partition("data: ")[2])["n"] for part in listened(work).body.split("\n\n") if part]
+    assert sorted(told) == list(range(100))
+
+
+def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that() -> None:
+    async def at_once(_feed: Feed) -> None:
+        raise Refusal("not_found", "there is nothing")
+
+    async def later(feed: Feed) -> None:
+        feed.put("call", {})
+        await feed.is_sent()
+        raise Refusal("not_found", "there is nothing")
+
+    client = listened(at_once)
+    assert client.sent[0]["status"] == 404
+    assert json.loads(client.body)["error"]["code"] == "not_found"
+    client = listened(later)
+    assert client.sent[0]["status"] == 200
+    assert client.body.startswith("event: call\n")
+    assert "event: refused\ndata: " in client.body
+
+
+def test_an_error_that_nobody_expected_leaves_the_stream_without_its_end() -> None:
+    async def work(feed: Feed) -> None:
+        feed.put("call", {})
+        await feed.is_sent()
+        raise ZeroDivisionError
+
+    async def listen() -> Client:
+        client = Client(EventStream(work))
+        with pytest.raises(ZeroDivisionError):
+            await client.listen()
+        return client
+
+    assert not asyncio.run(listen()).is_complete
+
+
+def test_who_waits_long_hears_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.001)
+
+    async def listen() -> str:
+        client = Client(EventStream(_forever))
+        listening = asyncio.ensure_future(client.listen())
+        while ":" not in client.body:
+            client.news.clear()
+            await client.news.wait()
+        client.leave()
+        await listening
+        return client.body
+
+    assert asyncio.run(listen()).startswith(": ")
+
+
+async def _forever(_feed: Feed) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("way", ["leave", "stop", "cancel"])
+def test_the_work_ends_with_its_client_its_server_or_its_task(way: str) -> None:
+    async def listen() -> bool:
+        stopping, began, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def work(feed: Feed) -> None:
+            feed.put("start", {})
+            await feed.is_sent()
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)  # even where cleaning up takes its time
+                ended.set()
+
+        client = Client(EventStream(work, ends_with_server=True), **{STOPPING: stopping})
+        listening = asyncio.ensure_future(client.listen())
+        await began.wait()
+        ways: dict[str, Callable[[], object]] = {
+            "leave": client.leave,
+            "stop": stopping.set,
+            "cancel": listening.cancel,
+        }
+        ways[way]()
+        await asyncio.wait((listening,))
+        assert client.is_complete is (way == "stop")
+        return ended.is_set()
+
+    assert asyncio.run(listen())
+
+
+def test_a_client_that_does_not_read_is_not_run_ahead_of() -> None:
+    async def listen() -> int:
+        put = 0
+
+        async def work(feed: Feed) -> None:
+            nonlocal put
+            while True:
+                feed.put("call", {})
+                put += 1
+                await feed.is_sent()
+
+        client = Asleep(EventStream(work))
+        listening = asyncio.ensure_future(client.listen())
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        client.leave()
+        await listening
+        return put
+
+    assert asyncio.run(listen()) == 1
+
+
+class Asleep(Client):
+    async def _send(self, _message: Any) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_client_that_leaves_at_the_moment_of_news_is_gone() -> None:
+    async def listen() -> None:
+        for turns in range(20):
+            begun: asyncio.Future[Feed] = asyncio.get_running_loop().create_future()
+
+            async def work(feed: Feed, begun: asyncio.Future[Feed] = begun) -> None:
+                begun.set_result(feed)
+                await asyncio.Event().wait()
+
+            client = Client(EventStream(work))
+            listening = asyncio.ensure_future(client.listen())
+            feed = await begun
+            client.leave()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            feed.put("call", {})
+            async with asyncio.timeout(5):
+                await listening
+
+    asyncio.run(listen())

@@ -1,0 +1,125 @@
+"""What `/metrics` says is what happened, in a text that Prometheus can read, and never without a bound."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support import App, give, opened
+
+from ot import tool
+from ot.bus.events import RUN
+from ot.faces.http.metrics import BUCKETS, MOST_TOOLS, OTHER, Family, Metrics
+
+SAMPLE = re.compile(
+    r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (?P<value>\S+)'
+)
+LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
+
+
+def read(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The samples of the text, which is refused where it is not the format: a family's lines stand together."""
+    assert text.endswith("\n")
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    family = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split(" ")[2]
+        elif line.startswith("# TYPE "):
+            assert line.split(" ")[2] == family
+            assert line.split(" ")[3] in {"counter", "gauge", "histogram"}
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match["name"].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") == family
+            key = match["name"], frozenset(LABEL.findall(match["labels"] or ""))
+            assert key not in found
+            found[key] = float(match["value"])
+    return found
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    agents: dict[str, Any] = {"default": {}, 'odd"\\\n': {}}
+    with opened({"agents": agents}, [give]) as app:
+        yield app
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    return read(metrics.text())[name, frozenset(labels.items())]
+
+
+def test_calls_and_runs_are_counted_by_how_they_ended(app: App) -> None:
+    app.call("sample.give")
+    metrics = Metrics(app.onetool)
+    app.call("sample.give")
+    app.call("sample.give", {"wrong": 1})
+    app.call("sample.none")
+    app.run("sample.give()")
+    app.run("1/0")
+    calls, by = "onetool_tool_calls_total", {"agent": "default"}
+    assert value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
+    assert value(metrics, calls, tool="sample.give", outcome="validation_error", **by) == 1
+    assert value(metrics, calls, tool=OTHER, outcome="not_found", **by) == 1
+    assert value(metrics, "onetool_runs_total", outcome="ok", **by) == 1
+    assert value(metrics, "onetool_runs_total", outcome="execution_error", **by) == 1
+    assert value(metrics, "onetool_runs_in_flight", **by) == 0
+    assert value(metrics, "onetool_run_seconds_count", **by) == 2
+    assert value(metrics, "onetool_tool_call_seconds_bucket", le="+Inf", **by) == 4
+    assert value(metrics, "onetool_cells") >= 1
+    assert value(metrics, "process_resident_memory_bytes") > 1 << 20
+    metrics.close()
+    app.call("sample.give")
+    assert value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
+
+
+def test_buckets_only_grow(app: App) -> None:
+    metrics = Metrics(app.onetool)
+    context = app.onetool.context()
+    for seconds in (0.0, 0.005, 0.0051, 3, 1e9):
+        app.onetool.bus.events.ended(1, "sample.give", context, seconds, None)
+    bounds = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
+    counts = [value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound) for bound in bounds]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[1], counts[-1]) == (2, 3, 5)
+
+
+def test_labels_cannot_break_out_and_agents_are_kept_apart(app: App) -> None:
+    metrics = Metrics(app.onetool)
+    app.call("sample.give", agent='odd"\\\n')
+    app.call("sample.give")
+    assert value(metrics, "onetool_tool_calls_total", agent=r"odd\"\\\n", tool="sample.give", outcome="ok") == 1
+    assert 'agent="default"' not in metrics.text('odd"\\\n')
+    assert "onetool_http_requests_total" not in metrics.text("default")
+
+
+def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> None:
+    metrics = Metrics(app.onetool)
+    for number in range(MOST_TOOLS + 50):
+        app.onetool.bus.register_tool(tool(f"many.tool{number}")(lambda: None))
+        app.call(f"many.tool{number}")
+        app.call(f"none.tool{number}")
+    context = app.onetool.context()
+    app.onetool.bus.events.ended(1, "sample.give", context, 0.1, "an error of somebody's own")
+    names = {dict(labels)["tool"] for name, labels in read(metrics.text()) if name == "onetool_tool_calls_total"}
+    assert len(names) == MOST_TOOLS + 1
+    outcomes = {dict(labels).get("outcome") for _, labels in read(metrics.text())}
+    assert outcomes <= {None, "ok", "not_found", OTHER}
+
+
+def test_an_alias_and_another_spelling_are_the_tool_itself() -> None:
+    with opened({"aliases": {"g": "sample.give"}}, [give]) as app:
+        metrics = Metrics(app.onetool)
+        app.call("g")
+        assert value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1
+
+
+def test_the_end_of_a_run_that_began_before_is_not_counted(app: App) -> None:
+    metrics = Metrics(app.onetool)
+    app.onetool.bus.events.ended(77, RUN, app.onetool.context(), 1.0, None)
+    assert value(metrics, "onetool_runs_in_flight", agent="default") == 0
+    assert ("onetool_runs_total", frozenset({("agent", "default"), ("outcome", "ok")})) not in read(metrics.text())
+
+
+def test_help_is_one_line() -> None:
+    assert "".join(Family("a", "gauge", "one\ntwo\\", ()).lines()) == "# HELP a one\\ntwo\\\\\n# TYPE a gauge\n"
