@@ -154,6 +154,10 @@ class Registry:
         """The tools of a pack, by the name that Python code uses, with their real names."""
         return self._packs.get(pack, {})
 
+    def may_grow(self, pack: str) -> bool:
+        """Whether the tools of the pack come from a place that others write to."""
+        return any(self._tools[name].refresh is not None for name in self.in_pack(pack).values())
+
     def is_pack(self, name: str) -> bool:
         return bool(name) and name in self._packs
 

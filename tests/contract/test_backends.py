@@ -1,5 +1,6 @@
 """The same calls to the same small tools, built once for every backend: whoever carries a call out, it is alike."""
 
+import asyncio
 import functools
 import inspect
 import json
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.contract.calls import BACKENDS, Call
+from tests.http_support import Page, Received, Site, answer, served
 from tests.support import App, opened
 
 from ot import Result, ToolContext, ToolError
@@ -20,7 +22,10 @@ from ot.tool import Tool
 
 Function = Callable[..., Any]
 AGENT = "helper"
-SETTINGS = {"agents": {AGENT: {"permissions": ["read"]}}}
+SETTINGS = {
+    "agents": {AGENT: {"permissions": ["read", "network"]}},
+    "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True},
+}
 NEEDS = {"guarded": ["read"], "forbidden": ["read", "exec"]}
 
 
@@ -134,8 +139,58 @@ def write_extension(folder: Path) -> None:
     file.write_text("\n".join([TOP, *map(inspect.getsource, IN_WORKER)]), encoding="utf-8")
 
 
+# A stored tool that names a registered one.
+BUNDLE = "bundle"
+
+
+def stored(function: Function) -> dict[str, Any]:
+    return {
+        "displayName": function.__name__,
+        "isEnabled": True,
+        "argSchema": Schema.from_callable(function).json,
+        "type": "python",
+        "pythonImpl": {"function": f"sync_function.{function.__name__}"},
+    }
+
+
+# A stored tool that asks a web server knows neither context nor Result, and fails in the words of HTTP.
+WEB = "web"
+IN_WEB: tuple[Function, ...] = (echo, add, guarded)
+
+
+def stored_for(site: Site, function: Function) -> dict[str, Any]:
+    body = {name: f"${{{name}}}" for name in inspect.signature(function).parameters}
+    impl = {"method": "POST", "urlTemplate": site.url(f"/{function.__name__}"), "body": body}
+    return {**without(stored(function), "pythonImpl"), "type": "http", "httpImpl": impl}
+
+
+def without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def page_of(function: Function) -> Page:
+    async def page(received: Received, writer: asyncio.StreamWriter) -> None:
+        value = function(**json.loads(received.body))
+        answer(writer, json.dumps(value).encode(), ("Content-Type", "application/json"))
+
+    return page
+
+
+def store_bundles(app: App, site: Site) -> None:
+    store = app.onetool.bundles.store
+    bodies = {BUNDLE: {function: stored(function) for function in FUNCTIONS}}
+    bodies[WEB] = {function: stored_for(site, function) for function in IN_WEB}
+    for slug, tools in bodies.items():
+        bundle = store.new_id()
+        store.put_bundle(bundle, {"slug": slug, "displayName": slug, "isEnabled": True})
+        store.put_many(bundle, [(function.__name__, "1", body) for function, body in tools.items()])
+
+
+EVERY_KIND = (*KINDS, WORKER, BUNDLE, WEB)
+
+
 def functions_of(kind: str) -> tuple[Function, ...]:
-    return IN_WORKER if kind == WORKER else FUNCTIONS
+    return {WORKER: IN_WORKER, WEB: IN_WEB}.get(kind, FUNCTIONS)
 
 
 def has(kind: str, name: str) -> bool:
@@ -144,24 +199,29 @@ def has(kind: str, name: str) -> bool:
 
 
 CASES = [
-    pytest.param(kind, call, id=f"{kind}-{call}")
-    for kind in (*KINDS, WORKER)
-    for call in BACKENDS
-    if has(kind, call.name)
+    pytest.param(kind, call, id=f"{kind}-{call}") for kind in EVERY_KIND for call in BACKENDS if has(kind, call.name)
 ]
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[App]:
+def site() -> Iterator[Site]:
+    with served() as site:
+        site.pages.update({f"/{function.__name__}": page_of(function) for function in IN_WEB})
+        yield site
+
+
+@pytest.fixture(scope="module")
+def app(site: Site) -> Iterator[App]:
     """Every kind of backend is a pack of its own, with the same tools in it."""
     tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
     with opened(SETTINGS, tools) as app:
         write_extension(app.onetool.folders.user)
+        store_bundles(app, site)
         app.value("ot.tools(info='list')")
         yield app
 
 
-@pytest.fixture(params=[*KINDS, WORKER])
+@pytest.fixture(params=EVERY_KIND)
 def kind(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

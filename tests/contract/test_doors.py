@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from tests.contract.calls import DOORS, SETTINGS, Call
+from tests.rest_support import Served, draft, serving
 from tests.support import App, Connection, blocks, command_line, configure, connected, opened
 
 from ot.errors import describe
 from ot.tool import Result
+from ot_child.errors import TREE
 
 Outcome = dict[str, Any]
 Door = Callable[[Call], Outcome]
@@ -30,6 +32,8 @@ def outcome(name, args):
 """
 BROKEN = "agents: {default: {permissions: [], sandbx: {}}}"
 FAILING = [call for call in DOORS if call.error]
+STORED = [call for call in DOORS if call.error != "not_found"]  # a stored tool stands for one that is there
+CLASS_OF = {cls.type: name for name, cls in TREE.items()}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,38 @@ def through_mcp(client: Connection, call: Call) -> Outcome:
     return only(blocks(result)[-1])
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served"), SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture
+def api(server: Served) -> Door:
+    return lambda call: over_http(server, f"/api/tools/{call.name}/call", call)
+
+
+@pytest.fixture(scope="module")
+def stored(server: Served) -> Door:
+    """Each call goes to a stored tool that stands for the one it means."""
+    bundle = server.rest.bundle("kept")
+    names = sorted({call.name for call in STORED})
+    paths = {name: server.rest.tool(bundle, name.replace(".", "-"), **draft(name)) for name in names}
+    return lambda call: over_http(server, f"{paths[call.name]}/invoke", call)
+
+
+def over_http(server: Served, path: str, call: Call) -> Outcome:
+    """A refusal is a status and a body of its own; which class an error has is nobody's business over HTTP."""
+    response = server.rest.send("POST", path, {"args": call.args})
+    body = response.json()
+    if body.get("ok"):
+        return {"value": body["value"]}
+    told = body["error"]
+    if response.status_code >= 400:
+        told = {**told["details"], "message": told["message"]}
+    return {"error": {**told, "class": CLASS_OF[told["type"]]}}
+
+
 def only(text: str) -> Outcome:
     outcome: Outcome
     (outcome,) = json.loads(text)
@@ -142,6 +178,19 @@ def test_a_call_comes_out_alike_at_every_door(door: Door, bus: Door, call: Call)
     else:
         assert outcome["error"]["type"] == call.error
     assert outcome == bus(call)
+
+
+@pytest.mark.parametrize("call", STORED, ids=str)
+def test_a_call_over_http_comes_out_alike(api: Door, stored: Door, bus: Door, call: Call) -> None:
+    assert api(call) == stored(call) == bus(call)
+
+
+@pytest.mark.parametrize("call", [call for call in DOORS if call not in STORED], ids=str)
+def test_an_unknown_tool_is_told_alike_over_http(server: Served, bus: Door, call: Call) -> None:
+    answer = server.rest.send("POST", f"/api/tools/{call.name}/call", {"args": call.args})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    told, expected = answer.json()["error"]["message"], bus(call)["error"]["message"]
+    assert told.partition(" Packs: ")[0] == expected.partition(" Packs: ")[0]  # the server has one more
 
 
 @pytest.mark.parametrize("call", FAILING, ids=str)

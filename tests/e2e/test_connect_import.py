@@ -271,8 +271,8 @@ def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) ->
     ("name", "content", "words"),
     [
         ("missing.json", None, "there is no file missing.json"),
-        ("api.yaml", b"openapi: 3.1.0\n", "OpenAPI document"),
-        ("bundle.zip", b"PK\x03\x04\xff\xff", "ZIP archive"),
+        ("api.yaml", b"openapi: 3.1.0\n", "has no operations"),
+        ("bundle.zip", b"PK\x03\x04\xff\xff", "the archive is damaged"),
         ("bad.json", b'{"mcpServers": {\n\n', "bad.json:3: is not valid JSON"),
         ("latin.json", b'{"mcpServers": {"\xe9": {}}}', "is not UTF-8"),
         ("other.json", b'{"a": 1}', "holds no servers"),

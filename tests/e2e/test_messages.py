@@ -46,6 +46,7 @@ NAMES = (
     (re.compile(rf"\b{re.escape(platform.python_version())}\b"), "PYTHON"),
     (re.compile(r"sandbox: [\w+-]+"), "sandbox: LAYERS"),
     (re.compile(r"tool_count: \d+"), "tool_count: COUNT"),
+    (re.compile(r"\bot_[\w-]{43}"), "TOKEN"),
 )
 LONGEST_SHOWN = 400
 
@@ -548,6 +549,62 @@ TYPED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("A report where no folder is", ("stats", "--html", "missing/report.html")),
 )
 
+DOCUMENT = """\
+openapi: 3.0.3
+info: {title: Petstore, version: VERSION}
+servers: [{url: SERVER}]
+components: {securitySchemes: {key: {type: apiKey, in: header, name: X-Key}}}
+paths:
+  /pets: {get: {operationId: listPets, security: [{key: []}]}}
+  /log: {trace: {}}
+"""
+
+
+def bundles_and_tokens(home: Path) -> Iterator[Entry]:
+    def document(version: str, server: str = "https://pets.example.com") -> None:
+        text = DOCUMENT.replace("VERSION", version).replace("SERVER", server)
+        (home / "pets.yaml").write_text(text, encoding="utf-8")
+
+    yield typed(home, "No bundles", "bundles")
+    document("1.0", "/v1")
+    yield typed(home, "A document that does not say where the API is", "import", "pets.yaml")
+    document("1.0")
+    yield typed(home, "A document", "import", "pets.yaml")
+    yield typed(home, "The same document", "import", "pets.yaml")
+    document("1.0", "https://elsewhere.example.com")
+    yield typed(home, "Another document of the same version", "import", "pets.yaml")
+    document("2.0")
+    yield typed(home, "A newer document", "import", "pets.yaml", "--write")
+    for title, arguments in KEPT:
+        yield typed(home, title, *arguments)
+
+
+KEPT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("An address instead of a file", ("import", "https://example.com/openapi.json")),
+    ("Bundles", ("bundles", "list", "--all")),
+    ("A bundle that is none", ("bundles", "enable", "petstor")),
+    ("A tool that is none", ("bundles", "disable", "petstore.list-pet")),
+    ("A version that is none", ("bundles", "disable", "petstore.list-pets@3")),
+    ("A name that is none", ("bundles", "disable", "petstore@3")),
+    ("A bundle goes out", ("bundles", "export", "petstore")),
+    ("A file that is there already", ("bundles", "export", "petstore")),
+    ("A bundle comes in", ("bundles", "import", "petstore.zip", "--name", "pets")),
+    ("A version is switched off", ("bundles", "disable", "petstore.list-pets@2.0")),
+    ("A call of a version that is off", ("call", "petstore.list-pets@2.0")),
+    ("A bundle is switched off", ("bundles", "disable", "petstore")),
+    ("A call of a bundle that is off", ("call", "petstore.list-pets")),
+    ("A tool of a bundle that is off", ("bundles", "enable", "petstore.list-pets")),
+    ("A call without a secret", ("call", "pets.list-pets")),
+    ("No tokens", ("token", "list")),
+    ("A token", ("token", "create", "laptop")),
+    ("A token of the same name", ("token", "create", "laptop")),
+    ("A token of an agent that is none", ("token", "create", "phone", "--agent", "boss")),
+    ("A token without a proper name", ("token", "create", "my phone")),
+    ("Tokens", ("token", "list")),
+    ("A token that is none", ("token", "delete", "phone")),
+    ("A token is deleted", ("token", "delete", "laptop")),
+)
+
 CHAPTERS: Mapping[str, Chapter] = {
     "What was sent": what_was_sent,
     "Code that is wrong": code_that_is_wrong,
@@ -560,6 +617,7 @@ CHAPTERS: Mapping[str, Chapter] = {
     "Configuration": configuration,
     "Resources and prompts": resources_and_prompts,
     "The command line": command_lines,
+    "Bundles and tokens": bundles_and_tokens,
 }
 
 

@@ -524,3 +524,10 @@ def test_a_tool_may_stand_for_one_of_another_bundle_that_nobody_has_read(tmp_pat
     put(other, "second", {"b@1": says("it")})
     with kept(tmp_path) as app:
         assert app.data("first.a()") == "it"
+
+
+def test_a_tool_that_another_process_adds_to_a_known_bundle_is_called_at_once(app: App, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@1": says("one")})
+    assert app.data("weather.now()") == "one"
+    other.put_tool(bundle, "later", "1", says("two"))
+    assert app.data("weather.later()") == "two"

@@ -18,14 +18,15 @@ from ot.backends.http import HttpBackend
 from ot.backends.http_tool.rates import Rates
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
-from ot.errors import ToolError
+from ot.errors import ToolError, ToolNotFound
 from ot.net import Net
 from ot.paths import placed
 from ot.registry import Registry, python_name
-from ot.schema import Schema
-from ot.tool import Backend, Tool
+from ot.schema import ANY_OBJECT, Schema
+from ot.tool import Backend, Result, Tool
 
 if TYPE_CHECKING:
+    from ot.backends.http_tool.impl import HttpImpl
     from ot.bundles.model import Bundle, StoredTool
     from ot.bundles.store import BundleStore
 
@@ -64,7 +65,7 @@ class BundleSource:
         self._store: BundleStore | None = None
         self.described: dict[str, str] = {}
         self.collisions: dict[str, str] = {}
-        self._folder: Path | None = None
+        self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
         self._registered: list[str] = []
         self._registered_versions: list[str] = []
         self._version, self._has_everything = UNREAD, False
@@ -72,12 +73,12 @@ class BundleSource:
 
     def use(self, loaded: Loaded) -> "BundleStore | None":
         """From now on. The store that is not used any more, for somebody to close."""
-        folder = folder_of(loaded)
-        self._loaded, old_folder = loaded, self._folder
-        if folder == old_folder:
+        wanted = (folder_of(loaded), loaded.settings.bundles.max_tools)
+        self._loaded, made_for = loaded, self._made_for
+        if wanted == made_for:
             return None
         self._unregister()
-        self._folder, self._version, self._has_everything = folder, UNREAD, False
+        self._made_for, self._version, self._has_everything = wanted, UNREAD, False
         old, self._store = self._store, None
         return old
 
@@ -158,7 +159,8 @@ class BundleSource:
             if tool.enabled or not answering.get(tool.name, tool).enabled:
                 answering[tool.name] = tool
         if not bundle.is_enabled:
-            self._registry.broken.setdefault(python_name(bundle.slug), _switched_off(bundle))
+            for name in (bundle.slug, python_name(bundle.slug)):  # as a program names it, and as code does
+                self._registry.broken.setdefault(name, _switched_off(bundle))
             return
         for tool in answering.values():
             self._add_by_plain_name(tool)
@@ -191,14 +193,12 @@ class BundleSource:
 
     def _tool(self, bundle: "Bundle", stored: "StoredTool") -> Tool:
         name = f"{stored.bundle_slug}.{stored.slug}"
-        off = "" if stored.is_enabled else f"it is switched off; {_switched_on_by(f'{name}@{stored.version}')}"
-        reason = (
-            off if bundle.is_enabled else f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
-        )
+        is_readable = _is_readable(stored.arg_schema)
+        reason = _why_off(bundle, stored) or ("" if is_readable else "the argSchema in its file is no JSON Schema")
         return Tool(
             name=name,
             backend=_Counted(self._backend(stored), self, stored.id),
-            input=Schema.from_json(stored.arg_schema),
+            input=Schema.from_json(stored.arg_schema if is_readable else ANY_OBJECT),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=stored.description or stored.display_name,
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
@@ -214,10 +214,8 @@ class BundleSource:
         return _Late(lambda: self._http(stored))
 
     def _http(self, stored: "StoredTool") -> HttpBackend:
-        from ot.backends.http_tool.impl import HttpImpl
-
         return HttpBackend(
-            HttpImpl.model_validate(stored.http_impl),
+            _impl_of(stored),
             self._net,
             lambda: self._loaded.settings.http,
             self._secret,
@@ -276,9 +274,46 @@ class _Function:
         self._function = function
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        if context.bus.registry.get(self._function) is None:
+        result: Result = await context.bus.call_tool(self._function, args, context)
+        if isinstance(result.error, ToolNotFound) and context.bus.registry.get(self._function) is None:
             raise ToolError(f"{tool.name} is disabled: {_missing(self._function)}")
-        return await context.bus.call_tool(self._function, args, context)
+        return result
+
+
+def _impl_of(stored: "StoredTool") -> "HttpImpl":
+    """It was right when it was stored; somebody may have edited the file since."""
+    from pydantic import ValidationError
+
+    from ot.backends.http_tool.impl import HttpImpl
+    from ot.bundles.model import refusal
+
+    try:
+        return HttpImpl.model_validate(stored.http_impl)
+    except ValidationError as error:
+        wrong = refusal(error).message.removeprefix("the body is not valid: ")
+        raise ToolError(f"{stored.bundle_slug}.{stored.slug} has a wrong httpImpl in its file: {wrong}") from None
+
+
+def _is_readable(schema: object) -> bool:
+    """Whether a reader finds in a schema what it looks for; whether it is right shows when it is used."""
+    if not isinstance(schema, Mapping):
+        return False
+    parts, required = schema.get("properties", {}), schema.get("required", [])
+    return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_readable_part, parts.values()))
+
+
+def _is_readable_part(part: object) -> bool:
+    if isinstance(part, bool):
+        return True
+    kinds = {"type": str | list, "enum": list, "description": str}
+    return isinstance(part, Mapping) and all(isinstance(part[key], kind) for key, kind in kinds.items() if key in part)
+
+
+def _why_off(bundle: "Bundle", stored: "StoredTool") -> str:
+    if not bundle.is_enabled:
+        return f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
+    name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
+    return "" if stored.is_enabled else f"it is switched off; {_switched_on_by(name)}"
 
 
 def _switched_on_by(name: str) -> str:

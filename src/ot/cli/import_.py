@@ -1,9 +1,13 @@
-"""Take MCP servers over from an assistant's configuration, which stays as it is, into .onetool/onetool.yaml."""
+"""Take over MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or a bundle's ZIP.
+
+What a file is, its content tells. Files stay as they are; servers go into .onetool/onetool.yaml, tools into the store.
+"""
 
 import argparse
 import json
 import os
 import pkgutil
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +36,11 @@ class Plan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(CLIENTS)
-    parser.add_argument("source", metavar="FILE|CLIENT", help=f"a client's configuration file, or one of {known}")
+    kinds = "an OpenAPI document, a bundle's ZIP, a client's configuration file"
+    parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
+    parser.add_argument("--name", default="", metavar="SLUG", help="of tools: what to call their bundle")
+    parser.add_argument("--server", metavar="URL", help="of a document: where the API is")
+    parser.add_argument("--write", action="store_true", help="of tools: write http.allowedHosts into onetool.yaml")
     parser.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
     parser.add_argument("--keep-values", action="store_true", help="leave secrets where they are used")
     parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
@@ -40,6 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    path = None if options.source in CLIENTS else paths.placed(options.source, Path.cwd(), Path.home())
+    if path is not None and path.is_file():
+        from ot.bundles.taking import is_bundle
+        from ot.cli import import_bundle
+
+        content = import_bundle.content_of(path)
+        if is_bundle(content):
+            return import_bundle.main(options, path, content)
+    return _import_servers(options)
+
+
+def _import_servers(options: argparse.Namespace) -> int:
+    if options.name or options.server or options.write:
+        raise ToolError("--name, --server and --write are for OpenAPI documents and bundles, not for servers")
     folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
     folder = folders.user if options.user else _target(folders)
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
@@ -77,6 +99,8 @@ def _found(source: str, place: Place) -> list[reading.Found]:
     existing = [path for path in looked if path.exists()]
     if not existing and source in CLIENTS:
         raise ToolError(f"{CLIENTS[source].title} has no configuration here; looked at {', '.join(map(str, looked))}")
+    if source.startswith(("https://", "http://")):
+        raise ToolError(f"{source} is an address; fetch it first: curl -fsSLo api.json {shlex.quote(source)}")
     if not existing:
         raise ToolError(f"there is no file {source}; give a file, or one of {', '.join(CLIENTS)}")
     return [_in_file(path, place.working_dir, lenient=len(existing) > 1) for path in existing]
@@ -84,21 +108,12 @@ def _found(source: str, place: Place) -> list[reading.Found]:
 
 def _in_file(path: Path, folder: Path, *, lenient: bool) -> reading.Found:
     """A client's settings without servers are no mistake where it has another file with some."""
-    reading.refuse_archive(_start_of(path), path)
     try:
         return reading.find(files.read(path), folder)
     except reading.NoServers as error:
         if not lenient:
             raise
         return reading.Found(path, {}, notes=(str(error),))
-
-
-def _start_of(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except OSError:  # reading it will say what is wrong
-        return None
 
 
 def _secrets(read: files.Read) -> dict[str, str]:

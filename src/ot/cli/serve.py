@@ -1,11 +1,20 @@
-"""Run the MCP server on standard input and output, for an assistant to talk to."""
+"""Run the MCP server on standard input and output, for an assistant to talk to; or, with --http, as a web server."""
 
 import argparse
+import json
+import os
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ot.app import OneTool
 from ot.cli.opening import with_onetool
+from ot.errors import ToolError
 
+if TYPE_CHECKING:
+    from ot.faces.http.gate import Bind
+
+HOST, PORT = "127.0.0.1", 8765
 STATUS = """\
 onetool {version}: this is an MCP server, it waits for an assistant on standard input.
 {tools} tools in {packs} packs are ready.
@@ -20,18 +29,45 @@ Type instead:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
+    parser.add_argument("--http", action="store_true", help="serve over HTTP instead, to this machine alone")
+    parser.add_argument("--host", metavar="H", help=f"with --http: the address to listen on ({HOST})")
+    parser.add_argument(
+        "--port", type=int, metavar="P", help=f"with --http: the port to listen on ({PORT}); 0 takes one that is free"
+    )
+    parser.add_argument("--json", action="store_true", help="with --http: print the address as JSON")
+    parser.add_argument(
+        "--expose",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="tools, packs or servers to publish one to one, beside the one tool `run`",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
-    return with_onetool(options, _status if sys.stdin.isatty() else _serve)
+    if options.http:
+        return _over_http(options)
+    if options.host is not None or options.port is not None or options.json:
+        raise ToolError("--host, --port and --json are for HTTP; type `onetool serve --http` with them")
+    return with_onetool(options, _status if sys.stdin.isatty() else partial(_serve, names=options.expose))
 
 
-async def _serve(app: OneTool) -> int:
+async def _serve(app: OneTool, names: list[str]) -> int:
     from ot.faces.mcp_server import serve_stdio
 
+    await _expose(app, names)
     await serve_stdio(app)
     return 0
+
+
+async def _expose(app: OneTool, names: list[str]) -> None:
+    """Raises where there is nothing of such a name."""
+    if names:
+        from ot.faces.mcp_exposed import check
+
+        app.exposed = tuple(names)
+        await check(app)
 
 
 async def _status(app: OneTool) -> int:
@@ -39,3 +75,50 @@ async def _status(app: OneTool) -> int:
 
     print(STATUS.format(version=__version__, tools=len(app.registry), packs=len(app.registry.packs())))
     return 0
+
+
+# --- HTTP ----------------------------------------------------------------------------------------------------------
+
+
+def _over_http(options: argparse.Namespace) -> int:
+    host = HOST if options.host is None else options.host
+    port = PORT if options.port is None else options.port
+
+    async def serve(app: OneTool) -> int:
+        from ot.faces.http.running import serve_http
+
+        _refuse_strangers(app, host)
+        _tell_problems(app)
+        await _expose(app, options.expose)
+        await serve_http(app, host, port, lambda bind: _tell_address(bind, as_json=options.json))
+        return 0
+
+    return with_onetool(options, serve)
+
+
+def _refuse_strangers(app: OneTool, host: str) -> None:
+    from ot.faces.http.gate import Bind
+    from ot.faces.http.keys import Keys
+
+    if not Bind(host, 0).is_loopback and not Keys(app.settings.auth.tokens, os.environ):
+        raise ToolError(
+            f"others could call your tools at {host}, and there is no token that they would need; leave --host out to "
+            "serve this machine alone, or put a token into onetool.yaml, under auth: {tokens: [...]}"
+        )
+
+
+def _tell_problems(app: OneTool) -> None:
+    if app.config_error is not None:
+        print(f"onetool: the configuration is wrong:\n{app.config_error}", file=sys.stderr)
+    for problem in app.problems:
+        print(f"onetool: note: {problem}", file=sys.stderr)
+
+
+def _tell_address(bind: "Bind", *, as_json: bool) -> None:
+    from ot.faces.http.server import PARTS
+
+    host = f"[{bind.host}]" if ":" in bind.host and not bind.host.startswith("[") else bind.host
+    url = f"http://{host}:{bind.port}"
+    print(f"onetool: listening on {url} ({', '.join(part.words for part in PARTS)})", file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps({"url": url, "host": bind.host, "port": bind.port}), flush=True)

@@ -15,9 +15,6 @@ from ot.clients.files import Read
 from ot.errors import ConfigError, ToolError
 
 _KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
-_ZIP = b"PK\x03\x04"
-_OPENAPI = re.compile(r"""^\s*["']?(?:openapi|swagger)["']?\s*:""", re.MULTILINE)
-_LATER = "OpenAPI documents and bundle ZIPs cannot be imported yet"
 
 
 class NoServers(ToolError):
@@ -40,15 +37,8 @@ def find(read: Read, folder: Path) -> Found:
     if not text.strip():
         raise NoServers(f"{read.path} is empty; there is nothing to import")
     data, notes = _parsed(text, str(read.path))
-    if isinstance(data, dict) and {"openapi", "swagger"} & data.keys():
-        raise ToolError(f"{read.path} is an OpenAPI document. {_LATER}")
     servers, more = _servers(data, str(read.path), folder)
     return Found(read.path, servers, _inputs(data), (*notes, *more))
-
-
-def refuse_archive(raw: bytes | None, path: Path) -> None:
-    if raw is not None and raw.startswith(_ZIP):
-        raise ToolError(f"{path} is a ZIP archive. {_LATER}")
 
 
 def _parsed(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
@@ -59,11 +49,12 @@ def _parsed(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
     try:
         return toml_edit.parse(text, source), ()
     except ConfigError:
-        if _OPENAPI.search(text):
-            raise ToolError(f"{source} is an OpenAPI document. {_LATER}") from None
         if source.endswith(".toml"):
             raise
-        raise ToolError(f"{source} is no configuration of a client: neither JSON nor TOML") from None
+        raise ToolError(
+            f"{source} is no configuration of a client, which is JSON or TOML, and no OpenAPI document, "
+            "which has `openapi:` or `swagger:` at its top"
+        ) from None
 
 
 def _repeated(root: jsonc.Node, text: str, source: str) -> Iterable[str]:

@@ -47,7 +47,7 @@ def _wanted(old: Mapping[str, Any], section: str | None, new: Mapping[str, Any])
 
 def _edit(text: str, source: str, section: str | None, new: Mapping[str, Any]) -> Edit:
     shift = 1 if text.startswith("\ufeff") else 0
-    root = _composed(text[shift:], source)
+    root = composed(text[shift:], source)
     pairs = dict[str, Any]() if root is None else {key.value: (key, value) for key, value in root.value}
     if section is None or section not in pairs:
         return _at_the_end(text, root, new if section is None else {section: dict(new)})
@@ -58,11 +58,11 @@ def _edit(text: str, source: str, section: str | None, new: Mapping[str, Any]) -
     if value.flow_style:
         at = shift + value.end_mark.index - 1
         comma = "" if text[:at].rstrip().endswith(",") else ", "
-        return insertion(at, comma + ", ".join(f"{_scalar(name)}: {_flow(inner)}" for name, inner in new.items()))
-    return _behind(text, value, shift, _lines(new, " " * value.start_mark.column))
+        return insertion(at, comma + ", ".join(f"{_scalar(name)}: {flow(inner)}" for name, inner in new.items()))
+    return behind(text, value, shift, _lines(new, " " * value.start_mark.column))
 
 
-def _composed(text: str, source: str) -> Any:
+def composed(text: str, source: str) -> Any:
     import yaml
 
     try:
@@ -91,17 +91,17 @@ def _in_the_place(text: str, value: Any, shift: int, lines: list[str]) -> Edit:
     return Edit(start - spaces, end + len(comment), block)
 
 
-def _behind(text: str, value: Any, shift: int, lines: list[str]) -> Edit:
+def behind(text: str, value: Any, shift: int, lines: list[str]) -> Edit:
     """Behind the last line of the last entry, before the comments and empty lines that follow it."""
     line_break = line_break_of(text)
-    end = shift + _last_leaf(value).end_mark.index
+    end = shift + last_leaf(value).end_mark.index
     if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
         return insertion(end, "".join(line + line_break for line in lines))
     rest = _REST_OF_LINE.match(text, end)
     return insertion(rest.end() if rest else end, "".join(line_break + line for line in lines))
 
 
-def _last_leaf(node: Any) -> Any:
+def last_leaf(node: Any) -> Any:
     while not isinstance(node.value, str) and node.value and not node.flow_style:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
@@ -113,16 +113,18 @@ def _lines(mapping: Mapping[str, Any], indent: str) -> list[str]:
     for key, value in mapping.items():
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{_scalar(key)}:", *_lines(value, indent + "  ")]
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            lines += [f"{indent}{_scalar(key)}:", *(f"{indent}  - {flow(item)}" for item in value)]
         else:
-            lines.append(f"{indent}{_scalar(key)}: {_flow(value)}")
+            lines.append(f"{indent}{_scalar(key)}: {flow(value)}")
     return lines
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
     return _scalar(value)
 
 

@@ -18,7 +18,7 @@ from ot.children.channel import RemoteError
 from ot.config.model import Settings
 from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
-from ot.registry import Registry
+from ot.registry import Registry, python_name
 from ot.runner import explain, fence_processor
 from ot.runner.answer import Answer, Journal, Live, Presenter
 from ot.runner.cells import Cells
@@ -47,7 +47,7 @@ class Runner:
         discover: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self.bus, self.settings = bus, settings
-        self._cells, self._presenter, self._projects, self._discover = cells, presenter, projects, discover
+        self._cells, self._presenter, self._projects, self.discover = cells, presenter, projects, discover
 
     async def run(
         self,
@@ -68,7 +68,7 @@ class Runner:
                 snippet = code.split(maxsplit=1)[0]
                 code = await self._expanded(code)
             if new := await _in_thread_if_long(code, self._new_names_in):
-                await self._discover(new)
+                await self.discover(new)
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal, live)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
@@ -169,7 +169,7 @@ class _Host:
             case "call":
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
             case "find":
-                return self._find(str(params["name"]))
+                return await self._find(str(params["name"]))
             case "snippet":
                 return await self._runner.expansion(str(params["name"]), dict(params["values"]))
             case "list":
@@ -217,7 +217,11 @@ class _Host:
         self._journal.tell("call", _ended(place, name, started, error))
         return result
 
-    def _find(self, name: str) -> Result:
+    async def _find(self, name: str) -> Result:
+        """A pack that is known may have got another tool since."""
+        pack = python_name(name).partition(".")[0]
+        if self._bus.registry.get(name) is None and self._bus.registry.may_grow(pack):
+            await self._runner.discover({pack})
         try:
             return Result(ok=True, value=self._bus.registry.find(name).name)
         except ToolError as error:

@@ -1,6 +1,6 @@
 """The body of an operation: fields of JSON and of forms become arguments, everything else is one argument `body`.
 
-JSON is taken where it is offered, then a form, then text. Files in several parts are not expressible.
+JSON is taken where it is offered, then a form, then text, which XML is too. Files in several parts are not expressible.
 """
 
 from collections.abc import Mapping
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from ot.bundles.openapi.document import as_mapping
+from ot.backends.http_tool.body import is_json
+from ot.bundles.openapi.document import as_mapping, as_text
 from ot.bundles.openapi.keywords import JSON
-from ot.bundles.openapi.parameters import Entries, json_text
+from ot.bundles.openapi.parameters import Entries, joined, json_text, separator
 from ot.bundles.openapi.references import References
 from ot.bundles.openapi.request import Request, literal
 from ot.bundles.openapi.schemas import Schemas
@@ -104,12 +105,20 @@ class Bodies:
     def _form(self, media: _Media) -> None:
         members = self._schemas.members(self._merged(media.schema))
         if members is None:
-            raise invalid("its body is a form whose fields are not known")
+            self._leave_out_form(media)
+            return
         fields: dict[str, str] = {}
         for name, schema in members[0].items():
             self._field(fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1])
         self._request.body = "&".join(f"{quote(name, safe='')}={value}" for name, value in fields.items())
         self._request.headers["Content-Type"] = literal(media.kind)
+
+    def _leave_out_form(self, media: _Media) -> None:
+        """Some documents describe a form without fields where nothing is sent."""
+        if media.required and media.schema.get("properties") != {}:
+            raise invalid("its body is a form whose fields are not known")
+        if "properties" not in media.schema:
+            self._request.leave_out("its body is left out: it is a form whose fields are not known")
 
     def _field(
         self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], needed: bool
@@ -120,7 +129,10 @@ class Bodies:
             return
         is_complex = "object" in kinds or "object" in self._schemas.kinds(schema.get("items") or {})
         told = json_text(schema) if is_complex else schema
-        fields[name] = self._request.argument(name, "body", told, required=needed)
+        placeholder = self._request.argument(name, "body", told, required=needed)
+        style = as_text(encoding.get("style")) or "form"
+        is_joined = "array" in kinds and not is_complex and encoding.get("explode", style == "form") is not True
+        fields[name] = joined(placeholder, separator(style)) if is_joined else placeholder
 
     def _text(self, media: _Media) -> None:
         text = {"type": "string", "description": f"The body, as text ({media.kind[:60]})."}
@@ -130,11 +142,11 @@ class Bodies:
 
 def _preference(kind: str) -> int:
     plain = kind.partition(";")[0].strip().lower()
-    if plain in {_JSON, "*/*", "application/*", ""} or ("json" in plain and "seq" not in plain and "nd" not in plain):
+    if plain in {"*/*", "application/*", ""} or is_json(plain):
         return 0
     if plain == _FORM:
         return 1
-    return 3 if plain.startswith("multipart/") or plain.endswith("form-data") else 4 if "xml" in plain else 2
+    return 3 if plain.startswith("multipart/") or plain.endswith("form-data") else 2
 
 
 def _refuse(media: _Media) -> None:

@@ -1,10 +1,9 @@
 """Parameters of an operation as entries of a request: in the path, the query, headers and cookies, in each style.
 
-A list is written as its style wants it: repeated as a list, joined as a text that the caller joins. An object becomes
-one argument for each of its properties. What has no form that a template could give it is left out, and told.
+A list is repeated or joined, as its style wants it. An object becomes one argument for each of its properties, or one
+argument where its keys are not known. What has no form that a template could give it is left out, and told.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,14 +12,13 @@ from ot.bundles.openapi.keywords import JSON
 from ot.bundles.openapi.references import References
 from ot.bundles.openapi.request import Request, encoded, literal
 from ot.bundles.openapi.schemas import Schemas
-from ot.bundles.openapi.texts import OF_AN_ARGUMENT, shortened
 from ot.bundles.rules import invalid
 
 # What the sender writes itself, or what the document says elsewhere. OpenAPI tells to ignore the first three.
 _NOT_TAKEN = {"accept", "content-type", "authorization", "host", "content-length", "transfer-encoding", "connection"}
 _NOT_TAKEN |= {"upgrade", "te", "trailer", "expect", "keep-alive", "accept-encoding"}
-_SEPARATORS = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
-_SEPARATOR_NAMES = {",": "commas", " ": "spaces", "|": "bars (|)", "\t": "tabs"}
+_SEPARATORS = {"spaceDelimited": "ssv", "pipeDelimited": "pipes", "tabDelimited": "tsv"}
+_SCALARS = {"string", "number", "integer", "boolean"}
 _DEEPEST = 3
 
 
@@ -34,12 +32,11 @@ class Parameter:
         self.is_json, schema = _schema_of(given, references)
         self.schema = _with_example(schemas.of(schema), given)
         self.kinds = schemas.kinds(self.schema)
+        self.schema = _with_fitting_examples(self.schema, self.kinds)
+        item = schemas.kinds(self.schema.get("items") or {})
+        self.is_flat = "object" not in self.kinds and ("array" not in self.kinds or not item or bool(item & _SCALARS))
         self.style = as_text(given.get("style")) or ("form" if self.place in {"query", "cookie"} else "simple")
         self.explode = given.get("explode", self.style in {"form", "deepObject"}) is True
-
-    @property
-    def separator(self) -> str:
-        return _SEPARATORS.get(self.style, ",")
 
     @property
     def is_taken(self) -> bool:
@@ -56,6 +53,15 @@ def _schema_of(given: Mapping[str, Any], references: References) -> tuple[bool, 
 
 def _with_example(schema: JSON, given: Mapping[str, Any]) -> JSON:
     return {**schema, "examples": [given["example"]]} if isinstance(given.get("example"), str | int | float) else schema
+
+
+def _with_fitting_examples(schema: JSON, kinds: set[str]) -> JSON:
+    """Documents like to show a list as the text that is sent."""
+    if kinds - {"null"} != {"array"} or "examples" not in schema:
+        return schema
+    kept = [example for example in schema["examples"] if isinstance(example, list)]
+    rest = {key: value for key, value in schema.items() if key != "examples"}
+    return {**rest, "examples": kept} if kept else rest
 
 
 class Parameters:
@@ -76,8 +82,8 @@ class Parameters:
     def path(self, parameter: Parameter) -> str:
         """The template that stands in its place."""
         prefix = {"label": ".", "matrix": f";{encoded(parameter.name)}="}.get(parameter.style, "")
-        if "object" in parameter.kinds and not parameter.is_json:
-            raise invalid(f"the object {parameter.name[:60]!r} cannot stand in a path")
+        if not (parameter.is_flat or parameter.is_json):
+            raise invalid(f"{parameter.name[:60]!r}, which is an object or a list of lists, cannot stand in a path")
         return f"{prefix}{self._one_value(parameter)}"
 
     # --- the query -------------------------------------------------------------------------------------------------
@@ -91,8 +97,8 @@ class Parameters:
             self._query_list(parameter)
 
     def _query_list(self, parameter: Parameter) -> None:
-        if "object" in self._schemas.kinds(parameter.schema.get("items") or {}):
-            self._leave_out(parameter, "a list of objects has no form in a query")
+        if not parameter.is_flat:
+            self._leave_out(parameter, "a list of objects or lists has no form in a query")
         elif parameter.style == "deepObject":
             self._request.query[literal(f"{parameter.name}[]")] = self._plain(parameter)
         elif parameter.explode:
@@ -102,6 +108,9 @@ class Parameters:
 
     def _query_object(self, parameter: Parameter) -> None:
         members = self._schemas.members(parameter.schema)
+        if members is None and parameter.style == "deepObject":
+            self._request.query[literal(parameter.name)] = self._plain(parameter)
+            return
         if members is None or not (parameter.explode or parameter.style == "deepObject"):
             self._leave_out(parameter, "an object whose keys are not known beforehand has no form in a query")
             return
@@ -113,8 +122,8 @@ class Parameters:
     # --- headers and cookies ---------------------------------------------------------------------------------------
 
     def _header(self, parameter: Parameter) -> None:
-        if "object" in parameter.kinds and not parameter.is_json:
-            self._leave_out(parameter, "an object has no form in a header")
+        if not (parameter.is_flat or parameter.is_json):
+            self._leave_out(parameter, "an object or a list of lists has no form in a header")
         elif parameter.name.lower() not in map(str.lower, self._request.headers):
             self._request.headers[literal(parameter.name)] = self._one_value(parameter)
 
@@ -128,12 +137,11 @@ class Parameters:
     # --- values ----------------------------------------------------------------------------------------------------
 
     def _one_value(self, parameter: Parameter) -> str:
-        """A placeholder that is filled with one text, whatever the parameter is a list of."""
+        """A placeholder that is filled with one text, also where the parameter is a list."""
         if parameter.is_json and parameter.kinds - {"string"}:
             parameter.schema = json_text(parameter.schema)
         elif "array" in parameter.kinds:
-            parameter.schema = joined_text(parameter.schema, parameter.separator, parameter.description)
-            parameter.description = ""
+            return joined(self._plain(parameter), separator(parameter.style))
         return self._plain(parameter)
 
     def _plain(self, parameter: Parameter) -> str:
@@ -164,14 +172,16 @@ class Entries:
         members = self._schemas.members(schema) if "object" in kinds else None
         if members is not None and depth < _DEEPEST:
             self.add_members(name, *members, required=required, depth=depth + 1)
-        elif "object" in kinds or "object" in self._schemas.kinds(schema.get("items") or {}):
+        elif "object" in self._schemas.kinds(schema.get("items") or {}):
             self._leave_out(name, required=required)
+        elif "object" in kinds:
+            self._entries[name] = self._request.argument(name, self._place, schema, required=required)
         else:
             key = f"{name}[]" if "array" in kinds and not name.endswith("[]") else name
             self._entries[key] = self._request.argument(name, self._place, schema, required=required)
 
     def _leave_out(self, name: str, *, required: bool) -> None:
-        reason = f"the field {name[:60]!r} is left out: an object whose keys are not known has no form there"
+        reason = f"the field {name[:60]!r} is left out: a list of objects has no form there"
         if required:
             raise invalid(reason.replace("is left out", "is needed"))
         self._request.leave_out(reason)
@@ -183,16 +193,10 @@ def json_text(schema: JSON) -> JSON:
     return {"type": "string", "contentMediaType": "application/json", "description": f"{told} As JSON text.".strip()}
 
 
-def joined_text(schema: JSON, separator: str, description: Any) -> JSON:
-    """Several values in one text."""
-    choices = (schema.get("items") or {}).get("enum", ())
-    told = shortened(description, OF_AN_ARGUMENT) or schema.get("description", "")
-    parts = [told, f"Several values are joined by {_SEPARATOR_NAMES[separator]}."]
-    parts += [shortened(f"Values: {', '.join(map(str, choices))}.", OF_AN_ARGUMENT)] if choices else []
-    made: JSON = {"type": "string", "description": " ".join(filter(None, parts))}
-    samples = [sample for sample in schema.get("examples", ()) if isinstance(sample, list)]
-    return {**made, "examples": [separator.join(map(_as_text, samples[0]))]} if samples else made
+def separator(style: str) -> str:
+    return _SEPARATORS.get(style, "csv")
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def joined(placeholder: str, by: str) -> str:
+    """The placeholder of a list that becomes one text."""
+    return f"${{{by}:{placeholder.removeprefix('${')}"

@@ -20,6 +20,7 @@ from ot.bundles.rules import invalid
 MAX_ARGUMENTS: Final = 1_000
 _IN_A_PATH = "/:@!&'()*+,;=~%"  # and no dollar: before a placeholder it would take away its meaning
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ARGUMENT = re.compile(r"\$\{(?:\w+:)?(\w+)\}")
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -63,9 +64,10 @@ class Request:
         """The entry of this name and the argument for it."""
         entries = self.query if place == "query" else self.headers
         for entry in [entry for entry in entries if entry.lower() == name.lower()]:
-            own = entries.pop(entry)[2:-1]
-            self.arguments.pop(own, None)
-            self.required = [other for other in self.required if other != own]
+            found = _ARGUMENT.fullmatch(entries.pop(entry))
+            if found:
+                self.arguments.pop(found[1], None)
+                self.required = [other for other in self.required if other != found[1]]
 
     def schema(self, schemas: Schemas) -> JSON:
         """`argSchema`."""

@@ -1,0 +1,236 @@
+"""Bundles of stored tools: list, export as ZIP, import, switch on and off. Running servers see a change at once."""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import anyio.to_thread
+
+from ot.app import OneTool
+from ot.bundles.model import Bundle, StoredTool
+from ot.bundles.store import BundleStore
+from ot.cli.opening import with_settings
+from ot.errors import BundleError, ToolError
+from ot.registry import nearest, python_name, shown
+from ot.sanitise import clean
+from ot_child.summary import number
+
+STDOUT = "-"
+ABOUT = 80
+WHAT = "SLUG[.TOOL[@VERSION]]"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="show the bundles that are in use (this is what a bare `bundles` does)")
+    export = actions.add_parser("export", help="write a bundle into a ZIP archive")
+    export.add_argument("slug", metavar="SLUG", help="the bundle")
+    export.add_argument(
+        "file", nargs="?", default="", metavar="FILE.zip", help=f"SLUG.zip if left out; {STDOUT} prints"
+    )
+    taking = actions.add_parser("import", help="take a bundle over from a ZIP archive")
+    taking.add_argument("file", type=Path, metavar="FILE.zip")
+    taking.add_argument("--name", default="", metavar="SLUG", help="what to call the bundle here")
+    for word in ("enable", "disable"):
+        action = actions.add_parser(word, help=f"switch a bundle or a tool {'on' if word == 'enable' else 'off'}")
+        action.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+        _add_json(action)
+    for action in (parser, listing):
+        action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="those switched off, too")
+    for action in (parser, listing, export, taking):
+        _add_json(action)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    as_json = getattr(options, "json", False)
+    if options.action == "import":
+        return _import(options, as_json=as_json)
+    work = {"export": _export, "enable": _switch, "disable": _switch}.get(options.action, _list)
+
+    async def in_a_thread(app: OneTool) -> int:
+        await app.discover()  # whether a tool's function is there, only all packs together can tell
+        return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
+
+    return with_settings(options, in_a_thread)
+
+
+def _import(options: argparse.Namespace, *, as_json: bool) -> int:
+    from ot.cli import import_bundle
+
+    given = {"name": options.name, "server": None, "user": False, "write": False, "dry_run": False, "json": as_json}
+    named = argparse.Namespace(config=options.config, **given)
+    return import_bundle.main(named, options.file, import_bundle.content_of(options.file))
+
+
+# --- list ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    bundle: Bundle
+    tools: list[StoredTool]
+
+    @property
+    def in_use(self) -> int:
+        return len({tool.slug for tool in self.tools if tool.in_use})
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            **self.bundle.as_json(),
+            "toolCount": len({tool.slug for tool in self.tools}),
+            "toolsInUse": self.in_use,
+            "problems": [f"{tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken],
+        }
+
+    @property
+    def _broken(self) -> list[StoredTool]:
+        return [tool for tool in self.tools if tool.disabled_reason]
+
+    def as_text(self, width: int) -> str:
+        tools = len({tool.slug for tool in self.tools})
+        state = "on " if self.bundle.is_enabled else "off"
+        some = "" if self.in_use == tools or not self.bundle.is_enabled else f", {self.in_use} in use"
+        origin = " (comes with the program)" if self.bundle.is_built_in else ""
+        line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {self._about}{origin}".rstrip()
+        return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
+
+    @property
+    def _about(self) -> str:
+        text = self.bundle.description or self.bundle.display_name
+        return shorten(clean(text, ABOUT * 10), ABOUT, placeholder=" …")  # somebody else's words, for a terminal
+
+
+def _list(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+    rows = [_row(app, bundle) for bundle in sorted(app.bundles.all_bundles(), key=lambda one: one.slug)]
+    chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
+    if as_json:
+        print(json.dumps({"bundles": [row.as_data() for row in chosen]}, indent=2, ensure_ascii=False))
+        return 0
+    width = max((len(row.bundle.slug) for row in chosen), default=0)
+    for row in chosen:
+        print(row.as_text(width))
+    for line in _ending(rows, chosen):
+        print(line)
+    return 0
+
+
+def _row(app: OneTool, bundle: Bundle) -> Row:
+    return Row(bundle, [app.bundles.shown(tool) for tool in app.bundles.store.tools_of(bundle.id)])
+
+
+def _ending(rows: list[Row], chosen: list[Row]) -> list[str]:
+    lines = [] if chosen else ["No bundle is in use. To make one of an OpenAPI document: onetool import petstore.yaml"]
+    more = len(rows) - len(chosen)
+    return [*lines, f"{more} more switched off; `onetool bundles list --all` shows them."] if more else lines
+
+
+# --- export --------------------------------------------------------------------------------------------------------
+
+
+def _export(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+    from ot.bundles import archive
+
+    bundle = _bundle(app, options.slug)
+    tools = [tool.as_json() for tool in app.bundles.store.tools_of(bundle.id)]
+    packed = archive.pack(bundle.as_json(), tools)
+    if options.file == STDOUT:
+        sys.stdout.buffer.write(packed)
+        return 0
+    file = Path(options.file or f"{bundle.slug}.zip")
+    _write_new(file, packed)
+    if as_json:
+        print(json.dumps({"bundle": bundle.slug, "tools": len(tools), "file": str(file)}, ensure_ascii=False))
+    else:
+        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Secrets are named in it and not part of it.")
+    return 0
+
+
+def _write_new(file: Path, content: bytes) -> None:
+    try:
+        with file.open("xb") as new:
+            new.write(content)
+    except FileExistsError:
+        raise ToolError(f"{file} is there already; give another name, or {STDOUT} to print it") from None
+    except OSError as error:
+        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
+
+
+# --- enable and disable --------------------------------------------------------------------------------------------
+
+
+def _switch(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+    on = options.action == "enable"
+    slug, tool, version = _parts(options.what)
+    bundle, store = _bundle(app, slug), app.bundles.store
+    if not tool:
+        store.set_bundle_enabled(bundle.id, on)
+        changed = [bundle.slug]
+    else:
+        chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
+        changed = [_switched(store, bundle, one, on=on) for one in chosen]
+    _print_switched(changed, bundle, on=on, as_json=as_json, is_bundle=not tool)
+    return 0
+
+
+def _parts(what: str) -> tuple[str, str, str]:
+    """A slug has no dot and no @; a version may have dots."""
+    name, at, version = what.partition("@")
+    slug, dot, tool = name.partition(".")
+    if not slug or (dot and not tool) or (at and not (tool and version)):
+        raise ToolError(f"{what!r} names nothing; write {WHAT}, for example petstore or petstore.list-pets@1.0")
+    return slug, tool, version
+
+
+def _switched(store: BundleStore, bundle: Bundle, tool: StoredTool, *, on: bool) -> str:
+    try:
+        store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
+    except BundleError as error:
+        if error.fields.get("code") != "bundle_disabled":
+            raise
+        raise ToolError(f"{error.message}: onetool bundles enable {bundle.slug}") from None
+    return f"{bundle.slug}.{tool.slug}@{tool.version}"
+
+
+def _print_switched(changed: list[str], bundle: Bundle, *, on: bool, as_json: bool, is_bundle: bool) -> None:
+    if as_json:
+        print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
+        return
+    print("\n".join(f"{name} is switched {'on' if on else 'off'}." for name in changed))
+    if on and not is_bundle and not bundle.is_enabled:
+        print(f"Its bundle is off: onetool bundles enable {bundle.slug}")
+
+
+# --- finding -------------------------------------------------------------------------------------------------------
+
+
+def _bundle(app: OneTool, slug: str) -> Bundle:
+    found = app.bundles.store.bundle_by_slug(slug)
+    if found is None:
+        raise ToolError(_unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()], "Bundles"))
+    return found
+
+
+def _versions(bundle: Bundle, tools: list[StoredTool], slug: str, version: str) -> list[StoredTool]:
+    exact = [tool for tool in tools if tool.slug == slug]
+    named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
+    if not named:
+        raise ToolError(_unknown("tool", slug, sorted({tool.slug for tool in tools}), f"{bundle.slug} has"))
+    chosen = [tool for tool in named if version in {"", tool.version}]
+    if not chosen:
+        there = ", ".join(tool.version for tool in named)
+        raise ToolError(f"{bundle.slug}.{slug} has no version {version}; versions are {there}")
+    return chosen
+
+
+def _unknown(kind: str, name: str, known: list[str], title: str) -> str:
+    near = nearest(name, known)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {kind} {name!r}.{guess} {title}: {shown(known)}."

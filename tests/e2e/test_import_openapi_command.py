@@ -1,0 +1,281 @@
+"""`onetool import` of an OpenAPI document and of an archive, as a person types it, down to a call over the network."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.http_support import Site, served
+from tests.openapi_support import document_of, swagger_of
+from tests.support import PROGRAM, command_line, configure, environment
+
+from ot.bundles.taking import is_bundle
+from ot.config.trust import is_trusted, trust
+from ot.yaml12 import read_file
+
+GET_PET = {
+    "operationId": "getPet",
+    "parameters": [
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "X-Trace", "in": "header", "schema": {"type": "string"}},
+    ],
+    "security": [{"key": []}],
+    "responses": {"200": {"description": "ok"}},
+}
+LIST_PETS = {"operationId": "listPets", "parameters": [{"name": "limit", "in": "query", "schema": {"type": "integer"}}]}
+KEY = {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}
+SECRET = "a-key-that-nobody-is-to-see"
+
+
+def petstore(
+    server: str = "https://pets.example.com/v1", version: str = "1.0", more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    shown = {"/echo": {"get": LIST_PETS}, "/pets/{id}": {"get": GET_PET}, **(more or {})}
+    info = {"title": "Swagger Petstore - OpenAPI 3.0", "version": version}
+    known = {"securitySchemes": KEY}
+    return {"openapi": "3.0.3", "info": info, "servers": [{"url": server}], "paths": shown, "components": known}
+
+
+def write(home: Path, document: Mapping[str, Any], name: str = "petstore.yaml") -> None:
+    text = json.dumps(document) if name.endswith(".json") else yaml.safe_dump(dict(document), sort_keys=False)
+    (home / name).write_text(text, encoding="utf-8")
+
+
+def imported(home: Path, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, "import", *arguments],
+        cwd=folder or home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def typed(home: Path, *arguments: str) -> str:
+    done = imported(home, *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def refused(home: Path, *arguments: str) -> str:
+    done = imported(home, *arguments)
+    assert (done.returncode, done.stdout) == (1, ""), done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with served() as site:
+        yield site
+
+
+def test_it_ends_with_what_is_left_to_do(tmp_path: Path) -> None:
+    write(tmp_path, petstore(more={"/x": {"trace": {}}}))
+    folder = tmp_path / ".onetool"
+    assert typed(tmp_path, "petstore.yaml").splitlines() == [
+        f"petstore: took over 2 tools of version 1.0 into {folder / 'bundles'}",
+        "Not taken over as it stands there:",
+        "  TRACE /x: TRACE is not sent, because it shows credentials",
+        f"Put these secrets into {folder / 'secrets.yaml'}, which only you may be able to read:",
+        "  PETSTORE_KEY: ...",
+        f"Allow the host in {folder / 'onetool.yaml'}, or have it written with --write:",
+        "  http: {allowedHosts: [pets.example.com]}",
+        "A running server takes settings and secrets up with ot.reload(); the tools it sees at once.",
+        "Call one:",
+        "  onetool call petstore.list-pets",
+        "  petstore.list_pets()",
+    ]
+    assert not (folder / "onetool.yaml").exists()
+
+
+@pytest.mark.slow
+def test_what_was_imported_is_called_with_its_secret_and_never_shows_it(tmp_path: Path, site: Site) -> None:
+    write(tmp_path, petstore(site.url("")), "petstore.json")
+    said = typed(tmp_path, "petstore.json", "--write")
+    assert f'+  allowedHosts: ["127.0.0.1:{site.port}"]' in said
+    assert "http: {allowPrivateAddresses: true}" in said
+    config = tmp_path / ".onetool" / "onetool.yaml"
+    assert read_file(config).data == {"http": {"allowedHosts": [f"127.0.0.1:{site.port}"]}}
+    config.write_text(config.read_text("utf-8") + "  allowPrivateAddresses: true\n", encoding="utf-8")
+    secrets = tmp_path / ".onetool" / "secrets.yaml"
+    secrets.touch(0o600)
+    secrets.write_text(f"PETSTORE_KEY: {SECRET}\n", encoding="utf-8")
+    echoed = command_line(tmp_path, "call", "petstore.list-pets", "limit=3")
+    assert json.loads(echoed.stdout)["query"] == {"limit": ["3"]}, echoed.stderr
+    failed = command_line(tmp_path, "run", "petstore.get_pet(id='a/b')")
+    assert "answered 404 Not Found: there is no such page" in failed.stdout
+    assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
+    assert "Put these secrets" not in typed(tmp_path, "petstore.json")
+    assert SECRET not in said + echoed.stdout + failed.stdout + failed.stderr
+
+
+@pytest.mark.slow
+def test_a_newer_document_adds_versions_and_the_same_one_nothing(tmp_path: Path) -> None:
+    write(tmp_path, petstore())
+    typed(tmp_path, "petstore.yaml")
+    assert "everything is there already, 2 tools; nothing was changed." in typed(tmp_path, "petstore.yaml")
+    write(tmp_path, petstore(version="1.1"))
+    assert "took over 2 tools of version 1.1" in typed(tmp_path, "petstore.yaml")
+    tools = json.loads(typed(tmp_path, "petstore.yaml", "--name", "other", "--json"))
+    assert tools["tools"] == ["other.list-pets@1.1", "other.get-pet@1.1"]
+    listed = json.loads(command_line(tmp_path, "bundles", "--json").stdout)["bundles"]
+    assert [(row["slug"], row["toolCount"]) for row in listed] == [("other", 2), ("petstore", 2)]
+
+
+def test_a_changed_document_of_the_same_version_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, petstore())
+    typed(tmp_path, "petstore.yaml")
+    write(tmp_path, petstore("https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}}))
+    words = refused(tmp_path, "petstore.yaml")
+    assert "has another list-pets of version 1.0, and a version never changes" in words
+    assert "petstore.yaml --name petstore-2" in words
+    assert "extra" not in command_line(tmp_path, "tools", "petstore").stdout
+
+
+def test_another_api_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, petstore())
+    typed(tmp_path, "petstore.yaml")
+    write(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
+    assert "is there already, with other tools. Give this one another name" in refused(tmp_path, "petstore.yaml")
+
+
+def test_an_address_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, petstore("/v1"))
+    words = refused(tmp_path, "petstore.yaml")
+    assert words.rstrip().endswith("petstore.yaml --server https://api.example.com")
+    assert "allowedHosts: [api.example.com]" in typed(tmp_path, "petstore.yaml", "--server", "api.example.com")
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, petstore())
+    assert "would take over 2 tools" in typed(tmp_path, "petstore.yaml", "--dry-run", "--write")
+    assert not (tmp_path / ".onetool").exists()
+
+
+def test_hosts_are_merged_and_nothing_of_the_file_is_lost(tmp_path: Path) -> None:
+    text = "# mine\nhttp:\n  allowedHosts:\n    - a.example.com  # the first\nlog_level: INFO\n"
+    configure(tmp_path, text)
+    write(tmp_path, petstore())
+    done = json.loads(typed(tmp_path, "petstore.yaml", "--write", "--json"))
+    config = tmp_path / ".onetool" / "onetool.yaml"
+    added = "    - a.example.com  # the first\n    - pets.example.com\n"
+    assert config.read_text("utf-8") == text.replace("    - a.example.com  # the first\n", added)
+    assert config.with_name("onetool.yaml.bak").read_text("utf-8") == text
+    assert (done["missingHosts"], done["missingSecrets"]) == ([], ["PETSTORE_KEY"])
+    assert "+    - pets.example.com" in done["diff"]
+
+
+def test_a_host_that_is_allowed_is_not_asked_for_again(tmp_path: Path) -> None:
+    configure(tmp_path, 'http: {allowedHosts: ["*.example.com"]}\n')
+    write(tmp_path, petstore())
+    said = typed(tmp_path, "petstore.yaml", "--write")
+    assert "allowedHosts" not in said
+    assert "wrote" not in said
+
+
+def test_many_problems_are_told_as_ten_and_a_number(tmp_path: Path) -> None:
+    broken = {f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)}
+    write(tmp_path, petstore(more=broken))
+    said = typed(tmp_path, "petstore.yaml").splitlines()
+    start = said.index("Not taken over as it stands there:")
+    assert said[start + 11].startswith("  and ")
+    assert said[start + 11].endswith(" more; --json shows them all")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (
+            "a.yaml",
+            "openapi: 3.1.0\ninfo: {title: Things}\nservers: [{url: https://x.example}]\npaths: {/a: {get: {}}}\n",
+        ),
+        ("a.json", "\ufeff" + json.dumps(document_of({}))),
+        ("a.conf", json.dumps(swagger_of({}), indent=1)),
+        ("a.txt", "# a comment\nswagger: '2.0'\nhost: x.example\ninfo: {title: Things}\npaths: {/a: {get: {}}}\n"),
+    ],
+)
+def test_a_document_is_known_by_its_content(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert typed(tmp_path, name, "--dry-run").startswith("things: would take over 1 tool of version")
+
+
+@pytest.mark.parametrize(
+    ("content", "is_one"),
+    [
+        (b'{"mcpServers": {"openapi": {"command": "x", "args": ["openapi: 3"]}}}', False),
+        (b'{"mcpServers": {"a": {"command": "x"}}}', False),
+        (b'// "openapi"\n{"mcpServers": {}}', False),
+        (b'{"info": {}, "openapi": "3.0.0"}', True),
+        (b"{openapi: 3.0.0, info: {}}", True),
+        (b"info: {}\nopenapi: 3.0.0\n", True),
+        (b"x:\n  openapi: 3.0.0\n", False),
+        (b"[mcp_servers.openapi]\ncommand = 'x'\n", False),
+        (b"PK\x03\x04", True),
+        (b"\xff\xfe", False),
+        (b"", False),
+    ],
+)
+def test_documents_are_told_from_the_files_of_assistants(content: bytes, is_one: bool) -> None:
+    assert is_bundle(content) is is_one
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("openapi: 4.0.0\npaths: {}\n", "OpenAPI '4.0.0' is not known"),
+        ("openapi: 3.0.0\npaths: {}\n", "the document has no operations"),
+        ("openapi: 3.0.0\npaths: [", "x.yaml: "),
+        ("openapi: &a [*a]\n", "x.yaml: "),
+        ("just: yaml\n", "no OpenAPI document"),
+        ("", "is empty"),
+    ],
+)
+def test_a_document_that_is_none_says_why(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "x.yaml").write_text(content, encoding="utf-8")
+    assert words in refused(tmp_path, "x.yaml")
+    assert not (tmp_path / ".onetool").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["https://example.com/openapi.json"], "fetch it first: curl -fsSLo api.json https://example.com/openapi.json"),
+        (["missing.yaml"], "there is no file missing.yaml"),
+        (["cursor", "--name", "x"], "not for servers"),
+    ],
+)
+def test_what_cannot_be_imported_says_what_to_type(tmp_path: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(tmp_path, *arguments)
+
+
+def test_importing_into_a_project_trusts_it_and_says_so(tmp_path: Path) -> None:
+    folder, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(folder, "log_level: INFO\n")
+    write(folder, petstore())
+    done = imported(tmp_path, "petstore.yaml", "--write", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert "is trusted now, with everything that was in it before" in done.stdout
+    assert is_trusted(folder / ".onetool", user, {})
+    assert (folder / ".onetool" / "bundles").is_dir()
+    again = imported(tmp_path, "petstore.yaml", "--user", folder=folder)
+    assert f"into {user / 'bundles'}" in again.stdout, again.stderr
+
+
+def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) -> None:
+    folder, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(tmp_path, "http: {allowedHosts: [mine.example.com]}\n")
+    configure(folder, "log_level: INFO\n")
+    write(folder, petstore())
+    trust(folder / ".onetool", user)
+    done = imported(tmp_path, "petstore.yaml", "--write", folder=folder)
+    assert "is trusted now" not in done.stdout
+    assert is_trusted(folder / ".onetool", user, {})
+    hosts = read_file(folder / ".onetool" / "onetool.yaml").data["http"]["allowedHosts"]
+    assert hosts == ["mine.example.com", "pets.example.com"]

@@ -1,0 +1,165 @@
+"""`onetool token` as a person types it, on the configuration of a home folder and of a project."""
+
+import json
+import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.rest_support import process
+from tests.support import PROGRAM, command_line, configure, environment
+
+from ot import yaml12
+from ot.config.load import load
+from ot.config.trust import is_trusted, trust
+from ot.faces.http.keys import hash_of
+from ot.paths import find_folders
+
+COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
+
+
+def created(home: Path, *arguments: str) -> str:
+    done = command_line(home, "token", "create", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def refused(home: Path, *arguments: str) -> str:
+    done = command_line(home, "token", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def config(home: Path) -> Path:
+    return home / ".onetool" / "onetool.yaml"
+
+
+def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+    configure(tmp_path, COMMENTED)
+    config(tmp_path).chmod(0o600)
+    done = command_line(tmp_path, "token", "create", "laptop", "--agent", "robot")
+    token = done.stdout.strip()
+    assert done.stdout == f"{token}\n"
+    assert "shown this once" in done.stderr
+    assert token not in done.stderr
+    text = config(tmp_path).read_text("utf-8")
+    assert text.startswith(COMMENTED)
+    assert yaml12.read(text, "x").data["auth"] == {
+        "tokens": [{"name": "laptop", "hash": hash_of(token), "agent": "robot"}]
+    }
+    assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
+    for file in (tmp_path / ".onetool").rglob("*"):
+        assert not file.is_file() or token.encode() not in file.read_bytes()
+    shown = command_line(tmp_path, "token", "list")
+    assert shown.stdout == "laptop  agent robot\n"
+    assert hash_of(token) not in shown.stdout
+
+
+def test_a_new_configuration_is_for_its_owner_only(tmp_path: Path) -> None:
+    data = json.loads(created(tmp_path, "ci", "--json"))
+    assert (data["name"], data["agent"]) == ("ci", "default")
+    assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
+    assert json.loads(command_line(tmp_path, "token", "list", "--json").stdout) == {
+        "tokens": [{"name": "ci", "agent": "default"}]
+    }
+
+
+@pytest.mark.slow
+def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
+    configure(tmp_path, COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n")
+    created(tmp_path, "a")
+    assert (
+        command_line(tmp_path, "token", "list").stdout
+        == "env  agent default, from the variable MY_TOKEN\na    agent default\n"
+    )
+    deleted = command_line(tmp_path, "token", "delete", "env")
+    assert "env is deleted from" in deleted.stdout
+    assert json.loads(command_line(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
+    assert config(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
+    assert "There are no tokens" in command_line(tmp_path, "token", "list").stdout
+    assert "there is no token a; tokens are none" in refused(tmp_path, "delete", "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["create", "x", "--agent", "boss"], "there is no agent 'boss'; agents are default, robot"),
+        (["create", "laptop"], "onetool token delete laptop"),
+        (["create", "two words"], "is no name for a token"),
+        (["create", "x\n"], "is no name for a token"),
+        (["create", ""], "is no name for a token"),
+        (["create", "x" * 65], "is no name for a token"),
+        (["delete", "lapto"], "there is no token lapto; tokens are laptop"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+    text = f"{COMMENTED}auth: {{tokens: [{{name: laptop, hash: '{'0' * 64}'}}]}}\n"
+    configure(tmp_path, text)
+    assert words in refused(tmp_path, *arguments)
+    assert config(tmp_path).read_text("utf-8") == text
+
+
+def test_a_wrong_configuration_is_told_and_kept(tmp_path: Path) -> None:
+    configure(tmp_path, "auth: {tokns: []}\n")
+    assert "did you mean tokens?" in refused(tmp_path, "create", "x")
+    assert config(tmp_path).read_text("utf-8") == "auth: {tokns: []}\n"
+
+
+def in_project(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, "token", *arguments],
+        cwd=folder,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_trusted_project_stays_trusted_and_has_its_own_list(tmp_path: Path) -> None:
+    configure(tmp_path, f"auth: {{tokens: [{{name: home, hash: '{'0' * 64}'}}]}}\n")
+    folder, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(folder, "agents: {robot: {permissions: []}}\n")
+    trust(folder / ".onetool", user)
+    done = in_project(tmp_path, folder, "create", "ci", "--agent", "robot")
+    assert done.returncode == 0, done.stderr
+    assert "let in no longer here: home" in done.stderr
+    assert is_trusted(folder / ".onetool", user, {})
+    loaded = load(find_folders({}, folder, None, tmp_path), {})
+    assert [(token.name, token.agent) for token in loaded.settings.auth.tokens] == [("ci", "robot")]
+
+
+def test_a_project_that_nobody_trusts_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    configure(folder, "agents: {robot: {permissions: []}}\n")
+    before = config(folder).read_bytes()
+    done = in_project(tmp_path, folder, "create", "ci")
+    assert "is not trusted and was ignored" in done.stderr
+    assert config(folder).read_bytes() == before
+    assert "ci" in config(tmp_path).read_text("utf-8")
+    assert not is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
+
+
+@pytest.mark.slow
+def test_tokens_made_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    names = [f"t{number}" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        tokens = list(pool.map(lambda name: created(tmp_path, name), names))
+    kept = yaml12.read_file(config(tmp_path)).data["auth"]["tokens"]
+    assert {entry["name"]: entry["hash"] for entry in kept} == dict(zip(names, map(hash_of, tokens), strict=True))
+
+
+@pytest.mark.slow
+def test_a_server_knows_a_token_that_was_made_for_it(tmp_path: Path) -> None:
+    token = created(tmp_path, "ci")
+    with process(tmp_path) as (_server, said):
+        url = f"{said['url']}/tools/bundles"
+        known = {"Authorization": f"Bearer {token}"}
+        assert httpx2.get(url, headers=known, trust_env=False).status_code == 200
+        assert httpx2.get(url, headers={"Authorization": "Bearer ot_x"}, trust_env=False).status_code == 401
