@@ -6,11 +6,15 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spec(*ids): the promises of tests/spec/catalogue that a test keeps")
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
+    # How long one example takes says more about the machine than about the code.
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
     sys.path.insert(0, str(config.rootpath))
 

@@ -62,7 +62,7 @@ def test_the_requests_of_githubs_tools_are_accepted(of_github: Imported, tmp_pat
 def _of_these_paths(tools: list[dict[str, Any]], file: Path) -> Path:
     """GitHub's document with these paths only: the judge takes its time with each."""
     document = json.loads(github().read_text(encoding="utf-8"))
-    paths = {re.sub(r"\$\{\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path) for tool in tools}
+    paths = {re.sub(r"\$\{(?:\w+:)?\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path) for tool in tools}
     kept = {path: item for path, item in document["paths"].items() if re.sub(r"\{[^}]+\}", "{}", path) in paths}
     file.write_text(json.dumps({**document, "paths": kept}), encoding="utf-8")
     return file

@@ -289,6 +289,24 @@ def test_a_url_that_nobody_takes_is_not_sent(call: Caller) -> None:
     assert (failure["type"], len(call.site.requests)) == ("validation_error", 1)
 
 
+def test_joined_lists_and_objects_arrive_as_they_were_written(call: Caller) -> None:
+    fields: dict[str, Any] = {"query": {"ids": "${csv:ids}", "m": "${m}"}, "headers": {"X-Ids": "${csv:plain}"}}
+    args = {"ids": ["a,b", "c d"], "m": {"k&": ["1", "2"], "deep": {"x": "="}}, "plain": ["a", "b"]}
+    value = call.value(args=args, **fields)
+    assert value["query"] == {"ids": ["a,b,c d"], "m[k&]": ["1", "2"], "m[deep][x]": ["="]}
+    assert call.site.last.header("x-ids") == "a,b"
+    call("/echo/${csv:ids}", args)
+    assert call.site.last.path == "/echo/a%2Cb,c%20d"
+
+
+def test_a_body_without_its_value_is_not_sent(call: Caller) -> None:
+    fields: dict[str, Any] = {"method": "POST", "body": "${x}", "headers": {"Content-Type": "application/json"}}
+    assert call(**fields).ok
+    assert (call.site.last.body, call.site.last.header("content-type")) == (b"", None)
+    assert call(args={"x": None}, **fields).ok
+    assert (call.site.last.body, call.site.last.header("content-type")) == (b"null", "application/json")
+
+
 def test_a_response_is_bounded_by_the_tool_and_by_the_settings(site: Site) -> None:
     failure = Caller(site).failure("/stream/5000", maxResponseBytes=4000)
     assert (failure["reason"], failure["limit"]) == ("too_large", 4000)

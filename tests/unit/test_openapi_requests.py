@@ -11,6 +11,8 @@ from ot.errors import BundleError
 
 LIST = {"type": "array", "items": {"type": "string"}}
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+MAP = {"type": "object", "additionalProperties": {"type": "string"}}
+FORM = "application/x-www-form-urlencoded"
 JSON_BODY = "application/json"
 
 
@@ -139,11 +141,13 @@ def test_operations_may_have_servers_of_their_own() -> None:
         (parameter("q", "query"), {}, ""),
         (parameter("flag", "query", {"type": "boolean"}), {"flag": True}, "?flag=true"),
         (parameter("ids", "query", LIST), {"ids": ["a", "b"]}, "?ids=a&ids=b"),
-        (parameter("ids", "query", LIST, explode=False), {"ids": "a,b"}, "?ids=a%2Cb"),
-        (parameter("ids", "query", LIST, style="pipeDelimited", explode=False), {"ids": "a|b"}, "?ids=a%7Cb"),
-        (parameter("ids", "query", LIST, style="spaceDelimited", explode=False), {"ids": "a b"}, "?ids=a%20b"),
+        (parameter("ids", "query", LIST, explode=False), {"ids": ["a,", "b"]}, "?ids=a%2C,b"),
+        (parameter("ids", "query", LIST, style="pipeDelimited", explode=False), {"ids": ["a", "b"]}, "?ids=a%7Cb"),
+        (parameter("ids", "query", LIST, style="pipeDelimited"), {"ids": ["a", "b"]}, "?ids=a%7Cb"),
+        (parameter("ids", "query", LIST, style="spaceDelimited", explode=False), {"ids": ["a", "b"]}, "?ids=a%20b"),
         (parameter("ids", "query", LIST, style="deepObject"), {"ids": ["a", "b"]}, "?ids%5B%5D=a&ids%5B%5D=b"),
         (parameter("f", "query", OBJECT, style="deepObject"), {"f_a": "x", "f_b": 2}, "?f%5Ba%5D=x&f%5Bb%5D=2"),
+        (parameter("m", "query", MAP, style="deepObject"), {"m": {"k&": "x"}}, "?m%5Bk%26%5D=x"),
         (parameter("f", "query", OBJECT), {"a": "x", "b": 2}, "?a=x&b=2"),
         (parameter("$filter[x]", "query"), {"filter_x": "1"}, "?%24filter%5Bx%5D=1"),
         (parameter("${a}", "query"), {"a": "1"}, "?%24%7Ba%7D=1"),
@@ -158,10 +162,40 @@ def test_a_parameter_that_is_json_is_an_argument_of_json_text() -> None:
     assert url_of(with_parameters(content), filter='{"a":1}') == "/things?filter=%7B%22a%22%3A1%7D"
 
 
-@pytest.mark.parametrize(("style", "sent"), [("simple", "a%2Cb"), ("label", ".a%2Cb"), ("matrix", ";ids=a%2Cb")])
+@pytest.mark.parametrize(("style", "sent"), [("simple", "a,b%2C"), ("label", ".a,b%2C"), ("matrix", ";ids=a,b%2C")])
 def test_a_list_in_the_path_is_written_in_its_style(style: str, sent: str) -> None:
     document = with_parameters(parameter("ids", "path", LIST, style=style), path="/things/{ids}")
-    assert url_of(document, ids="a,b") == f"/things/{sent}"
+    assert url_of(document, ids=["a", "b,"]) == f"/things/{sent}"
+
+
+def test_a_list_that_is_joined_is_a_list_for_the_caller() -> None:
+    schema = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "maxItems": 2, "example": "a,b"}
+    places = [
+        parameter("ids", "query", schema, explode=False, description="Which."),
+        parameter("X-Ids", "header", LIST),
+    ]
+    tool = tool_of(with_parameters(*places))
+    wanted = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "maxItems": 2, "description": "Which."}
+    assert tool["argSchema"]["properties"] == {"ids": wanted, "X_Ids": LIST}
+    request = request_of(tool, {"ids": ["a", "b"], "X_Ids": ["1", "2"]})
+    assert request.url.endswith("?ids=a,b")
+    assert request.headers == [("X-Ids", "1,2")]
+
+
+def test_a_key_that_is_described_as_a_list_is_never_an_argument() -> None:
+    described = parameter("x-key", "header", LIST, required=True)
+    tool = tool_of(secured([{"key": []}], {"parameters": [described]}, key=KEY))
+    assert tool["argSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize("item", [LIST, OBJECT])
+@pytest.mark.parametrize("place", ["path", "query", "header"])
+def test_lists_of_lists_and_objects_have_no_form(place: str, item: dict[str, Any]) -> None:
+    described = parameter("x", place, {"type": "array", "items": item}, required=True, explode=False)
+    paths = {"/{x}" if place == "path" else "/x": {"get": {"parameters": [described]}}, "/good": {"get": {}}}
+    found = imported(document_of({}, paths=paths))
+    assert [slug for slug, _, _ in found.tools] == ["get-good"]
+    assert "'x'" in found.problems[0]
 
 
 def test_headers_and_cookies_are_sent_and_left_out_when_missing() -> None:
@@ -314,9 +348,73 @@ def test_fields_of_a_form_are_arguments() -> None:
     assert ("Content-Type", "application/x-www-form-urlencoded") in request.headers
 
 
+def test_a_form_without_fields_is_no_body() -> None:
+    described = {"requestBody": {"content": {FORM: {"schema": {"type": "object", "properties": {}}}}}}
+    found = imported(document_of(described))
+    assert found.problems == []
+    request = request_of(found.tools[0][2], {})
+    assert (request.content, request.headers) == (None, [])
+
+
+def test_a_form_of_unknown_fields_is_left_out_or_a_problem() -> None:
+    described: Any = {"content": {FORM: {"schema": {"type": "object"}}}}
+    [problem] = imported(document_of({"requestBody": described}, method="post")).problems
+    assert problem == "POST /things: its body is left out: it is a form whose fields are not known"
+    with pytest.raises(BundleError, match="a form whose fields are not known"):
+        imported(document_of({"requestBody": {**described, "required": True}}, method="post"))
+
+
+def test_a_map_in_a_form_is_one_argument() -> None:
+    emptied = {"anyOf": [MAP, {"type": "string", "enum": [""]}]}
+    deep = {"properties": {"b": {"properties": {"c": {"properties": {"d": MAP}}}}}}
+    fields = {"metadata": emptied, "a": deep, "n": {"type": "integer"}}
+    encoding = {name: {"style": "deepObject", "explode": True} for name in fields}
+    document = with_body({"type": "object", "properties": fields}, FORM, encoding=encoding)
+    assert imported(document).problems == []
+    tool = tool_of(document)
+    assert request_of(tool, {"metadata": {"k": "v"}, "n": 1}).content == b"metadata%5Bk%5D=v&n=1"
+    assert request_of(tool, {"metadata": ""}).content == b"metadata="
+    assert request_of(tool, {"a_b_c_d": {"k": "v"}}).content == b"a%5Bb%5D%5Bc%5D%5Bd%5D%5Bk%5D=v"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        ({}, b"ids=a&ids=b"),
+        ({"explode": False}, b"ids=a,b"),
+        ({"style": "form"}, b"ids=a&ids=b"),
+        ({"style": "pipeDelimited"}, b"ids=a%7Cb"),
+        ({"style": "spaceDelimited", "explode": False}, b"ids=a%20b"),
+    ],
+)
+def test_a_list_in_a_form_is_written_in_its_style(encoding: dict[str, Any], content: bytes) -> None:
+    document = with_body({"type": "object", "properties": {"ids": LIST}}, FORM, encoding={"ids": encoding})
+    assert request_of(tool_of(document), {"ids": ["a", "b"]}).content == content
+
+
 def test_a_text_is_sent_as_it_is() -> None:
     request = request_of(tool_of(with_body({"type": "string"}, "text/plain")), {"body": "a ${b} & c"})
     assert request.content == b"a ${b} & c"
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "text/xml; charset=utf-8", "application/x-ndjson"])
+def test_a_body_of_another_format_is_one_text(kind: str) -> None:
+    tool = tool_of(with_body(OBJECT, kind))
+    assert tool["argSchema"]["required"] == ["body"]
+    request = request_of(tool, {"body": '<a b="1">&amp;</a>'})
+    assert (request.content, request.headers) == (b'<a b="1">&amp;</a>', [("Content-Type", kind)])
+
+
+@pytest.mark.parametrize("kind", ["application/vnd.api+json", "application/vnd.sendgrid.v1+json", "text/json"])
+def test_json_of_a_vendor_is_json(kind: str) -> None:
+    assert body_of(with_body(OBJECT, kind), a="x") == {"a": "x"}
+
+
+def test_an_optional_body_that_is_not_given_is_not_sent() -> None:
+    for kind in (JSON_BODY, "application/xml"):
+        content = {"requestBody": {"content": {kind: {"schema": LIST}}}}
+        request = request_of(tool_of(document_of(content, method="post")), {})
+        assert (request.content, request.headers) == (None, [])
 
 
 def test_json_is_preferred_to_a_form_and_a_form_to_files() -> None:
@@ -327,11 +425,10 @@ def test_json_is_preferred_to_a_form_and_a_form_to_files() -> None:
     assert body_of(document, a="x") == {"a": "x"}
 
 
-@pytest.mark.parametrize("kind", ["multipart/form-data", "application/xml"])
-def test_a_body_that_no_template_can_make_is_a_problem(kind: str) -> None:
-    operation = {"requestBody": {"content": {kind: {"schema": OBJECT}}}}
+def test_a_body_that_no_template_can_make_is_a_problem() -> None:
+    operation = {"requestBody": {"content": {"multipart/form-data": {"schema": OBJECT}}}}
     found = imported(document_of({}, paths={"/a": {"post": operation, "get": {}}}))
-    assert found.problems == [f"POST /a: its body is {kind}, which a template cannot make"]
+    assert found.problems == ["POST /a: its body is multipart/form-data, which a template cannot make"]
 
 
 # --- authentication ------------------------------------------------------------------------------------------------
@@ -457,20 +554,22 @@ def old(name: str, place: str, kind: str = "string", **more: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("collection", "args", "query"),
+    ("collection", "query"),
     [
-        ({}, "a,b", "ids=a%2Cb"),
-        ({"collectionFormat": "csv"}, "a,b", "ids=a%2Cb"),
-        ({"collectionFormat": "multi"}, ["a", "b"], "ids=a&ids=b"),
-        ({"collectionFormat": "pipes"}, "a|b", "ids=a%7Cb"),
-        ({"collectionFormat": "ssv"}, "a b", "ids=a%20b"),
-        ({"collectionFormat": "tsv"}, "a\tb", "ids=a%09b"),
+        ({}, "ids=a,b"),
+        ({"collectionFormat": "csv"}, "ids=a,b"),
+        ({"collectionFormat": "multi"}, "ids=a&ids=b"),
+        ({"collectionFormat": "pipes"}, "ids=a%7Cb"),
+        ({"collectionFormat": "ssv"}, "ids=a%20b"),
+        ({"collectionFormat": "tsv"}, "ids=a%09b"),
     ],
 )
-def test_lists_of_swagger_2_are_written_in_their_format(collection: dict[str, str], args: Any, query: str) -> None:
+def test_lists_of_swagger_2_are_written_in_their_format(collection: dict[str, str], query: str) -> None:
     described = old("ids", "query", "array", items={"type": "string"}, **collection)
     document = swagger_of({"parameters": [described]})
-    assert request_of(tool_of(document), {"ids": args}).url == f"https://api.example.com/v1/things?{query}"
+    assert request_of(tool_of(document), {"ids": ["a", "b"]}).url == f"https://api.example.com/v1/things?{query}"
+    form = swagger_of({"parameters": [{**described, "in": "formData"}]}, method="post")
+    assert request_of(tool_of(form), {"ids": ["a", "b"]}).content == query.encode()
 
 
 def test_a_body_of_swagger_2_is_json() -> None:

@@ -1,6 +1,7 @@
 """Placeholders in each place of a request: what is taken, what is refused, and that no value leaves its place."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -32,6 +33,8 @@ DATA = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(HOSTILE, inner, max_size=4)),
     max_leaves=8,
 )
+JOINED = {"a": "pipes", "b": "ssv", "c": "tsv"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 SECRETS = {"KEY": "k-3y/ä", "PAIR": "bob:p:w", "LINES": "one\ntwo"}
 
 
@@ -75,6 +78,9 @@ def loaded(request: Request) -> Any:
         ("$$$${a}", ("$${a}",)),
         ("${a}${b}", (Placeholder("a"), Placeholder("b"))),
         ("${größe}", (Placeholder("größe"),)),
+        ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), joined="csv"),)),
+        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, joined=by) for name, by in JOINED.items())),
+        ("${csv}", (Placeholder("csv"),)),
     ],
 )
 def test_a_text_is_taken_apart(text: str, parts: tuple[Any, ...]) -> None:
@@ -84,7 +90,8 @@ def test_a_text_is_taken_apart(text: str, parts: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     "text",
     ["${", "${}", "${a", "${ a }", "${a.}", "${a[]}", "${a[x]}", "${a[-1]}", "${.a}", "${secret:}", "${secret:a b}",
-     "${a b}", "${a|b}", "${${a}}", "${env:HOME}", "${a\n}", "${a[1234567890]}"],
+     "${a b}", "${a|b}", "${${a}}", "${env:HOME}", "${a\n}", "${a[1234567890]}", "${csv:}", "${csv:secret:KEY}",
+     "${secret:csv:a}", "${csv:pipes:a}", "${CSV:a}"],
 )  # fmt: skip
 def test_a_placeholder_that_is_not_well_formed_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write \$\{name\}"):
@@ -100,7 +107,7 @@ def test_doubled_dollars_give_back_any_text(text: str) -> None:
 
 
 def test_a_placeholder_shows_as_it_was_written() -> None:
-    for text in ("${a.b[0].c}", "${secret:KEY}", "${a}"):
+    for text in ("${a.b[0].c}", "${secret:KEY}", "${a}", "${csv:a}", "${pipes:a.b[0]}"):
         assert str(parse(text)[0]) == text
 
 
@@ -259,6 +266,176 @@ def test_a_parameter_has_one_place() -> None:
 def test_a_name_holds_no_placeholder() -> None:
     assert "name of a parameter" in refusal(query={"${x}": "1"})
     assert urlsplit(filled(impl(query={"a&b=$${x}": "1"})).url).query == "a%26b%3D%24%7Bx%7D=1"
+
+
+# --- joined lists ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "query"), [("csv", "a%26b,2,true"), ("pipes", "a%26b%7C2%7Ctrue"), ("ssv", "a%26b%202%20true"),
+                      ("tsv", "a%26b%092%09true")]
+)  # fmt: skip
+def test_a_list_is_joined(by: str, query: str) -> None:
+    made = impl(urlTemplate=f"https://api.test/x-${{{by}:ids}}", query={"ids": f"${{{by}:ids}}"})
+    assert filled(made, ids=["a&b", None, 2, True]).url == f"https://api.test/x-{query}?ids={query}"
+    assert target_of(filled(made, ids=("one",)).url).path == "/x-one?ids=one"
+
+
+@given(st.lists(SCALARS, min_size=1, max_size=4), SCALARS)
+def test_no_item_becomes_two_and_no_list_changes_the_url_around_it(items: list[Any], other: Any) -> None:
+    made = impl(urlTemplate="https://api.test/v1/x-${csv:ids}/y?fix=1&ids=${csv:ids}&o=${o}")
+    parts = urlsplit(filled(made, ids=items, o=other).url)
+    _, version, joined, last = parts.path.split("/")
+    assert (parts.netloc, version, last, parts.fragment) == ("api.test", "v1", "y", "")
+    assert [unquote(item) for item in joined.removeprefix("x-").split(",")] == [as_text(item) for item in items]
+    fix, ids, o = parts.query.split("&")
+    assert (fix, unquote(o)) == ("fix=1", f"o={as_text(other)}")
+    assert ids == f"ids={joined.removeprefix('x-')}"
+
+
+@pytest.mark.parametrize(("by", "separator"), [("csv", ","), ("pipes", "|"), ("ssv", " "), ("tsv", "\t")])
+@given(items=st.lists(SCALARS, min_size=1, max_size=4), mixed=st.booleans())
+def test_an_item_that_could_be_taken_for_two_is_refused(by: str, separator: str, items: list[Any], mixed: bool) -> None:
+    items = [*items, f"a{separator}b"] if mixed else items
+    is_clear = not any(separator in as_text(item) for item in items)
+    placeholder = f"${{{by}:x}}"
+    places = [impl(method="POST", body=placeholder), impl(method="POST", body=f"<{placeholder}>")]
+    places += [impl(query={"x": placeholder})] if by != "csv" else []
+    for made in places:
+        if is_clear:
+            sent = filled(made, x=items)
+            assert len((sent.content or unquote(sent.url).encode()).split(separator.encode())) == len(items)
+        else:
+            with pytest.raises(ArgumentError, match="taken for two"):
+                filled(made, x=items)
+
+
+def test_a_joined_list_is_one_text_in_headers_and_bodies() -> None:
+    assert filled(impl(headers={"X": "v=${csv:x}"}), x=["a", 1]).headers == [("X", "v=a,1")]
+    assert loaded(filled(impl(method="POST", body={"x": "${pipes:x}", "y": ["${csv:no}"]}), x=["a", '"'])) == {
+        "x": 'a|"', "y": []
+    }  # fmt: skip
+    made = impl(method="POST", body='{"x": ${csv:x}, "y": "<${csv:x}>"}')
+    assert loaded(filled(made, x=['"', "b"])) == {"x": '",b', "y": '<",b>'}
+    with pytest.raises(ArgumentError, match=r"\$\{csv:x\} has an item with ',' in it"):
+        filled(impl(headers={"X": "${csv:x}"}), x=["a,b"])
+    with pytest.raises(ArgumentError, match=r"\$\{csv:x\} has '\\n' in it"):
+        filled(impl(headers={"X": "${csv:x}"}), x=["a\nb"])
+    with pytest.raises(ArgumentError, match="',' in it"):
+        filled(impl(headers={"Cookie": "a=${csv:x}"}), x=["a", "b"])
+
+
+def test_a_list_of_nothing_has_no_text() -> None:
+    made = impl(query={"x": "${csv:x}", "y": "a ${csv:x}"}, headers={"X": "${csv:x}"})
+    for nothing in ([], [None], None):
+        assert filled(made, x=nothing) == Request("GET", "https://api.test/v1", [])
+        with pytest.raises(ArgumentError, match="give x"):
+            filled(made, required=("x",), x=nothing)
+        with pytest.raises(ArgumentError, match="give x"):
+            filled(impl(urlTemplate="https://api.test/${csv:x}"), x=nothing)
+    assert urlsplit(filled(impl(query={"x": "${csv:x}"}), x=[""]).url).query == "x="
+
+
+def test_one_value_is_a_list_of_one() -> None:
+    assert urlsplit(filled(impl(query={"x": "${csv:x}"}), x="a,b").url).query == "x=a%2Cb"
+    assert urlsplit(filled(impl(query={"x": "${csv:x.ids}"}), x={"ids": 7}).url).query == "x=7"
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [["a"]], [{"a": 1}], ["a", []]])
+def test_only_plain_values_are_joined(value: Any) -> None:
+    for made in (impl(query={"x": "${csv:x}"}), impl(urlTemplate="https://api.test/${csv:x}")):
+        with pytest.raises(ArgumentError, match=r"\$\{csv:x\} is (a list|an object)"):
+            filled(made, x=value)
+
+
+@pytest.mark.parametrize("items", [["."], [".."], ["%2e"], [""]])
+def test_a_joined_list_cannot_climb_out_of_its_segment(items: list[str]) -> None:
+    made = impl(urlTemplate="https://api.test/users/${csv:x}/keys")
+    try:
+        assert filled(made, x=items).url == "https://api.test/users/%252e/keys"
+    except ArgumentError:
+        assert items != ["%2e"]
+
+
+# --- objects -----------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_written_key_by_key() -> None:
+    value = {"a": "x&y", "n": 1, "no": None, "tags": ["1", None, "2"], "in": {"b c": True, "deep": {"d": 2}}, "e": {}}
+    wanted = [("m[a]", "x&y"), ("m[n]", "1"), ("m[tags]", "1"), ("m[tags]", "2"), ("m[in][b c]", "true")]
+    wanted += [("m[in][deep][d]", "2")]
+    form = filled(impl(method="POST", body="m=${m}", headers=FORM), m=value).content or b""
+    query = urlsplit(filled(impl(query={"m": "${m}"}), m=value).url).query
+    assert parse_qsl(query, strict_parsing=True) == parse_qsl(form.decode(), strict_parsing=True) == wanted
+    assert query.startswith("m%5Ba%5D=x%26y&")
+    assert filled(impl(query={"m": "${m}"}), m={}).url == "https://api.test/v1"
+
+
+@given(DATA, SCALARS)
+def test_no_object_changes_the_parameters_around_it(data: Any, other: Any) -> None:
+    made = impl(query={"first": "1", "a b": "${data}", "last": "${other}"})
+    try:
+        url = filled(made, data={"key": data}, other=other).url
+    except ArgumentError:
+        assert isinstance(data, dict | list)
+        return
+    parts = urlsplit(url)
+    assert (parts.netloc, parts.path, parts.fragment) == ("api.test", "/v1", "")
+    first, *own, last = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
+    assert (first, last) == (("first", "1"), ("last", as_text(other)))
+    assert all(name.startswith("a b[key]") and name.count("[") == name.count("]") for name, _ in own)
+    leaves = list(leaves_of(data))
+    assert [value for _, value in own] == [as_text(leaf) for _, leaf in leaves]
+    assert [name for name, _ in own] == [f"a b[key]{''.join(f'[{key}]' for key in keys)}" for keys, _ in leaves]
+
+
+def leaves_of(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(data, dict):
+        for key, item in data.items():
+            yield from leaves_of(item, (*keys, key))
+    else:
+        yield from ((keys, item) for item in (data if isinstance(data, list) else [data]) if item is not None)
+
+
+@pytest.mark.parametrize("key", ["", "a][b", "[", "]", "a[]", "\0", "\ud800"])
+def test_a_key_cannot_leave_its_brackets(key: str) -> None:
+    for value in ({key: 1}, {"a": {key: 1}}):
+        with pytest.raises(ArgumentError, match=r"\$\{m\} has"):
+            filled(impl(query={"m": "${m}"}), m=value)
+
+
+@pytest.mark.parametrize("other", ["m[role]", "M[role]", "m[x][y]", "m.role", "m[]"])
+def test_an_object_cannot_bring_a_parameter_that_the_template_has(other: str) -> None:
+    in_query = impl(query={other: "user", "m": "${m}"})
+    assert parse_qsl(urlsplit(filled(in_query, m="x").url).query) == [(other, "user"), ("m", "x")]
+    for made in (in_query, impl(method="POST", body=f"m=${{m}}&{other}=user", headers=FORM)):
+        with pytest.raises(ArgumentError, match="cannot stand beside the parameter"):
+            filled(made, m={"role": "admin"})
+
+
+def test_an_object_cannot_stand_beside_its_own_name_nor_be_a_credential() -> None:
+    with pytest.raises(ArgumentError, match="beside the parameter m"):
+        filled(impl(urlTemplate="https://api.test?m=1&m=${m}"), m={"a": 1})
+    with pytest.raises(ArgumentError, match="is an object"):
+        filled(impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}), k={"a": 1})
+    with pytest.raises(ArgumentError, match="is an object"):
+        filled(impl(query={"m": "${m}"}), m=[{"a": 1}])
+
+
+def test_an_object_without_bottom_is_an_error_and_no_crash() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = {"a": deep}
+    with pytest.raises(ArgumentError, match="more than 8 levels"):
+        filled(impl(query={"m": "${m}"}), m=deep)
+
+
+def test_a_long_key_is_not_repeated_without_end() -> None:
+    key = "k" * 500_000
+    for value, words in (({key: [1] * 500_000}, "characters"), ({key: {"a": {}, "b": {}}}, "very long keys")):
+        with pytest.raises(ArgumentError, match=words):
+            filled(impl(method="POST", body="m=${m}", headers=FORM), m=value)
+    assert filled(impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}).content
 
 
 # --- headers -----------------------------------------------------------------------------------------------
@@ -453,8 +630,7 @@ def test_no_value_changes_a_text_that_is_json(data: Any, text: Any) -> None:
 
 @given(SCALARS, SCALARS)
 def test_no_value_changes_a_form(one: Any, two: Any) -> None:
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    made = impl(method="POST", body="a=${one}&fix=1+1&b=x${two}", headers=headers)
+    made = impl(method="POST", body="a=${one}&fix=1+1&b=x${two}", headers=FORM)
     sent = filled(made, one=one, two=two).content
     assert sent is not None
     pairs = [("a", as_text(one)), ("fix", "1 1"), ("b", f"x{as_text(two)}")]
@@ -462,15 +638,53 @@ def test_no_value_changes_a_form(one: Any, two: Any) -> None:
 
 
 def test_a_form_is_a_query() -> None:
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    made = impl(method="POST", body="tag=${tags}&q=${q}", headers=headers)
+    made = impl(method="POST", body="tag=${tags}&q=${q}", headers=FORM)
     assert filled(made, tags=["a", "b"]).content == b"tag=a&tag=b"
-    assert "name of a parameter" in refusal(method="POST", body="${k}=1", headers=headers)
+    assert "name of a parameter" in refusal(method="POST", body="${k}=1", headers=FORM)
 
 
 def test_a_value_in_xml_is_text() -> None:
     made = impl(method="POST", body='<a b="${x}">${x}</a>', headers={"Content-Type": "application/soap+xml"})
     assert filled(made, x="\"'<&>").content == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "content"),
+    [
+        ("application/xml", '<a b="1">&amp;</a>', b'<a b="1">&amp;</a>'),
+        ("text/plain; charset=utf-8", "<é>", "<é>".encode()),
+        ("application/x-ndjson", '{"a": 1}\n[]\n', b'{"a": 1}\n[]\n'),
+        ("application/geo+json-seq", "\x1e{}\n", b"\x1e{}\n"),
+        ("application/json", "<a>", b'"<a>"'),
+        ("application/vnd.api+json", {"a": ["&"]}, b'{"a":["&"]}'),
+        ("application/json", None, b"null"),
+        ("", "x", b"x"),
+        ("", 5, b"5"),
+    ],
+)
+def test_a_value_that_is_the_whole_body_is_sent_as_it_is(kind: str, value: Any, content: bytes) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    sent = filled(impl(method="POST", body="${x}", headers=headers), x=value)
+    assert sent.content == content
+    assert sent.headers == list(headers.items())
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/xml", "application/x-ndjson"])
+def test_without_its_value_there_is_no_body(kind: str) -> None:
+    made = impl(method="POST", body="${x}", headers={"content-type": kind, "X-Other": "1"})
+    assert filled(made) == Request("POST", "https://api.test/v1", [("X-Other", "1")])
+    assert filled(impl(method="POST", body="${x.y[0]}", headers={"Content-Type": kind}), x={}).content is None
+    with pytest.raises(ArgumentError, match="give x"):
+        filled(made, required=("x",))
+
+
+def test_a_value_that_is_not_the_whole_body_is_escaped() -> None:
+    for body in ("${x}\n", "${x}${x}"):
+        made = impl(method="POST", body=body, headers={"Content-Type": "application/xml"})
+        assert b"<" not in (filled(made, x="<a>").content or b"")
+    assert "name of a parameter" in refusal(method="POST", body="${x}", headers=FORM)
+    parts = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert "several parts" in refusal(method="POST", body="${x}", headers=parts)
 
 
 def test_a_text_is_sent_as_it_is() -> None:

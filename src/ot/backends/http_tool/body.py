@@ -1,7 +1,8 @@
 """The body of an HTTP tool: data that is sent as JSON, or a text that is sent as it is but for the values in it.
 
 In data a text that is one placeholder becomes the value with its type, and a missing value takes its key along. In a
-text each value is written so that it stays one value of the format that `Content-Type` names.
+text each value is written so that it stays one value of the format that `Content-Type` names. A text that is one
+placeholder is the value: JSON where that is the format, else as it is; without a value there is no body.
 """
 
 import json
@@ -30,12 +31,13 @@ _FORM = "application/x-www-form-urlencoded"
 _MARK = "\ufdd0"  # stands for a value while a template is looked at; it is a character in no text
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
+_SEQUENCES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
 _QUOTES = {'"': "&quot;", "'": "&apos;"}
 
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    fill: Callable[[Values], bytes]
+    fill: Callable[[Values], bytes | None]
     placeholders: list[Placeholder]
     content_type: str | None = None  # where the tool's own headers name none
 
@@ -139,8 +141,29 @@ def _of_text(body: str, kind: str) -> BodyTemplate:
         return BodyTemplate(lambda values: encoded(entries, values).encode(), found)
     if kind.startswith("multipart/"):
         raise ValueError("of several parts can hold no placeholders")
+    if len(parts) == 1:
+        return BodyTemplate(_whole(found[0], is_json=is_json(kind)), found)
     writers = _writers(parts, kind)
     return BodyTemplate(lambda values: _written(parts, writers, values), found)
+
+
+def is_json(kind: str) -> bool:
+    """Whether it is one JSON document, not a sequence of them."""
+    return "json" in kind and not kind.endswith(_SEQUENCES)
+
+
+def _whole(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:
+    """There is no structure around the value that it could change."""
+
+    def as_json(values: Values) -> bytes | None:
+        found = values.of(placeholder)
+        return None if found is MISSING else dumps(found)
+
+    def as_text(values: Values) -> bytes | None:
+        text = values.text(placeholder)
+        return None if text is None else text.encode()
+
+    return as_json if is_json else as_text
 
 
 Writer = Callable[[Placeholder, Values], str]

@@ -1,15 +1,17 @@
 """Parameters, as they stand in a query and in the body of a form: `name=value`, joined by `&`.
 
-Names are fixed. A value is percent-encoded whole, a list repeats its parameter, and a missing value drops it.
+Names are fixed. A value is percent-encoded whole, a list repeats its parameter, and a missing value drops it. An object
+is written `name[key]=value`, unless the template has parameters of that form itself, which it could be mixed up with.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, unquote_plus
 
 from ot.backends.http_tool.placeholders import (
+    IN_A_URL,
     Parts,
     Placeholder,
     Values,
@@ -17,11 +19,17 @@ from ot.backends.http_tool.placeholders import (
     parse,
     placeholders_in,
     text_of,
+    unfit,
 )
 
+DEEPEST: Final = 8  # objects in objects
+# Of an object that is written out. Each value repeats the keys above it, so that little could become very much.
+LONGEST_NAME: Final = 2_000
+LARGEST: Final = 4 * 1024 * 1024
 _LITERAL = "/?:@!$'()*+,;%"  # what may stand in a query as it is; with the percent sign of what is encoded already
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NEVER_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_NEVER_IN_A_KEY = re.compile(r"[\[\]\x00]|\A\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +64,67 @@ class Entry:
     def is_secret(self) -> bool:
         return self.is_credential or any(placeholder.is_secret for placeholder in self.placeholders)
 
-    def filled(self, values: Values) -> list[str]:
-        if len(self.parts) == 1 and isinstance(placeholder := self.parts[0], Placeholder):
+    def filled(self, values: Values, all_of_them: Sequence["Entry"] = ()) -> list[str]:
+        if len(self.parts) == 1 and isinstance(placeholder := self.parts[0], Placeholder) and not placeholder.joined:
             found = values.of(placeholder)
-            if isinstance(found, list | tuple) and not self.is_credential:
-                return [self.prefix + quote(text, safe="") for text in _texts(found, placeholder)]
+            if isinstance(found, list | tuple | dict) and not self.is_credential:
+                if isinstance(found, dict):
+                    self._check_alone(all_of_them, placeholder)
+                    return _bounded(_pairs(self._encoded_name, found, placeholder), placeholder)
+                return list(_pairs(self._encoded_name, found, placeholder))
         look_up = values.needed if self.is_credential else values.text
         text = self.prefix
         for part in self.parts:
-            value = part if isinstance(part, str) else look_up(part)
+            value = part if isinstance(part, str) else look_up(part, IN_A_URL)
             if value is None:
                 return []
-            text += value if isinstance(part, str) else quote(value, safe="")
+            text += value
         return [text]
 
+    @property
+    def _encoded_name(self) -> str:
+        return self.prefix.removesuffix("=")
 
-def _texts(items: Iterable[Any], placeholder: Placeholder) -> list[str]:
-    return [text_of(item, placeholder) for item in items if item is not None]
+    def _check_alone(self, all_of_them: Sequence["Entry"], placeholder: Placeholder) -> None:
+        """No key may bring a value for a parameter that the template has itself; some servers read `a[b]` as `a.b`."""
+        name = self.name.lower()
+        for other in (entry.name for entry in all_of_them if entry is not self):
+            if other.lower() == name or other.lower().startswith((f"{name}[", f"{name}.")):
+                raise unfit([placeholder], f"is an object, which cannot stand beside the parameter {other}")
+
+
+def _pairs(name: str, value: Any, placeholder: Placeholder, depth: int = 0) -> Iterator[str]:
+    """`name` is encoded already."""
+    if isinstance(value, dict):
+        if depth == DEEPEST or len(name) > LONGEST_NAME:
+            raise unfit([placeholder], f"has objects more than {DEEPEST} levels deep, or very long keys")
+        for key, item in value.items():
+            yield from _pairs(f"{name}%5B{_key(key, placeholder)}%5D", item, placeholder, depth + 1)
+        return
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if item is not None:
+            yield f"{name}={quote(text_of(item, placeholder), safe='')}"
+
+
+def _bounded(pairs: Iterator[str], placeholder: Placeholder) -> list[str]:
+    kept: list[str] = []
+    size = 0
+    for pair in pairs:
+        size += len(pair)
+        if size > LARGEST:
+            raise unfit([placeholder], f"would have over {LARGEST:,} characters as parameters")
+        kept.append(pair)
+    return kept
+
+
+def _key(key: Any, placeholder: Placeholder) -> str:
+    """Brackets around a key are encoded like those in it, and a server sees them decoded."""
+    text = text_of(key, placeholder)
+    if _NEVER_IN_A_KEY.search(text):
+        raise unfit(
+            [placeholder], f"has the key {text[:40]!r}; a key must not be empty and have no bracket or NUL in it"
+        )
+    return quote(text, safe="")
 
 
 def literal(text: str, safe: str) -> str:
@@ -89,5 +141,5 @@ def entries_of(text: str) -> tuple[Entry, ...]:
     return tuple(Entry.from_encoded(part) for part in text.split("&") if part)
 
 
-def encoded(entries: Iterable[Entry], values: Values) -> str:
-    return "&".join(pair for entry in entries for pair in entry.filled(values))
+def encoded(entries: Sequence[Entry], values: Values) -> str:
+    return "&".join([pair for entry in entries for pair in entry.filled(values, entries)])

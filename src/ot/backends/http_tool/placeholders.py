@@ -1,4 +1,8 @@
-"""`${name}`, `${name.path[0]}` and `${secret:NAME}` in the texts of an HTTP tool, and what they stand for in a call.
+"""Placeholders in the texts of an HTTP tool, and what they stand for in a call.
+
+`${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` the text `${` itself.
+`${csv:name}` is a list joined by commas, `${pipes:name}` by bars, `${ssv:name}` by spaces and `${tsv:name}` by tabs: no
+item can become two. In a URL a comma in an item is encoded; elsewhere an item with its separator in it is refused.
 
 A text is parsed once into literal parts and placeholders. Values are looked up, never parsed: one that looks like a
 placeholder is plain text. How a value is written, so that it stays in its place, is the business of each place.
@@ -6,28 +10,46 @@ placeholder is plain text. How a value is written, so that it stays in its place
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from ot.errors import ArgumentError, ToolError
 
 MISSING: Final = object()
 _DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
+SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
 _PLACEHOLDER = re.compile(
-    r"\{(?:secret:(?P<secret>[A-Za-z_][A-Za-z0-9_]*)|(?P<name>\w[\w-]*)(?P<steps>(?:\.\w[\w-]*|\[[0-9]{1,9}\])*))\}"
+    r"\{(?:secret:(?P<secret>[A-Za-z_][A-Za-z0-9_]*)"
+    rf"|(?:(?P<joined>{'|'.join(SEPARATORS)}):)?(?P<name>\w[\w-]*)(?P<steps>(?:\.\w[\w-]*|\[[0-9]{{1,9}}\])*))\}}"
 )
 _STEP = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """Where a value comes from: a secret, or an argument and the steps down into it."""
+    """Where a value comes from: a secret, or an argument and the steps down into it; and how a list is joined."""
 
     name: str
     steps: tuple[str | int, ...] = ()
     is_secret: bool = False
+    joined: str | None = None  # one of SEPARATORS
 
     def __str__(self) -> str:
         steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
-        return f"${{{'secret:' if self.is_secret else ''}{self.name}{steps}}}"
+        kind = "secret:" if self.is_secret else f"{self.joined}:" if self.joined else ""
+        return f"${{{kind}{self.name}{steps}}}"
+
+
+class Spelling(NamedTuple):
+    """How a text is written in some place, and what separates the items of a joined list there."""
+
+    text: Callable[[str], str]
+    separator: Callable[[str], str]
+
+
+AS_IT_IS: Final = Spelling(str, str)
+# Of the separators only a comma may stand in a URL, so that one in an item, which is encoded, is told apart from it.
+IN_A_URL: Final = Spelling(partial(quote, safe=""), partial(quote, safe=","))
 
 
 Parts = tuple[str | Placeholder, ...]
@@ -55,8 +77,8 @@ def _match(text: str, at: int) -> re.Match[str]:
     if match is None:
         shown = text[at - 1 : at + 40]
         raise ValueError(
-            f"{shown!r} begins with a placeholder that is not well formed; write ${{name}}, ${{name.key[0]}} or "
-            "${secret:NAME}, and $${ for the text ${ itself"
+            f"{shown!r} begins with a placeholder that is not well formed; write ${{name}}, ${{name.key[0]}}, "
+            "${csv:name} for a list (or pipes, ssv, tsv) or ${secret:NAME}, and $${ for the text ${ itself"
         )
     return match
 
@@ -65,7 +87,7 @@ def _placeholder(match: re.Match[str]) -> Placeholder:
     if match["secret"]:
         return Placeholder(match["secret"], is_secret=True)
     steps = (int(index) if index else key for key, index in _STEP.findall(match["steps"]))
-    return Placeholder(match["name"], tuple(steps))
+    return Placeholder(match["name"], tuple(steps), joined=match["joined"])
 
 
 def _merged(parts: Iterable[str | Placeholder]) -> Parts:
@@ -98,28 +120,24 @@ class Values:
         self.revealed: set[str] = set()
 
     def of(self, placeholder: Placeholder) -> Any:
-        """The value as it is; `MISSING` for an optional one that was not given."""
-        if placeholder.is_secret:
-            return self._secret(placeholder.name)
-        found = self._args.get(placeholder.name, MISSING)
-        for step in placeholder.steps:
-            found = _inside(found, step)
-        if found is MISSING and self._is_required(placeholder):
-            raise _needed(placeholder)
-        return found
+        """The value as it is, or the text of a joined list; `MISSING` for an optional one that was not given."""
+        found = self._found(placeholder)
+        return _joined(found, placeholder, AS_IT_IS) if isinstance(found, _Items) else found
 
-    def text(self, placeholder: Placeholder) -> str | None:
+    def text(self, placeholder: Placeholder, spelling: Spelling = AS_IT_IS) -> str | None:
         """The value as text; None for an optional one that was not given, or given as null."""
-        found = self.of(placeholder)
+        found = self._found(placeholder)
+        if isinstance(found, _Items):
+            return _joined(found, placeholder, spelling)
         if found is not None and found is not MISSING:
-            return text_of(found, placeholder)
+            return spelling.text(text_of(found, placeholder))
         if self._is_required(placeholder):
             raise _needed(placeholder)
         return None
 
-    def needed(self, placeholder: Placeholder) -> str:
+    def needed(self, placeholder: Placeholder, spelling: Spelling = AS_IT_IS) -> str:
         """The value as text, where there must be one."""
-        text = self.text(placeholder)
+        text = self.text(placeholder, spelling)
         if text is None:
             raise _needed(placeholder)
         return text
@@ -127,6 +145,18 @@ class Values:
     def joined(self, parts: Parts) -> str:
         """The whole text, where no value may be missing."""
         return "".join([part if isinstance(part, str) else self.needed(part) for part in parts])
+
+    def _found(self, placeholder: Placeholder) -> Any:
+        if placeholder.is_secret:
+            return self._secret(placeholder.name)
+        found = self._args.get(placeholder.name, MISSING)
+        for step in placeholder.steps:
+            found = _inside(found, step)
+        if placeholder.joined and found is not None and found is not MISSING:
+            found = _items(found)
+        if found is MISSING and self._is_required(placeholder):
+            raise _needed(placeholder)
+        return found
 
     def _is_required(self, placeholder: Placeholder) -> bool:
         return not placeholder.steps and placeholder.name in self._required
@@ -143,6 +173,25 @@ def _inside(found: Any, step: str | int) -> Any:
     if isinstance(step, int):
         return found[step] if isinstance(found, list | tuple) and step < len(found) else MISSING
     return found.get(step, MISSING) if isinstance(found, Mapping) else MISSING
+
+
+class _Items(list[Any]):
+    """What is joined."""
+
+
+def _items(value: Any) -> Any:
+    """One value is a list of one. A list of nothing has no text, because that of one empty text is empty already."""
+    given = value if isinstance(value, list | tuple) else [value]
+    return _Items(item for item in given if item is not None) or MISSING
+
+
+def _joined(items: _Items, placeholder: Placeholder, spelling: Spelling) -> str:
+    plain = SEPARATORS[placeholder.joined or ""]
+    separator = spelling.separator(plain)
+    texts = [spelling.text(text_of(item, placeholder)) for item in items]
+    if any(separator in text for text in texts):
+        raise unfit([placeholder], f"has an item with {plain!r} in it, which would be taken for two items")
+    return separator.join(texts)
 
 
 def _needed(placeholder: Placeholder) -> ArgumentError:

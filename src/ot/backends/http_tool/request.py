@@ -31,7 +31,10 @@ class RequestTemplate:
 
     def filled(self, values: Values) -> Request:
         content = self.body.fill(values) if self.body else None
-        return Request(self.method, self._address(values), self._lines(values), content, *self._secret_names)
+        lines = self._lines(values)
+        if self.body and content is None:
+            lines = [(name, text) for name, text in lines if name.lower() != "content-type"]
+        return Request(self.method, self._address(values), lines, content, *self._secret_names)
 
     def _address(self, values: Values) -> str:
         query = encoded(self._entries, values)

@@ -6,10 +6,10 @@ so the number and the order of the segments are those of the template, whatever 
 
 import re
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from ot.backends.http_tool.entries import Entry, entries_of, literal
-from ot.backends.http_tool.placeholders import Parts, Placeholder, Values, parse, placeholders_in, unfit
+from ot.backends.http_tool.placeholders import IN_A_URL, Parts, Placeholder, Values, parse, placeholders_in, unfit
 
 _SHAPE = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?P<rest>#?)")
 _AUTHORITY = re.compile(
@@ -37,7 +37,7 @@ class UrlTemplate:
 
 
 def _filled(parts: Parts, values: Values) -> str:
-    text = "".join([part if isinstance(part, str) else quote(values.needed(part), safe="") for part in parts])
+    text = "".join([part if isinstance(part, str) else values.needed(part, IN_A_URL) for part in parts])
     if unquote(text) in _MOVES:
         raise unfit(placeholders_in(parts), "would make a part of the path empty, . or .. and so lead to another place")
     return text
