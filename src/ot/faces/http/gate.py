@@ -21,6 +21,7 @@ from ot.faces.http.keys import Keys, hash_of
 from ot.faces.http.queue import QUEUE, FairQueue
 from ot.faces.http.refusals import Refusal
 
+MOST_HEAD: Final = 16 << 10
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # nothing in them is anybody's
@@ -87,6 +88,7 @@ class Gate:
     def _admitted(self, scope: Scope) -> str | None:
         """The agent of the token; None is the owner, who is at the machine itself and needs none."""
         headers = Headers(scope=scope)
+        _check_head(scope)
         self._check_host(headers)
         _check_origin(headers, scope)
         _check_path(scope)
@@ -122,6 +124,15 @@ class Gate:
             raise _unauthorized("this token is not known: type `onetool token create NAME` to make one")
         self._failures.passed(address, shown)
         return agent
+
+
+def _check_head(scope: Scope) -> None:
+    """Whatever came in one piece has been read, however long it is."""
+    fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+    if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MOST_HEAD:
+        raise Refusal("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
+    if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
+        raise Refusal("invalid", "this server speaks HTTP/1.1")
 
 
 def _check_origin(headers: Headers, scope: Scope) -> None:

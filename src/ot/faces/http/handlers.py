@@ -18,12 +18,15 @@ from ot.bundles.model import Found, Page, StoredTool
 from ot.bundles.store import BundleStore
 from ot.faces.http import callers, paging
 from ot.faces.http.answers import answer, tagged
+from ot.faces.http.api.events import while_heard
 from ot.faces.http.bodies import Sent
 from ot.faces.http.gate import agent_of
 from ot.faces.http.invoking import arguments_in, check_in_use, outcome_of
+from ot.faces.http.queue import turn
 from ot.faces.http.refusals import Refusal
 from ot.registry import python_name
 from ot.schema import JSON
+from ot.tool import Result
 
 T = TypeVar("T")
 READERS, WRITERS = 16, 8  # apart, because writers may wait for another process and readers never do
@@ -96,10 +99,14 @@ class BundleHandlers:
         stored = await self._stored(request)
         check_in_use(stored)
         args = arguments_in(await self._in_thread(sent.data))
-        context = self._app.context(agent_of(request.scope))
-        result = await self._app.bus.call_tool(self._app.bundles.tool_name(stored), args, context)
+        result = await while_heard(request, self._called(request, stored, args))
         hiding = Hiding(self._app.redact, ())
         return await self._in_thread(lambda: answer(outcome_of(result, hiding)))
+
+    async def _called(self, request: Request, stored: StoredTool, args: JSON) -> Result:
+        context = self._app.context(agent_of(request.scope))
+        async with turn(request.scope, context.agent_id):
+            return await self._app.bus.call_tool(self._app.bundles.tool_name(stored), args, context)
 
     # --- over all bundles --------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ MOST_BODY: Final = 4 << 20
 MOST_IMPORT: Final = 64 << 20
 MOST_AT_ONCE: Final = 256 << 20
 IMPORTS: Final = frozenset({"/api/import"})
+MOST_DIGITS: Final = 18
 RETRY_SECONDS: Final = "1"
 
 
@@ -37,7 +38,7 @@ class Body:
         if "transfer-encoding" in headers and "content-length" in headers:
             raise Refusal("invalid", "a body is either chunked or has a Content-Length, not both")
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._most:
+        if length.isdecimal() and (len(length) > MOST_DIGITS or int(length) > self._most):
             raise self._too_large()
 
     async def __call__(self) -> Message:

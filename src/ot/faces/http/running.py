@@ -51,7 +51,6 @@ class HttpServer:
     async def run(self, ready: Ready) -> None:
         """Until `stop`, and then until what is under way has ended, or its time is over."""
         with contextlib.closing(self._socket):
-            await refuse_strangers(self._app, self.bind)
             crowd = Crowd(min(MOST_CONNECTIONS, _room_for_files() // 2))
             self._server = _Server(self._config(crowd), crowd, lambda: ready(self.bind))
             with _logging_to(self._app.log):
@@ -82,6 +81,7 @@ class HttpServer:
 
 async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
     """Serve until somebody types Ctrl+C or the machine says that it is time."""
+    await refuse_strangers(app, Bind(host, port))
     server = HttpServer(app, host, port)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as group:

@@ -17,6 +17,7 @@ from ot.faces.http.api.common import Api, only
 from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
 from ot.faces.http.gate import agent_of
+from ot.faces.http.queue import turn
 from ot.faces.http.refusals import Refusal
 from ot.render import FORMATS
 from ot.runner.answer import Answer, Journal
@@ -34,7 +35,7 @@ class Runs:
         callers.context_of(request, self._api.app)  # an agent that is none is refused here
         command, chosen = _asked(await self._api.in_thread(sent.data))
         watch = _Watch(self._api)
-        work = self._ended(command, chosen, agent_of(request.scope), watch)
+        work = self._ended(command, chosen, request, watch)
         if not events.are_wanted(request):
             body = await events.while_heard(request, work)
             return await self._api.in_thread(lambda: answer(body))
@@ -45,9 +46,10 @@ class Runs:
 
         return EventStream(told)
 
-    async def _ended(self, command: str, chosen: str | None, agent: str, watch: "_Watch") -> JSON:
-        journal = Journal(listener=watch.hear)
-        found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen)
+    async def _ended(self, command: str, chosen: str | None, request: Request, watch: "_Watch") -> JSON:
+        journal, agent = Journal(listener=watch.hear), agent_of(request.scope)
+        async with turn(request.scope, agent):
+            found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen)
         media = [shown for handle in found.media for shown in await self._media(handle, agent)]
         return _body(found, watch.run_id, media)
 

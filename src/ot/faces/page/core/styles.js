@@ -1,0 +1,12 @@
+/** Styles that only one screen needs, loaded with it. */
+
+export function style(name) {
+  const href = `/page/styles/${name}.css`;
+  if (document.querySelector(`link[href="${href}"]`)) return Promise.resolve();
+  const link = document.createElement("link");
+  Object.assign(link, { rel: "stylesheet", href });
+  return new Promise((resolve) => {
+    link.onload = link.onerror = resolve;
+    document.head.append(link);
+  });
+}

@@ -1,0 +1,200 @@
+"""The page against those who mean no good and machines that fail: markup, marks, floods, restarts, strangers."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.page_support import PATIENCE, SCRIPT, Visit, chromium, screenshots, shop_open, visiting
+from tests.rest_support import Served, http_draft, process
+from tests.support import configure
+
+from ot.faces.http.keys import hash_of, new_token
+
+pytestmark = pytest.mark.slow
+LARGE = 10_000_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with shop_open(tmp_path_factory.mktemp("shop")) as served:
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+    url = f"http://127.0.0.1:{shop.rest.port}"
+    with visiting(browser, url, screenshots(tmp_path)) as found:
+        yield found
+
+
+def is_hacked(page: Page) -> bool:
+    return bool(page.evaluate("'hacked' in window"))
+
+
+def test_what_tools_say_is_text_and_never_markup(visit: Visit, shop: Served) -> None:
+    bundle = shop.rest.bundle("evil")
+    shop.rest.tool(bundle, "now", **{**http_draft("https://example.com"), "displayName": SCRIPT, "description": SCRIPT})
+    page = visit.tool("hostile.words")
+    expect(page.locator("ot-tool .description")).to_contain_text("<script>window.hacked = 1</script>")
+    expect(page.locator("ot-form label").first).to_contain_text("<img src=x onerror=")
+    page.locator("ot-form textarea").first.fill(SCRIPT)
+    page.locator("ot-tester .run").click()
+    expect(page.locator(".tree")).to_contain_text("<script>")
+    page.get_by_role("tab", name="About").click()
+    visit.shoot("hostile")
+    visit.tool("hostile.result")
+    page.locator("ot-tester .run").click()
+    for view in ("Table", "Tree", "Text"):
+        page.locator(".result").get_by_role("tab", name=view).click()
+        expect(page.locator(".result .panel:visible")).to_contain_text("<script>window.hacked = 1</script>")
+    visit.go(f"bundles/{bundle.rpartition('/')[2]}")
+    expect(page.locator("ot-bundle ot-list")).to_contain_text("<script>")
+    page.keyboard.press("Control+k")
+    page.locator("ot-palette input").fill("hostile")
+    expect(page.locator(".found")).to_contain_text("hostile.words")
+    assert page.locator("script:not([src])").count() == 0
+    assert page.locator("img:not([src^='/page/'])").count() == 0
+    assert not is_hacked(page)
+
+
+def test_marks_of_direction_and_controls_are_spelt_out(visit: Visit) -> None:
+    page = visit.tool("hostile.result")
+    page.locator("ot-tester .run").click()
+    expect(page.locator(".result table")).to_contain_text("\\u{202e}gnp.exe\\u{2066} hidden\\u{2069}")
+    expect(page.locator(".result table")).to_contain_text("\\u{0}\\u{1b}[31m")
+    shown = page.locator("main").inner_text()
+    assert not set(shown) & {"\u202e", "\u2066", "\u2069", "\0", "\x1b"}
+
+
+def test_a_schema_that_never_ends_is_a_form_all_the_same(visit: Visit) -> None:
+    page = visit.tool("hostile.schema")
+    page.get_by_label("property1", exact=True).fill("x")
+    page.get_by_label("constructor", exact=True).fill("a" * 40 + "!")
+    page.locator("ot-tester .run").click()
+    expect(page.locator("ot-form .problem:visible").first).to_be_visible()
+    expect(page.locator("ot-form")).to_contain_text("more arguments can be given as JSON")
+    assert page.locator("ot-form *").count() < 5000
+    expect(page.locator("ot-snippets:visible code").first).to_contain_text("property1")
+
+
+def test_an_address_of_nonsense_leads_nowhere_and_hurts_nobody(visit: Visit) -> None:
+    page = visit.go("nowhere")
+    expect(page.locator("main")).to_contain_text("There is no such screen")
+    for place in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
+        visit.go(place)
+        expect(page.locator("main")).not_to_be_empty()
+    expect(page.locator("main")).to_contain_text("there is no such run")
+    visit.go("tools/no.such")
+    expect(page.locator(".detail")).to_contain_text("no.such")
+
+
+def test_a_result_of_ten_megabytes_is_shown_in_parts(visit: Visit) -> None:
+    page = visit.tool("shop.text")
+    page.evaluate(WATCH_LONG_TASKS)
+    page.get_by_label("size", exact=True).fill(str(LARGE))
+    page.locator("ot-tester .run").click()
+    more = page.locator(".long-text button")
+    expect(more).to_contain_text("more characters", timeout=PATIENCE * 1000)
+    assert page.locator(".long-text pre").evaluate("pre => pre.textContent.length") <= 20_000
+    more.click()
+    assert page.locator(".long-text pre").evaluate("pre => pre.textContent.length") <= 40_000
+    expect(page.locator(".result .size")).to_contain_text("10 MB")
+    page.get_by_role("tab", name="About").click()
+    expect(page.locator(".about .facts")).to_be_visible()
+
+
+WATCH_LONG_TASKS = """() => {
+  window.longTasks = [];
+  new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((one) => one.duration)))
+    .observe({ type: "longtask" });
+}"""
+
+
+def test_the_page_has_a_strict_policy_and_asks_nobody_else(visit: Visit, shop: Served) -> None:
+    headers = shop.rest.client.get("/").headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    visit.page.locator(".tool-row").first.wait_for()
+    refused = visit.page.evaluate(INLINE)
+    assert refused == "script-src-elem"
+    assert visit.errors.pop().startswith("Executing inline script violates")
+    for place in ("run", "bundles", "activity/stats"):
+        visit.go(place)
+    assert visit.foreign == []
+
+
+INLINE = """() => new Promise((resolve) => {
+  addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective), { once: true });
+  const script = document.createElement("script");
+  script.textContent = "window.hacked = 1";
+  document.body.append(script);
+})"""
+
+
+def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said):
+        url = said["url"]
+        with visiting(browser, url, screenshots(tmp_path)) as visit:
+            page = visit.go("run")
+            page.locator("ot-editor textarea").fill("ot.version()")
+            visit.go("activity")
+            expect(page.locator("ot-live")).to_contain_text("Nothing has run")
+            server.send_signal(signal.SIGTERM)
+            server.wait(PATIENCE)
+            expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+            visit.shoot("server-gone")
+            visit.go("activity/health")
+            expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
+            with process(tmp_path, "--port", str(said["port"])):
+                expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=PATIENCE * 1000)
+                expect(page.locator("p.lost")).to_be_hidden()
+                visit.go("run")
+                expect(page.locator("ot-editor textarea")).to_have_value("ot.version()")
+                page.locator("ot-run .run").click()
+                expect(page.locator(".answered")).to_contain_text("Done", timeout=PATIENCE * 1000)
+                visit.go("activity")
+                expect(page.locator(".runs")).to_contain_text("ot.version()")
+            visit.errors[:] = [text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text]
+
+
+def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
+    token = new_token()
+    configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_of(token)}, agent: default}}]}}")
+    with process(tmp_path, "--host", "0.0.0.0") as (_, said):
+        url = f"http://127.0.0.1:{said['port']}"
+        with visiting(browser, url, screenshots(tmp_path)) as visit:
+            page = visit.page
+            dialog = page.get_by_role("dialog", name="This server needs a token")
+            dialog.get_by_label("Token").fill("ot_wrong")
+            dialog.get_by_role("button", name="Use it").click()
+            expect(dialog).to_contain_text("not known")
+            visit.shoot("token")
+            dialog.get_by_label("Token").fill(token)
+            dialog.get_by_label("Token").press("Enter")
+            expect(page.locator(".tool-row").first).to_be_visible()
+            page.reload()
+            expect(page.locator(".tool-row").first).to_be_visible()
+            visit.go("activity")
+            expect(page.locator("ot-live")).to_contain_text("Nothing has run")
+            visit.tool("machine.now").get_by_role("tab", name="curl").click()
+            expect(page.locator(".snippet:visible")).to_contain_text("Bearer $ONETOOL_TOKEN")
+            assert token not in page.content()
+
+
+def test_a_screen_that_was_never_seen_comes_when_the_network_is_back(visit: Visit) -> None:
+    page = visit.page
+    page.locator(".tool-row").first.wait_for()
+    page.context.set_offline(True)
+    visit.go("bundles")
+    expect(page.locator("main")).to_contain_text("The server does not answer")
+    page.context.set_offline(False)
+    expect(page.locator("main h1")).to_have_text("Bundles", timeout=PATIENCE * 1000)

@@ -1,0 +1,305 @@
+"""Run, Activity and Bundles in a real browser, from end to end."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.http_support import Site, page as web_page, served as web_served
+from tests.page_support import PATIENCE, Visit, chromium, screenshots, shop_open, visiting
+from tests.rest_support import Served, http_draft
+from tests.support import eventually
+
+pytestmark = pytest.mark.slow
+SECRET = "k-7d1f0c55aa"  # a value that no page may show
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with web_served() as found:
+        found.pages["/items"] = web_page(b'[{"name": "lamp"}, {"name": "rug"}]', ("Content-Type", "application/json"))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    local = {"allowedHosts": [f"127.0.0.1:{site.port}"], "allowPrivateAddresses": True}
+    with shop_open(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as served:
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+    url = f"http://127.0.0.1:{shop.rest.port}"
+    with visiting(browser, url, screenshots(tmp_path)) as found:
+        yield found
+
+
+def write(visit: Visit, code: str) -> Page:
+    page = visit.go("run")
+    page.locator("ot-editor textarea").fill(code)
+    return page
+
+
+def run(visit: Visit, code: str) -> Page:
+    page = write(visit, code)
+    page.keyboard.press("Control+Enter")
+    return page
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, shop: Served) -> None:
+    page = run(visit, 'print("half way", flush=True)\nshop.wait(seconds=60)')
+    expect(page.locator(".live")).to_contain_text("half way")
+    expect(page.locator(".live-calls")).to_contain_text("shop.wait")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".outcome")).to_contain_text("Cancelled after")
+    assert eventually(lambda: shop.rest.get("/api/runs")["runs"][0]["error"] == "cancelled")
+
+
+def test_what_a_run_gives_and_how_it_fails_is_shown(visit: Visit) -> None:
+    page = run(visit, 'print("three plums:")\nshop.find(words="plum", limit=3)')
+    expect(page.locator(".answered")).to_contain_text("Done")
+    expect(page.locator(".run-output")).to_contain_text("three plums:")
+    expect(page.locator(".run-output table tbody tr")).to_have_count(3)
+    visit.shoot("run")
+    run(visit, "shop.find(wrong=1)")
+    expect(page.locator(".answered")).to_contain_text("validation_error")
+    expect(page.locator("pre.outcome")).to_contain_text("words")
+    page.locator(".past summary").click()
+    page.locator(".past").get_by_role("button", name="Fill in again").last.click()
+    expect(page.locator("ot-editor textarea")).to_have_value('print("three plums:")\nshop.find(words="plum", limit=3)')
+
+
+def test_packs_and_tools_are_completed_with_their_signatures(visit: Visit) -> None:
+    page = write(visit, "")
+    page.locator("ot-editor textarea").press_sequentially("sho")
+    expect(page.locator(".completions [aria-selected=true]")).to_contain_text("shop")
+    page.keyboard.press("Tab")
+    page.keyboard.type(".fin")
+    expect(page.locator(".completions [aria-selected=true]")).to_contain_text("shop.find(words: str, limit: int = 5)")
+    visit.shoot("completion")
+    page.keyboard.press("Enter")
+    page.keyboard.type("(")
+    expect(page.locator("ot-editor textarea")).to_have_value("shop.find(")
+    expect(page.locator(".signature-line")).to_contain_text("shop.find(words: str, limit: int = 5)")
+    page.keyboard.type('"a string", # and a comment')
+    expect(page.locator(".behind .py-string")).to_have_text('"a string"')
+    expect(page.locator(".behind .py-comment")).to_have_text("# and a comment")
+
+
+def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
+    page = run(visit, '[{"number": n, "text": f"line {n}"} for n in range(3000)]')
+    stored = page.locator("ot-stored").first
+    expect(stored.get_by_role("status")).to_contain_text("1 to", timeout=PATIENCE * 1000)
+    first = stored.locator("pre").inner_text()
+    stored.get_by_role("button", name="Later").click()
+    expect(stored.get_by_role("button", name="Earlier")).to_be_enabled()
+    assert stored.locator("pre").inner_text() != first
+    stored.get_by_label("Search in all of it").fill("line 2999")
+    stored.get_by_label("Search in all of it").press("Enter")
+    expect(stored.locator("pre")).to_contain_text("line 2999")
+    run(visit, 'print("\\n".join(f"row {n}" for n in range(3000)))')
+    expect(page.locator("ot-stored").get_by_role("status")).to_have_text("lines 1 to 200 of 3,000")
+
+
+# --- activity --------------------------------------------------------------------------------------------------------
+
+
+def test_runs_appear_by_themselves_with_a_timeline_that_shows_what_was_parallel(visit: Visit, shop: Served) -> None:
+    page = visit.go("activity")
+    page.locator("ot-live").wait_for()
+    code = "marker = 1\not.parallel([lambda: shop.wait(seconds=0.5) for _ in range(3)])\nshop.tree()"
+    shop.rest.send("POST", "/api/run", {"command": code})
+    row = page.locator(".runs li", has_text="marker = 1").first
+    expect(row).to_contain_text("4 calls")
+    row.get_by_role("link").click()
+    expect(page.locator(".timeline li")).to_have_count(4)
+    expect(page.locator(".timeline-card .facts")).to_contain_text("4, at most 3 at once")
+    visit.shoot("timeline")
+    shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}})
+    failed = page.locator(".runs li", has_text="shop.fail").first
+    expect(failed).to_contain_text("execution_error")
+    expect(failed.get_by_role("img", name="failed")).to_be_visible()
+
+
+def test_a_run_links_to_its_timeline(visit: Visit) -> None:
+    page = run(visit, "shop.tree()")
+    page.get_by_role("link", name="Timeline of this run").click()
+    expect(page.locator(".timeline-card pre")).to_have_text("shop.tree()")
+
+
+def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, shop: Served) -> None:
+    code = 'len([shop.find(words="plum", limit=200) for _ in range(5)])'
+    shop.rest.send("POST", "/api/run", {"command": code})
+    stats = shop.rest.get("/api/stats")
+    page = visit.go("activity/stats")
+    expect(page.locator(".cards")).to_contain_text("Tokens saved")
+    page.get_by_label("Dollars a million tokens").first.fill("1000000")
+    saved = f"{stats['contextSaved']:,}"
+    expect(page.locator(".figure-card", has_text="Money saved")).to_contain_text(f"${saved}")
+    assert page.locator(".plot rect.calls").count() > 0
+    expect(page.locator(".sum .total").first).to_contain_text(saved)
+    visit.shoot("statistics")
+    page.get_by_label("Time", exact=True).select_option("day")
+    expect(page.locator(".figures .table")).to_contain_text("shop.find")
+
+
+def test_health_tells_how_all_parts_are(visit: Visit) -> None:
+    page = visit.go("activity/health")
+    for words in ("Version", "Isolation", "Servers", "Workers"):
+        expect(page.locator("ot-health")).to_contain_text(words)
+    visit.shoot("health")
+
+
+# --- bundles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.screen.admin", "bundles.screen.recipe-form")
+def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, shop: Served, site: Site) -> None:
+    page = visit.go("bundles")
+    _make_bundle(page)
+    _make_tool(page, site)
+    _try(page)
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.locator("ot-bundle .name", has_text="List items").click()
+    _save_a_version(page, site)
+    expect(page.locator("ot-bundle .tool-row")).to_have_count(2)
+    visit.shoot("bundle")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export as ZIP").click()
+    packed = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes()))
+    assert any("list-items" in name for name in packed.namelist())
+    page.get_by_role("button", name="Delete list-items 1", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("ot-bundle .tool-row")).to_have_count(1)
+    page.get_by_role("button", name="Delete the bundle").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the bundle").click()
+    expect(page.locator(".bundle-list")).not_to_contain_text("My furniture")
+    assert [
+        one["slug"]
+        for one in shop.rest.get("/tools/bundles", includeDisabled="true")["bundles"]
+        if not one["isBuiltIn"]
+    ] == []
+
+
+def _make_bundle(page: Page) -> None:
+    page.get_by_role("button", name="New bundle").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name *", exact=True).fill("My furniture")
+    dialog.get_by_label("Short name *").fill("not a slug")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.locator(".problem:visible")).to_be_visible()
+    dialog.get_by_label("Short name *").fill("my-furniture")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("ot-bundle h2")).to_have_text("My furniture")
+
+
+def _make_tool(page: Page, site: Site) -> None:
+    page.get_by_role("button", name="New HTTP tool").click()
+    editor = page.locator("ot-tool-editor")
+    editor.get_by_label("Name *", exact=True).fill("List items")
+    expect(editor.get_by_label("Short name *")).to_have_value("list-items")
+    editor.get_by_label("Address *").fill("ftp://example.com")
+    editor.get_by_role("button", name="Save", exact=True).click()
+    expect(editor.get_by_label("Address *")).to_have_attribute("aria-invalid", "true")
+    editor.get_by_label("Address *").fill(f"{site.url('/items')}")
+    query = editor.locator("ot-pairs", has_text="Query")
+    query.get_by_role("button", name="Add a line").click()
+    query.get_by_label("Name").fill("color")
+    query.get_by_label("Value").fill("${colour}")
+
+
+def _try(page: Page) -> None:
+    page.locator("ot-tool-editor").get_by_role("button", name="Try it").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("colour *").fill("red")
+    dialog.get_by_role("button", name="Run").click()
+    expect(dialog.locator(".result table")).to_contain_text("rug")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("dialog")).to_have_count(0)
+
+
+def _save_a_version(page: Page, site: Site) -> None:
+    editor = page.locator("ot-tool-editor")
+    expect(editor.get_by_label("Version *")).to_have_value("2")
+    editor.get_by_label("Part of the answer").fill("[0].name")
+    editor.get_by_role("button", name="Save as a new version").click()
+    assert site.last.query["color"] == ["red"]
+
+
+def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: Served) -> None:
+    bundle = shop.rest.bundle()
+    shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
+    page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
+    page.get_by_label("Version *").fill("1")
+    page.get_by_role("button", name="Save as a new version").click()
+    expect(page.get_by_label("Version *")).to_have_attribute("aria-invalid", "true")
+
+
+def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, shop: Served) -> None:
+    bundle = shop.rest.bundle()
+    auth = {"type": "bearer", "value": SECRET}
+    impl = {"auth": auth, "headers": {"X-Api-Key": SECRET, "X-Plain": "seen"}, "errorMode": "empty"}
+    shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now", **impl))
+    page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
+    shown = page.locator(".auth").get_by_label("Value", exact=True)
+    expect(shown).to_have_value("")
+    expect(shown).to_have_attribute("placeholder", "kept, not shown")
+    fields = page.locator("ot-tool-editor input, ot-tool-editor textarea")
+    values = fields.evaluate_all("all => all.map((one) => one.value)")
+    assert "seen" in values
+    assert not any(SECRET in value for value in values)
+    assert SECRET not in page.content()
+    page.get_by_role("button", name="Save as a new version").click()
+    page.locator("ot-bundle .tool-row").nth(1).wait_for()
+    stored = shop.rest.get(f"{bundle}/tools/now/version/2")["httpImpl"]
+    assert {name: stored[name] for name in impl} == impl
+
+
+def test_documents_and_archives_are_dropped_onto_the_page(visit: Visit, shop: Served) -> None:
+    page = visit.page
+    page.locator(".tool-row").first.wait_for()
+    _drop(page, "petstore.json", json.dumps(PETSTORE).encode())
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("pets.example.com")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("ot-bundle ot-list")).to_contain_text("pets")
+    address = page.url
+    archive = shop.rest.client.get(f"/api/bundles/{address.rpartition('/')[2]}/export").content
+    _drop(page, "again.zip", archive)
+    page.get_by_role("dialog").get_by_label("Short name").fill("more-pets")
+    page.get_by_role("dialog").get_by_role("button", name="Import").click()
+    expect(page.locator(".bundle-list")).to_contain_text("more-pets")
+    _drop(page, "nonsense.json", b"[]")
+    expect(page.get_by_role("dialog", name="nonsense.json could not be imported")).to_be_visible()
+
+
+PETSTORE: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "https://pets.example.com"}],
+    "paths": {"/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}}},
+}
+DROP = """([name, bytes]) => {
+  const files = new DataTransfer();
+  files.items.add(new File([new Uint8Array(bytes)], name));
+  const given = { dataTransfer: files, bubbles: true, cancelable: true };
+  for (const kind of ["dragover", "drop"]) document.body.dispatchEvent(new DragEvent(kind, given));
+}"""
+
+
+def _drop(page: Page, name: str, content: bytes) -> None:
+    page.evaluate(DROP, [name, list(content)])

@@ -1,0 +1,362 @@
+"""The page's first screen in a real browser: tools found, looked at, switched, filled in, run; and the palette."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.conftest import find_program
+from tests.page_support import PATIENCE, Visit, chromium, screenshots, shop_open, visiting
+from tests.proxy_support import MODERN
+from tests.rest_support import Served, http_draft
+from tests.support import environment, eventually
+
+pytestmark = pytest.mark.slow
+CAPTURED: Any = {"capture_output": True, "timeout": PATIENCE}
+EXTENSION = '''"""Says hello."""
+
+
+def hello(name: str) -> str:
+    """Greet somebody."""
+    return f"Hello {name}"
+'''
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("shop")
+    pack = folder / "tools" / "greetings" / "greetings_tools.py"
+    pack.parent.mkdir(parents=True)
+    pack.write_text(EXTENSION, encoding="utf-8")
+    modern = {"command": sys.executable, "args": [str(MODERN)], "timeout": 20}
+    with shop_open(folder, servers={"modern": modern}) as served:
+        bundle = served.rest.bundle("weather")
+        served.rest.tool(bundle, "now", **http_draft("https://example.com/now"))
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+    url = f"http://127.0.0.1:{shop.rest.port}"
+    with visiting(browser, url, screenshots(tmp_path)) as found:
+        found.page.locator(".tool-row").first.wait_for()
+        yield found
+
+
+def run(page: Page) -> None:
+    page.locator("ot-tester .run").click()
+
+
+def field(page: Page, label: str) -> Any:
+    return page.locator("ot-form").get_by_label(label, exact=True).first
+
+
+# --- the list --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.screen.admin")
+def test_every_kind_of_tool_is_listed_and_can_be_filtered(visit: Visit) -> None:
+    page = visit.page
+    names = {"built-in": "shop.find", "extension": "greetings.hello", "proxy": "modern.grow", "bundle": "weather.now"}
+    for kind, name in names.items():
+        page.get_by_label("All kinds").select_option(kind)
+        page.get_by_label("Search tools").fill(name)
+        expect(page.locator(".tool-row", has_text=name)).to_be_visible(timeout=PATIENCE * 1000)
+        expect(page.locator(f".tool-row .badge:not([data-kind='{kind}'])")).to_have_count(0)
+    page.get_by_label("All kinds").select_option("")
+    page.get_by_label("Search tools").fill("")
+    page.locator(".pack-row", has_text="shop").click()
+    expect(page.locator(".count")).to_have_text("8 tools")
+
+
+def test_the_list_follows_every_letter_and_says_when_nothing_fits(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_label("Search tools").press_sequentially("red square")
+    expect(page.locator(".tool-row").first).to_contain_text("shop.picture")
+    page.get_by_label("Search tools").fill("xyzzyplugh")
+    expect(page.locator(".none")).to_contain_text("Nothing fits")
+    visit.go("run")
+    page.locator("ot-editor").wait_for()
+    visit.go("tools")
+    expect(page.get_by_label("Search tools")).to_have_value("xyzzyplugh")
+    page.get_by_role("button", name="Show all tools").click()
+    expect(page.locator(".tool-row").first).to_be_visible()
+
+
+@pytest.mark.spec("bundles.screen.admin")
+def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, shop: Served) -> None:
+    page = visit.page
+    visit.tool("shop.tree")
+    page.get_by_label("Search tools").fill("shop.tree")
+    row = page.locator(".tool-row", has_text="shop.tree").first
+    row.get_by_role("switch").click()
+    expect(page.locator("ot-tool .reason")).to_contain_text("Off")
+    assert shop.rest.get("/api/tools/shop.tree")["isEnabled"] is False
+    run(page)
+    expect(page.locator(".outcome")).to_contain_text("tool_disabled")
+    page.locator("ot-tool header").get_by_role("switch").click()
+    expect(page.locator("ot-tool .reason")).to_be_empty()
+    for name in ("weather", "modern", "shop"):
+        switch = page.get_by_role("switch", name=f"Pack {name} on or off")
+        switch.click()
+        expect(page.locator("#notices")).to_contain_text(f"{name} is off")
+        packs = {pack["name"]: pack["isEnabled"] for pack in shop.rest.get("/api/packs")["packs"]}
+        assert packs[name] is False
+        switch.click()
+        expect(page.locator("#notices")).to_contain_text(f"{name} is on")
+
+
+def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: Served) -> None:
+    assert shop.rest.send("POST", "/api/tools/shop.find/call", {"args": {"words": "plum"}}).json()["ok"]
+    assert not shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}}).json()["ok"]
+    page = visit.tool("shop.find")
+    page.get_by_role("tab", name="About").click()
+    told = page.locator(".about .facts")
+    expect(told).to_contain_text("local")
+    expect(told).to_contain_text("no permission")
+    expect(told).to_contain_text("list[{name: str, price: float, inStock: bool}]")
+    visit.tool("shop.fail").get_by_role("tab", name="About").click()
+    expect(page.locator(".about .facts")).to_contain_text("(1 failed)")
+    expect(page.locator(".about .facts")).to_contain_text("execution_error")
+    visit.tool("weather.now").get_by_role("tab", name="About").click()
+    expect(page.locator(".about .facts")).to_contain_text("1.0")
+    expect(page.locator(".about .facts")).to_contain_text("network")
+
+
+# --- the tester ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.screen.live-tester")
+def test_a_form_has_a_field_for_everything_and_sends_what_is_in_it(visit: Visit) -> None:
+    page = visit.tool("shop.everything")
+    _fill_in_everything(page)
+    run(page)
+    page.locator(".result").get_by_role("tab", name="Text").click()
+    shown = json.loads(page.locator(".result .long-text pre").inner_text())
+    assert shown["args"] == {
+        "title": "A chair",
+        "kind": 3,
+        "count": 4,
+        "ratio": 1.5,
+        "loud": True,
+        "when": "2026-11-15",
+        "mail": "a@example.com",
+        "maybe": None,
+        "labels": ["red", "blue"],
+        "points": [{"x": 1, "y": 2.5}],
+        "place": {"city": "Bern"},
+        "target": {"name": "lamp"},
+        "free": {"any": ["thing"]},
+        "extra": {"weight": 7},
+        "node": {"name": "first", "next": {"name": "second"}},
+    }
+
+
+def _fill_in_everything(page: Page) -> None:
+    for label, text in {
+        "title *": "A chair",
+        "city *": "Bern",
+        "count": "4",
+        "ratio": "1.5",
+        "when": "2026-11-15",
+        "mail": "a@example.com",
+        "free": '{"any": ["thing"]}',
+    }.items():
+        field(page, label).fill(text)
+    field(page, "kind *").select_option("3")
+    field(page, "loud").select_option("true")
+    page.locator(".nullable input[type=checkbox]").check()
+    labels = page.locator("fieldset", has_text="labels")
+    for text in ("red", "blue"):
+        labels.get_by_role("button", name="Add an item").click()
+        labels.locator("textarea").last.fill(text)
+    points = page.locator("fieldset", has_text="points")
+    points.get_by_role("button", name="Add an item").click()
+    points.get_by_label("x *").fill("1")
+    points.get_by_label("y *").fill("2.5")
+    field(page, "target").select_option("By name")
+    page.locator(".variant").get_by_label("name *").fill("lamp")
+    extra = page.locator("details.nested", has=page.locator("> summary", has_text="extra"))
+    extra.locator("> summary").click()
+    extra.get_by_label("Name of a property").fill("weight")
+    extra.get_by_role("button", name="Add").click()
+    extra.get_by_label("weight", exact=True).fill("7")
+    node = page.locator("details.nested", has=page.locator("> summary", has_text="node"))
+    node.locator("> summary").click()
+    node.get_by_label("name", exact=True).first.fill("first")
+    node.locator("details > summary").first.click()
+    node.locator("details").first.get_by_label("name", exact=True).first.fill("second")
+
+
+def test_what_is_wrong_stands_beside_its_field(visit: Visit) -> None:
+    page = visit.tool("shop.everything")
+    run(page)
+    for label in ("title *", "kind *", "maybe *", "city *"):
+        expect(field(page, label)).to_have_attribute("aria-invalid", "true")
+    expect(field(page, "title *")).to_be_focused()
+    for label, text, problem in [
+        ("title *", "ab", "At least 3 characters"),
+        ("count", "11", "Must be 10 or less"),
+        ("count", "1.5", "Must be a whole number"),
+        ("count", "many", "Must be a number"),
+        ("count", "12345678901234567890", "Too many digits"),
+        ("ratio", "0", "Must be more than 0"),
+        ("ratio", "0.7", "Must be a multiple of 0.5"),
+        ("mail", "nobody", "This is no email"),
+        ("free", "{", "This is no JSON yet"),
+    ]:
+        field(page, label).fill(text)
+        expect(field(page, label).locator("xpath=..").locator(".problem")).to_contain_text(problem)
+    assert page.locator(".result, .outcome").count() == 0
+
+
+def test_what_only_the_server_can_tell_stands_beside_its_field_too(visit: Visit) -> None:
+    page = visit.tool("shop.everything")
+    page.locator("details.raw summary").click()
+    given = {"title": "A chair", "kind": "small", "maybe": "x", "place": {"city": "Bern"}, "code": "abc"}
+    page.locator("details.raw textarea").fill(json.dumps(given))
+    run(page)
+    expect(page.locator(".outcome")).to_contain_text("invalid")
+    expect(field(page, "code")).to_have_attribute("aria-invalid", "true")
+
+
+def test_the_form_and_the_json_beside_it_are_one(visit: Visit) -> None:
+    page = visit.tool("shop.everything")
+    page.locator("details.raw summary").click()
+    raw = page.locator("details.raw textarea")
+    field(page, "title *").fill("A chair")
+    assert json.loads(raw.input_value())["title"] == "A chair"
+    raw.fill('{"title": "", "labels": ["a"], "target": 5, "maybe": null, "unknown": 1}')
+    expect(field(page, "target")).to_have_value("0")
+    expect(page.locator("fieldset", has_text="labels").locator("textarea")).to_have_value("a")
+    expect(page.locator(".nullable input[type=checkbox]")).to_be_checked()
+    raw.fill('{"title": ')
+    expect(page.locator("details.raw .problem")).to_contain_text("This is no JSON yet")
+    raw.fill('{"title": "A lamp", "unknown": 1}')
+    run(page)
+    expect(page.locator("ot-form")).to_contain_text("unknown is not known to the tool")
+
+
+def test_results_are_shown_as_what_they_are(visit: Visit) -> None:
+    page = visit.tool("shop.find")
+    field(page, "words *").fill("pear")
+    run(page)
+    expect(page.locator(".result table tbody tr")).to_have_count(5)
+    expect(page.locator(".result table")).to_contain_text("pear 5")
+    visit.shoot("table")
+    visit.tool("shop.tree")
+    run(page)
+    expect(page.locator(".tree")).to_contain_text("shelves")
+    visit.tool("shop.picture")
+    run(page)
+    picture = page.locator(".picture img")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.naturalWidth") == 48
+    visit.tool("shop.pictures")
+    run(page)
+    expect(page.locator(".picture img")).to_have_count(2)
+    visit.tool("shop.text")
+    run(page)
+    expect(page.locator(".long-text pre")).to_have_text("x" * 20)
+    visit.tool("shop.fail")
+    run(page)
+    expect(page.locator(".outcome")).to_contain_text("the shop is closed")
+    visit.shoot("failed-call")
+
+
+def test_a_call_tells_its_progress_and_can_be_cancelled(visit: Visit, shop: Served) -> None:
+    page = visit.tool("shop.wait")
+    field(page, "seconds *").fill("60")
+    run(page)
+    expect(page.locator("ot-tester .progress")).to_contain_text("step")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".outcome")).to_contain_text("Cancelled after")
+    assert eventually(lambda: _last_run(shop) == ("shop.wait", "failed", "cancelled")), _last_run(shop)
+
+
+def _last_run(shop: Served) -> tuple[str, str, str | None]:
+    last = shop.rest.get("/api/runs")["runs"][0]
+    return last["name"], last["state"], last["error"]
+
+
+def test_the_call_is_shown_in_three_languages_that_work(visit: Visit, shop: Served, tmp_path: Path) -> None:
+    page = visit.tool("shop.find")
+    field(page, "words *").fill('it\'s "quoted" \\ and ünïcode \u202e')
+    field(page, "limit").fill("1")
+    wanted = [{"name": 'it\'s "quoted" \\ and ünïcode \u202e 1', "price": 1.5, "inStock": False}]
+    code = _snippet(page, "Python for run")
+    assert json.loads(shop.rest.send("POST", "/api/run", {"command": code}).json()["blocks"][-1]) == wanted
+    find_program("curl")
+    shell = subprocess.run(["sh", "-c", _snippet(page, "curl")], check=True, **CAPTURED)
+    assert json.loads(shell.stdout)["value"] == wanted
+    program = _snippet(visit.tool("machine.now"), "ToolBus")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(tmp_path), check=True, **CAPTURED
+    )
+    assert done.stdout.startswith(b"20"), done
+
+
+def _snippet(page: Page, name: str) -> str:
+    """As the button would copy it: marks of direction are spelt out on the screen, in code too."""
+    page.get_by_role("tab", name=name).click()
+    code: str = page.locator(".snippet:visible code").evaluate("code => code.textContent")
+    return code.replace("\\u{202e}", "\u202e")
+
+
+def test_what_was_called_before_can_be_called_again(visit: Visit) -> None:
+    page = visit.tool("shop.find")
+    field(page, "words *").fill("cherry")
+    run(page)
+    page.locator(".result").wait_for()
+    field(page, "words *").fill("something else")
+    page.get_by_role("tab", name="History").click()
+    page.locator("ot-history").get_by_role("button", name="Fill in again").first.click()
+    expect(field(page, "words *")).to_have_value("cherry")
+    page.reload()
+    page.get_by_role("tab", name="History").click()
+    expect(page.locator("ot-history li")).to_have_count(1)
+
+
+# --- the palette -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("bundles.screen.palette")
+def test_the_palette_finds_opens_and_runs_a_tool_by_keyboard_alone(visit: Visit) -> None:
+    page = visit.go("activity")
+    page.locator("ot-live").wait_for()
+    page.keyboard.press("Control+k")
+    expect(page.locator("ot-palette input")).to_be_focused()
+    page.keyboard.type("find shelves")
+    expect(page.locator(".found [aria-selected=true]")).to_contain_text("shop.find")
+    visit.shoot("palette")
+    page.keyboard.press("Enter")
+    expect(page.locator("ot-palette").get_by_label("words *")).to_be_focused()
+    page.keyboard.type("fig")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("ot-palette .result")).to_contain_text("fig 1")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+
+
+@pytest.mark.spec("bundles.screen.palette")
+def test_plus_opens_the_palette_unless_somebody_is_typing(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_label("Search tools").press_sequentially("a+b")
+    expect(page.get_by_label("Search tools")).to_have_value("a+b")
+    expect(page.locator("dialog")).to_have_count(0)
+    page.locator(".brand").focus()
+    page.keyboard.press("+")
+    page.locator("ot-palette input").fill("small red square")
+    page.locator(".found li", has_text="A small red square").click()
+    page.locator("ot-palette").get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("ot-palette .picture img")).to_be_visible()

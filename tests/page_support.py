@@ -1,0 +1,323 @@
+"""The page in a real browser: Chromium, a server with tools of every sort, and screenshots for people to look at.
+
+`ONETOOL_SCREENSHOTS` names the folder for screenshots; without it they go where pytest keeps what is temporary.
+"""
+
+import base64
+import contextlib
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from tests.conftest import find_program
+from tests.proxy_support import CACHE, _once
+from tests.rest_support import Served, serving
+
+from ot import ToolContext, tool
+from ot.schema import JSON, Schema
+from ot.tool import Tool
+
+SWITCHES: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+AXE: Final = "axe-core@4.14.0"
+WIDE: Final = {"width": 1360, "height": 820}
+PATIENCE: Final = 15  # seconds: two cores, a browser and a server
+GRANTED: Final = {"agents": {"default": {"permissions": ["read", "write", "network", "exec"]}}}
+SCRIPT: Final = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+REVERSED: Final = "\u202egnp.exe\u2066 hidden\u2069"
+EVERYTHING: Final[JSON] = {
+    "type": "object",
+    "required": ["title", "kind", "place", "maybe"],
+    "additionalProperties": False,
+    "properties": {
+        "title": {"type": "string", "minLength": 3, "maxLength": 40, "description": "What it is called"},
+        "kind": {"enum": ["small", "large", 3, None], "description": "One of a few values"},
+        "count": {"type": "integer", "minimum": 1, "maximum": 10, "default": 2},
+        "ratio": {"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.5},
+        "loud": {"type": "boolean", "default": False},
+        "when": {"type": "string", "format": "date"},
+        "mail": {"type": "string", "format": "email"},
+        "code": {"type": "string", "pattern": "^[A-Z]{3}$"},
+        "maybe": {"type": ["string", "null"]},
+        "labels": {"type": "array", "items": {"type": "string"}, "maxItems": 3, "uniqueItems": True},
+        "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+        "place": {
+            "type": "object",
+            "required": ["city"],
+            "properties": {"city": {"type": "string"}, "point": {"$ref": "#/$defs/Point"}},
+        },
+        "target": {
+            "oneOf": [
+                {"title": "By number", "type": "integer"},
+                {
+                    "title": "By name",
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}},
+                },
+            ]
+        },
+        "free": {"description": "Whatever you like"},
+        "extra": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "node": {"$ref": "#/$defs/Node"},
+    },
+    "$defs": {
+        "Point": {
+            "type": "object",
+            "required": ["x", "y"],
+            "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
+        },
+        "Node": {"type": "object", "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}}},
+    },
+}
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class _Echo:
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], _context: ToolContext) -> Any:
+        return {"tool": tool.name, "args": dict(args)}
+
+
+@tool("shop.find")
+def _find(words: str, limit: int = 5) -> list[dict[str, Any]]:
+    """Find what is on the shelves.
+
+    Args:
+        words: What to look for
+        limit: How many at most
+    """
+    return [{"name": f"{words} {n}", "price": n * 1.5, "inStock": n % 2 == 0} for n in range(1, limit + 1)]
+
+
+@tool("shop.tree")
+def _tree() -> dict[str, Any]:
+    """Data inside data."""
+    return {"shop": {"shelves": [{"name": "left", "boxes": [1, 2, 3]}, {"name": "right", "boxes": []}]}, "open": True}
+
+
+@tool("shop.picture")
+def _picture() -> dict[str, str]:
+    """A small red square."""
+    return {"mimeType": "image/png", "data": base64.b64encode(red_square()).decode()}
+
+
+@tool("shop.pictures")
+def _pictures(context: ToolContext) -> list[Any]:
+    """Words, a picture that the server keeps, and one that is written down."""
+    assert context.system is not None
+    kept = context.system.media.keep(red_square(), "image/png", context.agent_id)
+    return ["Two squares:", {"type": "image", "media": kept}, _picture()]
+
+
+@tool("shop.text")
+def _text(size: int = 20) -> str:
+    """As many letters as you like."""
+    return "x" * size
+
+
+@tool("shop.fail")
+def _fail() -> None:
+    """Always goes wrong."""
+    raise ValueError("the shop is closed")
+
+
+@tool("shop.wait")
+def _wait(seconds: float, context: ToolContext) -> str:
+    """Takes its time and says what it is doing."""
+    for step in range(int(seconds * 10)):
+        if context.progress:
+            context.progress(f"step {step + 1}")
+        time.sleep(0.1)
+    return "waited"
+
+
+@tool("hostile.result")
+def _hostile() -> list[dict[str, str]]:
+    """Markup and marks of direction in what it gives."""
+    return [
+        {"<b>key</b>": SCRIPT, REVERSED: "javascript:window.hacked=1"},
+        {"<b>key</b>": REVERSED, REVERSED: "\0\x1b[31m"},
+    ]
+
+
+def bomb() -> JSON:
+    """A schema that is small on the wire, and endless for who follows it; half of it is nonsense."""
+    levels = {
+        f"Level{n}": {
+            "allOf": [{"$ref": f"#/$defs/Level{n + 1}"}] * 2,
+            "anyOf": [{"$ref": f"#/$defs/Level{n + 1}"}] * 2,
+        }
+        for n in range(40)
+    }
+    row = {"type": "array", "minItems": 20, "items": {"$ref": "#/$defs/Row"}}
+    return {
+        "type": "object",
+        "required": ["deep", "rows", "self"],
+        "properties": {
+            "deep": {"$ref": "#/$defs/Level0"},
+            "rows": {"$ref": "#/$defs/Row"},
+            "self": {"$ref": "#/$defs/Self"},
+            "choice": {"enum": [f"option {n}" for n in range(20_000)]},
+            "odd": {"type": 5, "properties": [], "required": "x", "enum": "abc", "items": 7, "anyOf": {}},
+            "nothing": False,
+            "anything": True,
+            "__proto__": {"type": "string"},
+            "constructor": {"type": "string", "pattern": "(a+)+$", "default": {"a": 1}},
+            **{f"property{n}": {"type": "string"} for n in range(2000)},
+        },
+        "$defs": {
+            **levels,
+            "Level40": {"type": "string"},
+            "Row": row,
+            "Self": {
+                "type": "object",
+                "required": ["one", "two"],
+                "properties": {"one": {"$ref": "#/$defs/Self"}, "two": {"$ref": "#/$defs/Self"}},
+            },
+            "Loop": {"$ref": "#/$defs/Loop"},
+        },
+    }
+
+
+def shop() -> Iterable[object]:
+    """Tools of a small shop, and some that mean no good."""
+    yield from (_find, _tree, _picture, _pictures, _text, _fail, _wait, _hostile)
+    yield Tool("shop.everything", _Echo(), Schema.from_json(EVERYTHING), description="A field of every sort.")
+    yield Tool("hostile.schema", _Echo(), Schema.from_json(bomb()), description="Endless.")
+    yield Tool(
+        "hostile.words",
+        _Echo(),
+        Schema.from_json(
+            {"type": "object", "properties": {SCRIPT: {"type": "string", "description": SCRIPT, "default": SCRIPT}}}
+        ),
+        description=f"{SCRIPT} {REVERSED}\n\n{'long ' * 1000}",
+        returns=SCRIPT,
+        example=SCRIPT,
+    )
+
+
+def many(count: int) -> Iterable[Tool]:
+    """Tools in packs of a hundred, as a large company has them."""
+    schema = Schema.from_json({"type": "object", "properties": {"id": {"type": "integer"}, "text": {"type": "string"}}})
+    for number in range(count):
+        name = f"bulk{number // 100:03}.action_{number % 100:02}"
+        yield Tool(
+            name,
+            _Echo(),
+            schema,
+            description=f"Does number {number} of many things, and answers with what it was given.",
+        )
+
+
+def red_square() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\xc0\x30\x30" * 48) * 48
+    head = struct.pack(">IIBBBBB", 48, 48, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+# --- the browser -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Visit:
+    """A tab that is open, and what went wrong in it."""
+
+    page: Page
+    url: str
+    folder: Path
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def go(self, place: str) -> Page:
+        """Another screen, as a link on the page would lead there."""
+        self.page.evaluate("place => { location.hash = place }", f"#/{place}")
+        return self.page
+
+    def tool(self, name: str) -> Page:
+        """The tester of a tool."""
+        self.go(f"tools/{name}")
+        self.page.locator("ot-tool h2", has_text=name).wait_for()
+        self.page.locator("ot-tester").wait_for()
+        return self.page
+
+    def shoot(self, name: str) -> None:
+        self.page.evaluate("document.fonts.ready.then(() => new Promise(requestAnimationFrame))")
+        self.page.screenshot(path=self.folder / f"{name}.png")
+
+    @property
+    def foreign(self) -> list[str]:
+        return [address for address in self.requests if not address.startswith((self.url, "data:", "blob:"))]
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    program = find_program("chromium")
+    expect.set_options(timeout=PATIENCE * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(SWITCHES))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def visiting(browser: Browser, url: str, folder: Path, place: str = "", **options: Any) -> Iterator[Visit]:
+    """The page in a tab of its own. Nothing may go wrong in it, and nothing may be asked of another host."""
+    context: BrowserContext = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    visit = Visit(page, url, folder)
+    page.on("pageerror", lambda error: visit.errors.append(str(error)))
+    page.on("console", lambda said: visit.errors.append(said.text) if _is_wrong(said.type, said.text) else None)
+    page.on("request", lambda request: visit.requests.append(request.url))
+    try:
+        page.goto(f"{url}/#/{place}")
+        yield visit
+    finally:
+        context.close()
+    assert visit.errors == [], visit.errors
+    assert visit.foreign == []
+
+
+def _is_wrong(kind: str, text: str) -> bool:
+    """The browser says of every refusal that a resource failed to load."""
+    return kind in {"error", "warning"} and "Failed to load resource" not in text
+
+
+def screenshots(otherwise: Path) -> Path:
+    folder = Path(os.environ.get("ONETOOL_SCREENSHOTS") or otherwise)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def axe() -> Path:
+    """The script that checks a page for people who use it without seeing it, or without a mouse."""
+    folder = CACHE / "axe"
+    _once(folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE])
+    return folder / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@contextlib.contextmanager
+def shop_open(folder: Path, tools: Iterable[object] = (), **settings: Any) -> Iterator[Served]:
+    """A server whose default agent may do everything, with the tools of the shop."""
+    with serving(folder, {**GRANTED, **settings}, [*shop(), *tools]) as served:
+        yield served
