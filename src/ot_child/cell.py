@@ -179,6 +179,7 @@ class Cell:
         return PackProxy(pack, tools, self._call, self._peer.request)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._output.flush()  # who watches sees what was printed before what is waited for
         value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
         if name.startswith("ot.") and isinstance(value, dict | list):
             self._from_ot.append(value)

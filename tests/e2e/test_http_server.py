@@ -17,6 +17,8 @@ from tests.http_support import Page, Received, answer, served
 from tests.rest_support import Rest, client_of, code_of, draft, http_draft, new_id, process, raw
 from tests.support import PATIENCE, PROGRAM, command_line, configure, environment, eventually
 
+from ot.faces.http.server import PARTS
+
 LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 
 
@@ -29,7 +31,8 @@ def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
             server.send_signal(told)
             out, err = server.communicate(timeout=PATIENCE)
             assert (server.returncode, out) == (0, "")
-            assert err == f"onetool: listening on {said['url']} (REST at /tools)\n"
+            parts = ", ".join(part.words for part in PARTS)
+            assert err == f"onetool: listening on {said['url']} ({parts})\n"
 
 
 def test_what_is_under_way_is_finished_and_nothing_new_is_taken(tmp_path: Path) -> None:

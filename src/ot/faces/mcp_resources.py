@@ -1,10 +1,12 @@
 """What an MCP client can read beside calling `run`: the tools as resources, and a prompt for each snippet.
 
-Both say what `ot.tools`, `ot.help` and the snippets say, through the same bus. The server is in `mcp_server`.
+Both say what `ot.tools`, `ot.help` and the snippets say, through the same bus. After our own come those of the servers
+that are published (`mcp_exposed`).
 """
 
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import anyio.to_thread
@@ -12,12 +14,15 @@ import mcp_types as types
 from mcp import MCPError
 
 from ot.app import OneTool
+from ot.context import ToolContext
 from ot.errors import ToolError
+from ot.faces.mcp_callers import agent_of
+from ot.faces.mcp_exposed import Exposed
 from ot.registry import nearest
 from ot.render import render
 from ot.snippets import expand_call
 
-TOOLS, TOOL = "ot://tools", "ot://tool/"
+OURS, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
 MARKDOWN, YAML = "text/markdown", "application/yaml"
 PAGE = 500
 LONGEST_SHOWN = 200
@@ -28,60 +33,99 @@ Call the tool `run` with this command, and tell me what it gives:
 {code}
 {fence}"""
 BACKTICKS = re.compile("`{3,}")
+MOST_COMPLETIONS = 100  # as the protocol has it
+Item = TypeVar("Item")
 
 
 class Resources:
-    def __init__(self, app: OneTool) -> None:
-        self._app = app
+    def __init__(self, app: OneTool, exposed: Exposed) -> None:
+        self._app, self._exposed = app, exposed
 
-    async def listed(self, _context: Any, params: Any) -> types.ListResourcesResult:
-        """The list of all tools first, then each tool, a page at a time."""
-        names, start = self._app.registry.names(), _start(params)
+    async def listed(self, context: Any, params: Any) -> types.ListResourcesResult:
+        """The list of all tools first, then each tool, a page at a time; the last page has what servers publish."""
+        names, start = self._names(self._caller(context)), _start(params)
         page = [_resource(name) for name in names[start : start + PAGE]]
         whole = types.Resource(name="tools", uri=TOOLS, description="All tools with a line each", mime_type=YAML)
         more = str(start + PAGE) if start + PAGE < len(names) else None
-        return types.ListResourcesResult(resources=page if start else [whole, *page], next_cursor=more)
+        theirs = (await self._exposed.resources(context))[0] if more is None else []
+        return types.ListResourcesResult(
+            resources=[*([] if start else [whole]), *page, *theirs],
+            next_cursor=more,
+        )
 
-    async def templates(self, _context: Any, _params: Any) -> types.ListResourceTemplatesResult:
+    async def templates(self, context: Any, _params: Any) -> types.ListResourceTemplatesResult:
         about = "All about one tool: signature, arguments, what it returns"
         template = types.ResourceTemplate(
             name="tool", uri_template=f"{TOOL}{{name}}", description=about, mime_type=MARKDOWN
         )
-        return types.ListResourceTemplatesResult(resource_templates=[template])
+        _, theirs = await self._exposed.resources(context)
+        return types.ListResourceTemplatesResult(resource_templates=[template, *theirs])
 
-    async def read(self, _context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        text, kind = await self._content(params.uri)
+    async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
+        if not params.uri.startswith(OURS) and (answer := await self._exposed.read(context, params)) is not None:
+            return answer
+        text, kind = await self._content(params.uri, self._caller(context))
         content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
         return types.ReadResourceResult(contents=[content])
 
-    async def _content(self, uri: str) -> tuple[str, str]:
-        if uri == TOOLS:
-            return render(await self._asked("ot.tools", {}), flow=True), YAML
+    async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
+        """What takes it back; None where there is no such resource for this client."""
+        if not uri.startswith(OURS):
+            return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        if name not in self._app.registry:
-            raise MCPError(types.INVALID_PARAMS, self._no_resource(uri, name))
-        return str(await self._asked("ot.help", {"query": name, "info": "full"})), MARKDOWN
+        return _nothing if uri == TOOLS or self._is_known(name, self._caller(context)) else None
 
-    def _no_resource(self, uri: str, name: str) -> str:
-        near = [_address(tool) for tool in nearest(name, self._app.registry.names())] if name else []
+    def completed(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
+        """Names of tools that begin like this."""
+        if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
+            return []
+        return [name for name in self._names(self._caller(context)) if name.startswith(params.argument.value)]
+
+    async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
+        if uri == TOOLS:
+            return render(await self._asked("ot.tools", {}, caller), flow=True), YAML
+        name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
+        if not self._is_known(name, caller):
+            raise MCPError(types.INVALID_PARAMS, self._no_resource(uri, name, self._names(caller)), {"uri": uri})
+        return str(await self._asked("ot.help", {"query": name, "info": "full"}, caller)), MARKDOWN
+
+    def _is_known(self, name: str, caller: ToolContext) -> bool:
+        return name in self._app.registry and caller.admits(self._app.registry.find(name))
+
+    def _caller(self, context: Any) -> ToolContext:
+        try:
+            return self._app.context(agent_of(self._app, context))
+        except ToolError as error:
+            raise MCPError(types.INVALID_REQUEST, error.message) from None
+
+    def _names(self, caller: ToolContext) -> list[str]:
+        return sorted(tool.name for tool in self._app.registry if caller.admits(tool))
+
+    def _no_resource(self, uri: str, name: str, names: list[str]) -> str:
+        near = [_address(tool) for tool in nearest(name, names)] if name else []
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no resource {uri[:LONGEST_SHOWN]}.{guess} Read {TOOLS} for all tools."
 
-    async def _asked(self, name: str, arguments: dict[str, Any]) -> Any:
-        return (await self._app.bus.call_tool(name, arguments, self._app.context())).unwrap()
+    async def _asked(self, name: str, arguments: dict[str, Any], caller: ToolContext) -> Any:
+        return (await self._app.bus.call_tool(name, arguments, caller)).unwrap()
 
 
 class Prompts:
-    def __init__(self, app: OneTool) -> None:
-        self._app = app
+    def __init__(self, app: OneTool, exposed: Exposed) -> None:
+        self._app, self._exposed = app, exposed
 
-    async def listed(self, _context: Any, params: Any) -> types.ListPromptsResult:
-        snippets, start = self._app.settings.snippets, _start(params)
-        prompts = [_prompt(name, snippets[name]) for name in sorted(snippets)[start : start + PAGE]]
-        more = str(start + PAGE) if start + PAGE < len(snippets) else None
+    async def listed(self, context: Any, params: Any) -> types.ListPromptsResult:
+        snippets = self._app.settings.snippets
+        theirs = [
+            prompt.model_copy(update={"name": name})
+            for name, (_, prompt) in (await self._exposed.prompts(context)).items()
+        ]
+        prompts, more = page_of([*(_prompt(name, snippets[name]) for name in sorted(snippets)), *theirs], params)
         return types.ListPromptsResult(prompts=prompts, next_cursor=more)
 
-    async def got(self, _context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def got(self, context: Any, params: types.GetPromptRequestParams) -> Any:
+        if (answer := await self._exposed.prompt(context, params)) is not None:
+            return answer
         snippets, name = self._app.settings.snippets, params.name.removeprefix("$")
         try:
             code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
@@ -91,6 +135,16 @@ class Prompts:
         return types.GetPromptResult(
             description=snippets[name].description, messages=[types.PromptMessage(role="user", content=message)]
         )
+
+
+def page_of(items: Sequence[Item], params: Any) -> tuple[list[Item], str | None]:
+    """A page of a list, and where the next begins."""
+    start = _start(params)
+    return list(items[start : start + PAGE]), str(start + PAGE) if start + PAGE < len(items) else None
+
+
+async def _nothing() -> None:
+    """Our own resources need no watching."""
 
 
 def _fence(code: str) -> str:

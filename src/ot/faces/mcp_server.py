@@ -1,7 +1,7 @@
-"""The MCP door: a server with exactly one tool, `run(command)`. Sessions and transports are the SDK's.
+"""The MCP door: a server with one tool, `run(command)`, and what `--expose` publishes beside it.
 
-A run that fails is an answer with `isError`, never a protocol error. Cells are got ready once the client has seen the
-tool list, so that nothing stands between a client and its first answer.
+Sessions and transports are the SDK's. A run that fails is an answer with `isError`, never a protocol error. Cells are
+got ready once the client has seen the tool list, so that nothing stands between a client and its first answer.
 """
 
 import asyncio
@@ -12,12 +12,22 @@ from typing import Any
 
 import anyio.to_thread
 import mcp_types as types
-from mcp.server.lowlevel import Server
+from mcp.server.caching import CacheHint
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.mcp_resources import Prompts, Resources
+from ot.faces.http.queue import turn
+from ot.faces.http.refusals import Refusal
+from ot.faces.mcp_callers import agent_of, request_meta, session_of, wants_progress
+from ot.faces.mcp_changes import Changes, End
+from ot.faces.mcp_exposed import Exposed
+from ot.faces.mcp_log import SdkLog
+from ot.faces.mcp_relaying import LEVEL
+from ot.faces.mcp_resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
 from ot.faces.stdio import protocol_streams
 from ot.runner.answer import Journal
 from ot.stats.tokens import tokens_of, tokens_of_text
@@ -27,7 +37,7 @@ PROGRESS_SECONDS = 1.0
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
-OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+LISTS_MS, DISCOVER_MS = 60_000, 300_000  # for which a client need not ask again, unless it is told of a change
 
 DESCRIPTION = """\
 Run Python code that can call every tool there is. Tools are functions in packs: pack.tool(argument=value).
@@ -58,52 +68,163 @@ RUN = types.Tool(
 )
 
 
-def build_server(app: OneTool) -> Server[Any]:
-    resources, prompts = Resources(app), Prompts(app)
-    instructions = _instructions(app)
-    begun: list[asyncio.Task[None]] = []
+class OneToolServer(Server[Any]):
+    """The SDK's server with our handlers. It is closed by whoever built it."""
 
-    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+    def __init__(self, app: OneTool) -> None:
+        self._app, self._begun = app, False
+        self._changes = Changes(self._watch)
+        self._exposed = Exposed(app, self._heard)
+        self._resources, self._prompts = Resources(app, self._exposed), Prompts(app, self._exposed)
+        self._known = self._state()
+        self._stop_noticing = app.bus.subscribe(lambda _event: self._notice())
+        self._log = SdkLog(app.log)
+        super().__init__(
+            "onetool",
+            version=__version__,
+            instructions=_instructions(app),
+            cache_hints=_cache_hints(),
+            get_tool_input_schema=self._exposed.schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._resources.listed,
+            on_list_resource_templates=self._resources.templates,
+            on_read_resource=self._resources.read,
+            on_list_prompts=self._prompts.listed,
+            on_get_prompt=self._prompts.got,
+            on_completion=self._complete,
+            on_subscriptions_listen=self._changes.listen,
+        )
+        if self._exposed:
+            self._publish()
+
+    def _publish(self) -> None:
+        """What only a server that publishes others' things has a use for."""
+        self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
+        self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_level)
+        self.add_notification_handler("notifications/initialized", types.NotificationParams, self._meet)
+        sealing = RequestStateSecurity.ephemeral()
+        sealing.bind_principal = lambda context: agent_of(self._app, context)
+        self.middleware.append(RequestStateBoundary(sealing, default_audience=self.name))
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
+    ) -> InitializationOptions:
+        """Changes are told to sessions where there is anything but our own."""
+        every = bool(self._exposed)
+        options = notification_options or NotificationOptions(every, every, every)
+        return super().create_initialization_options(options, *rest, **named)
+
+    def end_streams(self) -> None:
+        """Those who listen are told that there is nothing more to come; what is under way goes on."""
+        self._changes.close()
+
+    def close(self) -> None:
+        self._stop_noticing()
+        self.end_streams()
+        self._exposed.close()
+        self._log.close()
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
-        loop.call_soon(app.warm_up)
-        loop.call_later(BEGIN_SECONDS, begin_session)
-        return types.ListToolsResult(tools=[RUN])
+        loop.call_soon(self._app.warm_up)
+        loop.call_later(BEGIN_SECONDS, self._begin_session)
+        tools, more = page_of([RUN, *await self._exposed.listed(context)], params)
+        return types.ListToolsResult(tools=tools, next_cursor=more)
 
-    def begin_session() -> None:
-        if not begun:
-            begun.append(asyncio.ensure_future(app.begin_session(_own_tokens(instructions))))
+    def _begin_session(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._beginning = asyncio.ensure_future(self._app.begin_session(_own_tokens(self.instructions or "")))
 
-    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
+        scope = context.request.scope if context.request is not None else None
+        try:
+            async with turn(scope, agent_of(self._app, context)):
+                return await self._called(context, params)
+        except Refusal as refused:  # too many wait already
+            return _text(refused.message, is_error=True)
+
+    async def _called(self, context: Any, params: types.CallToolRequestParams) -> Any:
         if params.name != RUN.name:
-            return _text(
-                f"There is no tool {params.name!r}. The one tool is `run`: run(command='ot.tools()')",
-                is_error=True,
-            )
+            return await self._call_exposed(context, params)
         arguments = params.arguments or {}
         unknown = [name for name in arguments if name != "command"]
         if unknown or "command" not in arguments:
             wrong = f"run() has no argument {unknown[0]!r}" if unknown else "run() needs the argument 'command'"
             return _text(f"{wrong}. Send Python code: run(command='ot.tools()')", is_error=True)
-        journal = Journal()
+        return await self._run(context, arguments["command"])
+
+    async def _run(self, context: Any, command: Any) -> types.CallToolResult:
+        app, journal, agent = self._app, Journal(), agent_of(self._app, context)
         async with _progress(context, journal):
-            answer = await app.run(arguments["command"], journal=journal, meta=_request_meta(context))
+            answer = await app.run(command, agent=agent, journal=journal, meta=request_meta(context))
         shown = _text(*answer.blocks, is_error=answer.is_error)
-        shown.content += [block for handle in answer.media for block in await _media(app, handle)]
+        shown.content += [block for handle in answer.media for block in await _media(app, handle, agent)]
         shown.meta = journal.meta or None
         return shown
 
-    return Server(
-        "onetool",
-        version=__version__,
-        instructions=instructions,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-        on_list_resources=resources.listed,
-        on_list_resource_templates=resources.templates,
-        on_read_resource=resources.read,
-        on_list_prompts=prompts.listed,
-        on_get_prompt=prompts.got,
-    )
+    async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:
+        tool = await self._exposed.find(context, params.name)
+        if tool is None:
+            only = "There is also" if self._exposed else "The one tool is"
+            return _text(f"There is no tool {params.name!r}. {only} `run`: run(command='ot.tools()')", is_error=True)
+        return await self._exposed.call(context, tool, params)
+
+    async def _complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        theirs = await self._exposed.complete(context, params)
+        if theirs is not None:
+            return theirs
+        values = self._resources.completed(context, params)
+        shown = values[:MOST_COMPLETIONS]
+        completion = types.Completion(values=shown, total=len(values), has_more=len(shown) < len(values))
+        return types.CompleteResult(completion=completion)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, context: Any, uri: str) -> End | None:
+        return await self._resources.watch(context, uri)
+
+    async def _meet(self, context: Any, _params: Any) -> None:
+        self._changes.meet(session_of(context))
+
+    def _heard(self, what: str, uri: str) -> None:
+        """A server that is published has something new."""
+        if what == "tools":
+            self._known = self._state()
+            self._changes.publish("resources")
+        self._changes.tell(what, uri)
+
+    def _notice(self) -> None:
+        """Whatever is called may have changed what there is."""
+        before, self._known = self._known, self._state()
+        if before[0] != self._known[0]:
+            self._changes.publish("resources")
+            self._changes.publish("resource", TOOLS)
+        if before[1] is not self._known[1]:
+            self._changes.publish("prompts")
+
+    def _state(self) -> tuple[int, object]:
+        return self._app.registry.version, self._app.settings.snippets
+
+
+def build_server(app: OneTool) -> OneToolServer:
+    return OneToolServer(app)
+
+
+async def _set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    session_of(context).state[LEVEL] = params.level
+    return types.EmptyResult()
+
+
+def _cache_hints() -> dict[Any, CacheHint]:
+    """What one agent may see is not for another."""
+    lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+    hints: dict[Any, CacheHint] = dict.fromkeys(lists, CacheHint(ttl_ms=LISTS_MS))
+    return {**hints, "resources/read": CacheHint(), "server/discover": CacheHint(ttl_ms=DISCOVER_MS)}
 
 
 def _own_tokens(instructions: str) -> int:
@@ -114,8 +235,9 @@ def _own_tokens(instructions: str) -> int:
 async def serve_stdio(app: OneTool) -> None:
     server = build_server(app)
     asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
-    async with protocol_streams() as streams, stdio_server(*streams) as (reader, writer):
-        await server.run(reader, writer, server.create_initialization_options())
+    with contextlib.closing(server):
+        async with protocol_streams() as streams, stdio_server(*streams) as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
 
 
 def _instructions(app: OneTool) -> str:
@@ -129,16 +251,10 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
     )
 
 
-def _request_meta(context: Any) -> dict[str, Any]:
-    """What the client says about its request to those who answer it; not what is between it and us."""
-    said = dict(context.meta or {})
-    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
-
-
-async def _media(app: OneTool, handle: str) -> list[types.ContentBlock]:
+async def _media(app: OneTool, handle: str, agent: str) -> list[types.ContentBlock]:
     """The thing itself; nothing where the code made the handle up."""
     try:
-        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, "default")
+        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, agent)
     except ToolError:
         return []
     text = base64.b64encode(data).decode("ascii")
@@ -154,7 +270,7 @@ async def _media(app: OneTool, handle: str) -> list[types.ContentBlock]:
 @contextlib.asynccontextmanager
 async def _progress(context: Any, journal: Journal) -> AsyncIterator[None]:
     """Tell the client every second that the run is alive, and what it has called; only where the client asked."""
-    if not (context.meta and context.meta.get("progress_token") is not None):
+    if not wants_progress(context):
         yield
         return
     ticker = asyncio.ensure_future(_tick(context.session, journal))

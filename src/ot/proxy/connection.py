@@ -20,12 +20,20 @@ import anyio.to_thread
 import ot_child
 from ot.config.model import Server
 from ot.errors import NetworkError, ToolError, ToolTimeout
+from ot.proxy.relay import Declaring, Relays
 
 WORDS_KEPT, WORDS_SHOWN = 4000, 1500
 LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
 GUARD = Path(ot_child.__file__).with_name("guard.py")
+CHANGES = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/prompts/list_changed": "prompts",
+    "notifications/resources/list_changed": "resources",
+    "notifications/resources/updated": "resource",
+}
+Changed = Callable[[str, str], None]  # what: tools, prompts, resources or one resource, and its address
 
 
 class Connection:
@@ -36,11 +44,14 @@ class Connection:
         environment: Mapping[str, str],
         cwd: Path,
         *,
-        on_list_changed: Callable[[], None],
+        on_change: Changed,
         on_lost: Callable[["Connection"], None],
+        is_relayed: bool = False,
     ) -> None:
         self._name, self._server, self._environment, self._cwd = name, server, environment, cwd
-        self._on_list_changed, self._on_lost = on_list_changed, on_lost
+        self._on_change, self._on_lost = on_change, on_lost
+        self.relays = Relays(server.timeout) if is_relayed else None
+        self._listening: dict[str, asyncio.Task[None]] = {}  # by the resource; all else has no name
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -101,13 +112,17 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 client = Client(
-                    self._watched(await self._transport(stack)),
+                    self._streams(await self._transport(stack)),
                     message_handler=self._message,
                     client_info=_client_info(),
                     read_timeout_seconds=self._server.timeout,
+                    **(self.relays.callbacks if self.relays is not None else {}),
                 )
-                self._ready.set_result(await stack.enter_async_context(client))
-                with _meanwhile(self._hear_changes(client)):
+                await stack.enter_async_context(client)
+                with self._hearing(client) as heard:
+                    if self.relays is not None:  # what changes from now on is somebody's business
+                        await heard.wait()
+                    self._ready.set_result(client)
                     await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why there is no connection
             if not self._ready.done():
@@ -124,26 +139,59 @@ class Connection:
     # --- what it says by itself -----------------------------------------------------------------------------------
 
     async def _message(self, message: Any) -> None:
-        if getattr(message, "method", "") == "notifications/tools/list_changed":
-            self._on_list_changed()
+        """In both eras; who listens, in that of 2026, only holds the line."""
+        what = CHANGES.get(getattr(message, "method", ""))
+        if what is not None:
+            self._on_change(what, str(getattr(message.params, "uri", "")))
 
-    async def _hear_changes(self, client: Any) -> None:
+    @contextmanager
+    def _hearing(self, client: Any) -> Iterator[asyncio.Event]:
         """Servers of 2026 tell changes to those who listen, older ones to everybody."""
-        from mcp import MCPError
-        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        able = client.server_capabilities
+        kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
+        told = [kind for kind in kinds if getattr(getattr(able, kind), "list_changed", False)]
+        try:
+            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in told})
+        finally:
+            for listening in self._listening.values():
+                listening.cancel()
 
-        tools = client.server_capabilities.tools
-        if not (tools and tools.list_changed):
+    def _listen(self, client: Any, name: str, **to: Any) -> asyncio.Event:
+        """Begin to; the event tells when it has begun, or cannot."""
+        heard = asyncio.Event()
+        listening = self._listening[name] = asyncio.ensure_future(_listened(client, heard, to))
+        listening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        listening.add_done_callback(lambda _: heard.set())
+        return heard
+
+    @property
+    def is_modern(self) -> bool:
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    async def watch(self, uri: str) -> None:
+        """Have changes of this resource told."""
+        if self.is_modern:
+            await self._listen(self.client, uri, resource_subscriptions=[uri]).wait()
             return
-        with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self._on_list_changed()
+        from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams
+
+        await self.client.session.send_request(SubscribeRequest(params=SubscribeRequestParams(uri=uri)), EmptyResult)
+
+    async def unwatch(self, uri: str) -> None:
+        if self.is_modern:
+            self._listening.pop(uri).cancel()
+            return
+        from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
+
+        request = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+        await self.client.session.send_request(request, EmptyResult)
 
     @asynccontextmanager
-    async def _watched(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+    async def _streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
         async with transport as (reader, writer):
-            yield _Watched(reader, self._lost), writer
+            yield _Watched(reader, self._lost), Declaring(writer) if self.relays is not None else writer
 
     def _lost(self) -> None:
         """There is nothing more to come. That is news only where nobody had left."""
@@ -250,14 +298,17 @@ class _Watched:
         await self._stream.aclose()
 
 
-@contextmanager
-def _meanwhile(work: Any) -> Iterator[None]:
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        yield
-    finally:
-        task.cancel()
+async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) -> None:
+    """What is told arrives as a message, like in older servers: here is only the line."""
+    from mcp import MCPError
+    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+    with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
+        if to:
+            async with client.listen(**to) as changes:
+                heard.set()
+                async for _ in changes:
+                    pass
 
 
 def innermost(error: BaseException) -> BaseException:

