@@ -239,6 +239,7 @@ def test_a_call_comes_out_alike_on_every_backend(app: App, kind: str, call: Call
         assert describe(result.error)["type"] == call.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "call"), CASES)
 def test_code_sees_every_backend_alike(app: App, kind: str, call: Call) -> None:
     answer = app.run(f"[{kind}.{call.name}(**{call.args!r})]", agent=AGENT)

@@ -170,6 +170,7 @@ def door(request: pytest.FixtureRequest) -> Door:
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", DOORS, ids=str)
 def test_a_call_comes_out_alike_at_every_door(door: Door, bus: Door, call: Call) -> None:
     outcome = door(call)
@@ -207,6 +208,7 @@ def test_an_error_that_nobody_catches_reads_alike(
     assert blocks(result) == list(answer.blocks)
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, clients: Callable[[str], Connection]) -> None:
     code = "print('first')\nprint('é')\nx = {'n': [1, None]}\nx"
     process = command_line(home, "run", code)
@@ -218,12 +220,14 @@ def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, client
     }
 
 
+@pytest.mark.slow
 def test_a_failed_run_has_exit_status_one(home: Path) -> None:
     process = command_line(home, "run", "x = 1\nx / 0")
     assert process.returncode == 1
     assert process.stdout == "ZeroDivisionError: division by zero\n  line 2: x / 0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
@@ -238,6 +242,7 @@ def test_a_format_on_the_command_line_changes_nothing_else(home: Path, code: str
     assert command_line(home, "run", "--format", "yml_h", code).stdout == shown
 
 
+@pytest.mark.slow
 def test_code_is_read_from_a_file(home: Path) -> None:
     (home / "code.py").write_text("'é' * 2", encoding="utf-8")
     assert command_line(home, "run", "-f", "code.py").stdout == "éé\n"
@@ -249,6 +254,7 @@ def test_code_is_read_from_a_file(home: Path) -> None:
 # --- a configuration that is wrong -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -265,6 +271,7 @@ def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, comma
     assert "did you mean sandbox?" in process.stdout + process.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join)
 def test_the_command_line_shows_what_is_wrong(broken_home: Path, command: list[str]) -> None:
     process = command_line(broken_home, *command)

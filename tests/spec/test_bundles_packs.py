@@ -341,6 +341,7 @@ def test_an_agent_is_narrowed_to_a_bundle(app: App, other: BundleStore, site: Si
 # --- counting ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")
 def test_calls_are_counted_exactly_over_all_who_call(tmp_path: Path, other: BundleStore) -> None:
     bundle = put(other, "weather", {"now@1": says("x"), "now@2": says("y"), "lost@1": draft("sample.missing")})
@@ -419,6 +420,7 @@ def spellings() -> list[str]:
     return [SECRET, PASSWORD, quote(PASSWORD, safe=""), quote_plus(PASSWORD), json.dumps(PASSWORD)[1:-1], basic]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay", "bundles.template.secrets")
 def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> None:
     settings = {**SETTINGS, "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
@@ -442,6 +444,7 @@ def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> 
         assert not [file for file, content in files.items() if secret.encode() in content]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay")
 def test_a_secret_is_in_no_answer_over_rest(tmp_path: Path, site: Site) -> None:
     with serving(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
@@ -470,6 +473,7 @@ def test_a_missing_secret_is_named_and_nothing_is_sent(app: App, other: BundleSt
     assert len(site.requests) == before
 
 
+@pytest.mark.slow
 def test_counts_are_written_while_the_server_runs(app: App, other: BundleStore) -> None:
     bundle = put(other, "weather", {"now@1": says("x")})
     app.value("weather.now()")
@@ -485,6 +489,7 @@ def damage(folder: Path, name: str, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -661,6 +661,7 @@ def test_values_cross_as_they_are(rest: Rest, value: object, shown: object) -> N
     assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {"ok": True, "value": shown}
 
 
+@pytest.mark.slow
 def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) -> None:
     circle: list[Any] = []
     circle.append(circle)
@@ -682,6 +683,7 @@ def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) 
             assert server.rest.invoke(path, {"which": which}).json()["ok"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.usage.off-the-path")
 def test_a_call_is_answered_although_nothing_can_be_counted(tmp_path: Path) -> None:
     with serving(tmp_path, tools=[give]) as server:
@@ -865,6 +867,7 @@ def test_of_many_who_put_the_same_pair_one_wins(rest: Rest) -> None:
     assert sorted(statuses) == [201] + [409] * 11
 
 
+@pytest.mark.slow
 def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, tools=[give]) as one, serving(tmp_path, tools=[give]) as two:
         bundle = one.rest.bundle()

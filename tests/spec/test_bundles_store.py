@@ -650,6 +650,7 @@ def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, sto
     assert (strange.read_text(), damaged.read_text()) == ("mine", "{")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.store.atomic")
 def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)

@@ -186,6 +186,7 @@ def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
         assert app.data("ot.health()['workers']") == {"plain": "running"}
 
 
+@pytest.mark.slow
 @pytest.mark.spec("tool-execution.worker.worker-idle-timeout")
 def test_a_worker_that_nobody_calls_is_stopped(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.2}")
@@ -212,6 +213,7 @@ def test_every_call_starts_the_idle_time_anew(tmp_path: Path) -> None:
         assert eventually(lambda: not is_alive(*processes))
 
 
+@pytest.mark.slow
 def test_a_call_in_flight_is_no_idleness(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.1}")
     write_pack(tmp_path / ".onetool" / "tools", "slow", "import time\ndef nap(): time.sleep(0.5); return 'rested'")

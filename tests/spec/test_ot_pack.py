@@ -516,6 +516,7 @@ def test_an_alias_called_like_a_pack_is_shown_as_what_was_found() -> None:
         assert app.value("ot.help(query='machin', info='list')").splitlines().count("machine") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.help.documentation-url-generation")
 @pytest.mark.parametrize(("pack", "slug"), SLUGS.items())
 def test_shipped_packs_link_to_their_page(pack: str, slug: str) -> None:
@@ -591,6 +592,7 @@ def test_a_disabled_tool_is_not_offered_and_its_help_says_so() -> None:
         assert "It is disabled: calls are refused." in app.value("ot.help(query='pack.off')")
 
 
+@pytest.mark.slow
 def test_three_thousand_tools_are_listed_and_found() -> None:
     tools = [function_tool(brave_fetch, f"pack{number % 300}.tool_{number}") for number in range(3000)]
     with opened({}, tools) as app:
@@ -1000,6 +1002,7 @@ def test_every_figure_follows_the_tool(fresh: App) -> None:
     assert 0 < of_one["savings"]["result_tokens"] < whole["savings"]["result_tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.stats.filter-by-tool")
 def test_the_shares_of_all_tools_add_up_to_the_whole(fresh: App) -> None:
     fresh.portal.call(fresh.onetool.begin_session, 25)
@@ -1071,6 +1074,7 @@ def test_stats_that_cannot_be_written_say_so(fresh: App) -> None:
 WRITER = "agents: {default: {permissions: [read, write]}}"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.stats.generate-html-report")
 @pytest.mark.parametrize("output", ["stats.html", "sub/../stats.html", "./stats.html"])
 def test_a_report_is_written_to_the_path_that_the_answer_names(tmp_path: Path, output: str) -> None:
@@ -1104,6 +1108,7 @@ def test_a_report_needs_the_permission_to_write(tmp_path: Path) -> None:
     assert not (tmp_path / "stats.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.stats.html-write-error")
 @pytest.mark.parametrize(
     ("output", "reason"),
@@ -1129,6 +1134,7 @@ def test_a_report_that_cannot_be_written_says_where_and_why(tmp_path: Path, outp
         assert failure.startswith(f"ToolError: Error: Cannot write to '{written}': {reason}")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.stats.generate-html-report")
 @pytest.mark.parametrize("output", ["../out.html", "link.html", "way/out.html", "{}/out.html", "/dev/null"])
 def test_a_report_never_leaves_the_working_folder(tmp_path: Path, output: str) -> None:
@@ -1369,6 +1375,7 @@ def test_nothing_is_learned_of_a_failure_or_of_ot_itself(fresh: App) -> None:
 # --- concurrency -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tools_may_come_and_go_while_questions_are_asked(fresh: App) -> None:
     questions = ("ot.search('stripes')", "ot.help('stripes')", "ot.packs(info='full')", "ot.tools(info='full')")
     answers = []

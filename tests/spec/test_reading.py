@@ -88,6 +88,7 @@ def app() -> Iterator[App]:
 # --- prefixes and fences -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["__ot", "__ot__run", "__onetool", "__onetool__run", "mcp__onetool__run"])
 @pytest.mark.parametrize("form", ["{} 6 * 7", "{}\n6 * 7", "{}\n```python\n6 * 7\n```", "```\n{} 6 * 7\n```"])
 def test_call_prefixes_are_taken_off(app: App, prefix: str, form: str) -> None:
@@ -254,11 +255,13 @@ def test_help_of_python_is_there(app: App) -> None:
     assert "Return the number of items" in shown
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_are_never_mixed(app: App) -> None:
     started = [app.start(f"print({n})\nsample.give({n})") for n in range(100)]
     assert [future.result().blocks for future in started] == [(f"{n}\n", str(n)) for n in range(100)]
 
 
+@pytest.mark.slow
 def test_a_busy_server_loses_no_answer(app: App) -> None:
     """The end of a cell is told on another socket than its answer; a loop that is late sees both at once."""
     for _ in range(5):
@@ -352,6 +355,7 @@ def test_nearest_names_stand_before_the_pack(app: App) -> None:
     assert text.index("Did you mean sample.search") < text.index("sample has: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(TREE))
 def test_error_classes_are_predefined_in_code(app: App, name: str) -> None:
     assert app.data(f"[{name}.__name__, issubclass({name}, ToolError)]") == [name, True]
@@ -542,6 +546,7 @@ Row = collections.namedtuple("Row", "a b")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "plain", "as_json", "as_yaml"),
     [

@@ -299,6 +299,7 @@ def test_writing_gives_path_size_and_backup_and_needs_write(bus: ToolBus, app: P
     assert describe(without.error or AssertionError())["type"] == "permission_denied"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.fs-write.atomic")
 def test_a_reader_sees_the_old_content_or_the_new(bus: ToolBus, app: Path) -> None:
     file = app / "file"

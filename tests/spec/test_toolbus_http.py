@@ -174,6 +174,7 @@ def test_headers_that_would_change_the_request_are_refused(site: Site, headers: 
     assert not site.requests
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.http.timeout")
 @pytest.mark.parametrize("path", ["/never", "/drip-body"])
 def test_a_request_ends_at_its_timeout(site: Site, path: str) -> None:

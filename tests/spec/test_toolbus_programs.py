@@ -426,6 +426,7 @@ def test_running_tests_needs_exec(tmp_path: Path) -> None:
     assert isinstance(call("test.run", {}, tmp_path, "read", "write", "network").error, PermissionDenied)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.path")
 def test_a_path_picks_tests(project: Path) -> None:
     tree(project, {"test_a.py": PASSING, "more/test_b.py": PASSING})
@@ -442,6 +443,7 @@ def test_a_path_is_no_option(project: Path, path: str) -> None:
         outcome(project, path=path)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.path")
 @pytest.mark.parametrize("path", ["-x.py", "@options.py"])
 def test_a_file_may_be_called_like_an_option(project: Path, path: str) -> None:
@@ -733,6 +735,7 @@ def test_a_schema_that_is_none_is_an_error_that_names_it(tmp_path: Path, pack: s
     assert caught.value.field == "schema"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.json.inverse")
 @given(
     st.recursive(

@@ -71,6 +71,7 @@ def _wraps(address: ipaddress.IPv6Address) -> bool:
     return any((address.ipv4_mapped, address.sixtofour, address.teredo, address in NAT64))
 
 
+@pytest.mark.slow
 @given(UNWRAPPED)
 def test_what_python_knows_to_be_special_is_never_public(address: Address) -> None:
     special = address.is_private or address.is_link_local or address.is_multicast or address.is_reserved
@@ -98,6 +99,7 @@ def loopback_spellings(draw: st.DrawFn) -> str:
     return ".".join(draw(part_spellings(part)) for part in parts) + draw(st.sampled_from(["", "."]))
 
 
+@pytest.mark.slow
 @given(loopback_spellings(), st.booleans())
 def test_no_spelling_of_loopback_that_the_system_reads_gets_through(host: str, wide: bool) -> None:
     spelled = host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
@@ -279,6 +281,7 @@ LABELS = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
 
 
+@pytest.mark.slow
 @given(NAMES, NAMES)
 def test_a_host_admits_itself_alone_and_a_star_what_is_below(host: str, other: str) -> None:
     def admits(pattern: str, name: str) -> bool:

@@ -23,6 +23,7 @@ def reading(home: Path, cwd: Path | None = None) -> OneTool:
     return OneTool(read=lambda: read_settings({}, cwd or home, None, home), log=Log())
 
 
+@pytest.mark.slow
 def test_a_reload_takes_over_what_changed(tmp_path: Path) -> None:
     configured(tmp_path, "aliases: {t: machine.now}")
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
@@ -46,6 +47,7 @@ def test_a_reload_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
         assert "T" in app.value("t()")
 
 
+@pytest.mark.slow
 def test_wrong_settings_stop_all_runs_but_help(tmp_path: Path) -> None:
     file = configured(tmp_path, "execution: {timeout: soon}")
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:

@@ -201,12 +201,14 @@ def test_a_bomb_is_refused() -> None:
     assert refusal(data).code == "too_large"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.zip.hostile-archives")
 def test_many_small_bombs_are_refused() -> None:
     data = zipped({"bundle.json": BUNDLE, **{f"tools/{n}.json": f"{{{' ' * 1_000_000}}}" for n in range(50)}})
     assert refusal(data).code == "too_large"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.zip.hostile-archives")
 @pytest.mark.parametrize("declared", [0, 10, 2**32 - 1])
 def test_what_an_archive_says_about_its_sizes_is_not_believed(declared: int) -> None:
@@ -305,6 +307,7 @@ def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
 GOOD = pack(BUNDLE, [TOOL, PYTHON])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 @pytest.mark.filterwarnings("ignore")

@@ -277,6 +277,7 @@ def test_it_is_appended_to_and_never_rotated(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
 
 
+@pytest.mark.slow
 def test_lines_of_several_servers_stay_whole(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), mark]) for mark in "abc"]

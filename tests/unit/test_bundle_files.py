@@ -115,6 +115,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
 @pytest.mark.parametrize("seen_by", ["a rescan", "a new index"])
 def test_a_damaged_file_is_reported_skipped_and_left_alone(
@@ -291,6 +292,7 @@ def lose_all(root: Path) -> None:
     shutil.rmtree(root / ".index")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [spoil, truncate, lose_the_database, lose_the_pointer, point_to_nothing, lose_all])
 @pytest.mark.parametrize("while_open", [True, False])
 def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:

@@ -21,6 +21,7 @@ def as_a_folding_system_sees(name: str) -> str:
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFC", name).casefold()).casefold()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(SLUGS)
 def test_every_text_of_letters_digits_and_dashes_is_a_slug(slug: str) -> None:
@@ -55,6 +56,7 @@ def test_what_is_no_version_is_refused_in_words(wrong: object) -> None:
         rules.a_version(wrong)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.tuples(SLUGS, VERSIONS), st.tuples(SLUGS, VERSIONS))
 def test_two_pairs_never_share_a_file_whatever_the_file_system_folds(
@@ -92,6 +94,7 @@ def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(s
         assert is_file_of(unicodedata.normalize("NFD", name), slug, version)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(SLUGS)
 def test_a_folder_says_whose_it_is(slug: str) -> None:

@@ -80,6 +80,7 @@ QUESTIONS: dict[str, Callable[..., Page[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_stays_is_given_exactly_once_while_the_rest_moves(

@@ -71,6 +71,7 @@ def test_scripts_without_spaces_are_searched_by_character(store: BundleStore) ->
     assert matches(store, "索") == [("検索ツール", "word")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "q",
     [
@@ -114,6 +115,7 @@ WORDS = st.sampled_from(
 SOME_WORDS = st.lists(WORDS, min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(tools=st.lists(st.tuples(SOME_WORDS, SOME_WORDS, SOME_WORDS), min_size=1, max_size=8), asked=SOME_WORDS)
 def test_the_index_finds_exactly_what_the_ranking_says(

@@ -26,6 +26,7 @@ counters.close()
 """
 
 
+@pytest.mark.slow
 def test_counts_of_four_processes_add_up_exactly(tmp_path: Path) -> None:
     file = tmp_path / "usage" / "usage.db"
     command = [sys.executable, "-c", COUNT, str(file), START.isoformat(), "400"]

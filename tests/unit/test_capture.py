@@ -447,6 +447,7 @@ def test_wrong_syntax_is_on_the_line_of_the_text_that_was_sent(code: str, line: 
     assert (caught.value.lineno, caught.value.filename) == (line, FILENAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [50, 5_000, 200_000])
 @pytest.mark.parametrize("piece", ["(", "[", "-", "not ", "a.", "f(", "x if y else ", "lambda: ", "1+"])
 def test_code_of_any_depth_is_a_value_or_an_error_and_never_a_crash(piece: str, depth: int) -> None:

@@ -81,6 +81,7 @@ def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
     return f"{kind}{inner}{comma}{gap()}{'}' if kind == '{' else ']'}"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(text=json_texts(), before=TRIVIA, after=TRIVIA, mark=st.sampled_from(["", "\ufeff"]))
 def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, before: str, after: str, mark: str) -> None:
@@ -93,12 +94,14 @@ def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, befor
     assert merged(new) == new
 
 
+@pytest.mark.slow
 @given(text=json_texts())
 def test_our_parser_reads_strict_json_as_python_does(text: str) -> None:
     strict = json.dumps(data_of(text))
     assert data_of(strict) == json.loads(strict)
 
 
+@pytest.mark.slow
 @given(text=json_texts(), entry=st.fixed_dictionaries({"command": st.text(), "args": st.lists(st.text())}))
 def test_a_stale_entry_is_brought_up_to_date_and_keeps_what_else_it_has(text: str, entry: dict[str, Any]) -> None:
     old = merged(text)
@@ -298,6 +301,7 @@ def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
     assert yaml12.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
 
 
+@pytest.mark.slow
 @given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
 def test_any_text_comes_back_out_of_yaml(secrets: dict[str, str]) -> None:
     text = yaml_edit.with_keys("# mine\nOLD: x\n", "secrets.yaml", None, secrets)
@@ -416,6 +420,7 @@ def test_a_difference_shows_no_secret_and_no_endless_line(tmp_path: Path) -> Non
     assert "+c\n+... a line of 5,000 characters" in shown
 
 
+@pytest.mark.slow
 @given(old=st.lists(st.sampled_from("abc")), new=st.lists(st.sampled_from("abc")))
 def test_a_difference_is_the_usual_one(old: list[str], new: list[str]) -> None:
     shown = files.diff(files.Read(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()

@@ -594,6 +594,7 @@ json_like = st.recursive(
 sections = st.dictionaries(st.sampled_from(list(Settings.model_fields)), json_like, max_size=4)
 
 
+@pytest.mark.slow
 @given(sections)
 @settings(deadline=None)
 def test_any_data_is_taken_or_refused_cleanly(data: Mapping[str, Any]) -> None:

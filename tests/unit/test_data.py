@@ -234,6 +234,7 @@ def _deep(levels: int, key: Any = None) -> Any:
     return deep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [None, "a", (1, 2)])
 def test_a_value_that_is_too_deep_is_refused_in_words(key: Any) -> None:
     with pytest.raises(NotData, match="nested too deeply"):
@@ -318,6 +319,7 @@ JSON_VALUES = some.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON_VALUES)
 def test_what_is_data_already_arrives_as_it_was(value: Any) -> None:
     assert as_data(value) == value
@@ -348,6 +350,7 @@ ANYTHING = some.recursive(
 )
 
 
+@pytest.mark.slow
 @given(ANYTHING)
 def test_whatever_python_has_becomes_one_line(value: Any) -> None:
     line = encode(value)

@@ -55,6 +55,7 @@ def test_a_file_without_a_header_gets_the_servers_own_python(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_environment_that_was_built_ahead_is_started_without_uv(tmp_path: Path) -> None:
     python = asyncio.run(built(at(tmp_path), six()))
     assert imports(python, "six")
@@ -128,6 +129,7 @@ def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
 # --- what goes wrong ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -146,6 +148,7 @@ def test_what_cannot_be_had_is_told_in_the_words_of_uv(tmp_path: Path, text: str
     assert not list(tmp_path.glob("*.path"))
 
 
+@pytest.mark.slow
 def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> None:
     async def twice() -> int:
         environments, failures = at(tmp_path), 0
@@ -206,6 +209,7 @@ def with_source(path: str) -> str:
     return "".join(f"{line}\n" for line in ("# /// script", *(f"# {line}" for line in lines), "# ///"))
 
 
+@pytest.mark.slow
 def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
     environments = at(tmp_path / "environments")
     pythons = {}

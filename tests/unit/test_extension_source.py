@@ -211,6 +211,7 @@ MORE = (
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from((*PIECES, *MORE)), max_size=40).map("".join))
 @settings(max_examples=200, deadline=None)
 def test_no_text_makes_reading_fail(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:

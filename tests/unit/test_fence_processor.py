@@ -204,6 +204,7 @@ def test_an_empty_command_says_what_to_send(command: str) -> None:
 MILLION = 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

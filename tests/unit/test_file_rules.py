@@ -318,6 +318,7 @@ def test_a_nasty_path_reads_nothing_that_is_not_to_be_read(tree: Path, path: str
         read(Files(context, chosen), path, 1 << 20)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None)
 @given(
     st.lists(

@@ -388,6 +388,7 @@ def test_deep_data_is_fine_up_to_the_limit() -> None:
     assert len(read(b"[" + b"[]," * 10_000 + b"[]]", "application/json")) == 10_001
 
 
+@pytest.mark.slow
 def test_a_selector_cannot_make_much_of_little() -> None:
     with pytest.raises(ToolError, match="larger than 10,000,000 bytes"):
         read(b'{"a": 1}', "application/json", selector=" | ".join(["[@,@]"] * 60))

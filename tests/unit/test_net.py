@@ -500,6 +500,7 @@ def test_a_damaged_body_or_one_packed_twice_is_an_error(site: Site, encoding: st
     assert reason(site.url("/packed")) == "protocol"
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=5000), st.lists(st.integers(1, 400), max_size=40), st.sampled_from(["gzip", "zlib", "raw"]))
 def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes, sizes: list[int], form: str) -> None:
     from ot.net.bodies import read
@@ -520,6 +521,7 @@ def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes
 # --- how long ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/never", "/drip-head", "/drip-body", "/continue"])
 def test_one_deadline_holds_for_everything(site: Site, path: str) -> None:
     with pytest.raises(ToolTimeout, match=r"did not answer within 0\.5 s") as late:
@@ -599,6 +601,7 @@ def test_http_where_https_was_asked_for_is_a_failure_to_connect() -> None:
 SECRET = "hunter2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["/never", "/cut", "/hang-up", "/loop", "/bytes/9999999", "/status/200", "/redirect-to"]
 )

@@ -194,6 +194,7 @@ def write_many(folder: Path, writer: int) -> None:
         send(folder, {"writer": writer, "number": number, "text": "x" * 5000})
 
 
+@pytest.mark.slow
 def test_messages_of_several_processes_stay_apart(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     writers = [context.Process(target=write_many, args=(tmp_path, writer)) for writer in range(4)]

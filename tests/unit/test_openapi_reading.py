@@ -119,6 +119,7 @@ def schema_ref(name: object) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schemas",
     [
@@ -275,6 +276,7 @@ DOCUMENT = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None)
 @given(DOCUMENT, st.sampled_from([{"openapi": "3.0.0"}, {"openapi": "3.1.0"}, {"swagger": "2.0"}]), SCALARS)
 def test_no_document_raises_anything_but_a_refusal(document: Any, version: Any, title: Any) -> None:

@@ -80,6 +80,7 @@ def test_circles_over_several_definitions_are_whole() -> None:
     assert sorted(whole(ref("N0"), **definitions)["$defs"]) == ["N0", "N1", "N2"]
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_definitions_is_cut_and_stays_whole() -> None:
     definitions = {f"N{n}": {"properties": {"to": ref(f"N{n + 1}"), "n": {"type": "integer"}}} for n in range(5_000)}
     schema = whole(ref("N0"), **definitions)

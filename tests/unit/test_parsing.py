@@ -44,6 +44,7 @@ def refusal(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
 # --- json -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(DATA)
 def test_json_gives_back_what_was_encoded(value: Any) -> None:
     assert json_tools.parse(json.dumps(value)) == value
@@ -94,6 +95,7 @@ def test_any_text_is_yaml_or_an_error_that_says_why(text: str) -> None:
 # --- schemas --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(DATA, SCHEMAS)
 @settings(max_examples=30, deadline=None)  # some are checked in a process of their own
 def test_any_data_and_any_schema_fit_or_are_an_error(value: Any, schema: dict[str, Any]) -> None:
@@ -108,6 +110,7 @@ def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> 
     assert len(caught.value.message) < 1500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "fits", "fits_not"),
     [
@@ -212,6 +215,7 @@ MIX = st.lists(st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n",
 )
 
 
+@pytest.mark.slow
 @given(ANY_TEXT | XML | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases))))
 @settings(deadline=None)
 def test_any_text_is_a_report_or_none(text: str) -> None:

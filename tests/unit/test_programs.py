@@ -126,6 +126,7 @@ ESCAPES = (
 )
 
 
+@pytest.mark.slow
 def test_at_its_time_limit_those_who_left_the_group_are_killed_too(tmp_path: Path) -> None:
     ended, watch = watched(f"{ESCAPES}; sleep 300", tmp_path, 1.0)
     assert (ended.status, ended.timed_out) == (None, True)
@@ -133,6 +134,7 @@ def test_at_its_time_limit_those_who_left_the_group_are_killed_too(tmp_path: Pat
         assert watch.all_ended()
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_stopped_does_not_help(tmp_path: Path) -> None:
     """The guard is on its post once it catches SIGCHLD, SIGTERM, SIGINT and SIGHUP."""
     on_its_post = "while ! grep -q '^SigCgt:.*14003$' /proc/$PPID/status; do :; done"
@@ -261,6 +263,7 @@ def test_what_confines_the_program_does_not_confine_the_server(tmp_path: Path) -
     assert threading.active_count() < 10
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     hungry = [sys.executable, "-c", "import time; time.sleep(0.5); x = b'x' * (1 << 30)"]
     words = LastWords()

@@ -158,6 +158,7 @@ AWKWARD_TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["yml", "yml_h", None])
 @pytest.mark.parametrize("text", AWKWARD_TEXTS)
 def test_awkward_text_stays_text_in_yaml(text: str, chosen: str | None) -> None:
@@ -180,6 +181,7 @@ def test_lone_surrogates_can_be_encoded(chosen: str | None) -> None:
         assert r"\ud800" in render(value, chosen).encode().decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [None, *FORMATS])
 def test_hopeless_depth_is_a_clear_error(chosen: str | None) -> None:
     with pytest.raises(ToolError, match=r"nested too deeply.*Return the part"):
@@ -254,6 +256,7 @@ VALUES = st.recursive(
 COLLECTIONS = st.lists(VALUES, max_size=4) | st.dictionaries(TEXTS, VALUES, max_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["yml", "yml_h", None])
 @no_deadline
 @given(value=COLLECTIONS)
@@ -264,6 +267,7 @@ def test_yaml_loads_back_to_the_same(value: Any, chosen: str | None) -> None:
     assert repr(load_yaml_1_2(text)) == repr(load_yaml_1_1(text)) == repr(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["json", "json_h", None])
 @no_deadline
 @given(value=COLLECTIONS)
@@ -275,6 +279,7 @@ def without_nan(text: str) -> str:
     return json.dumps(json.loads(text, parse_constant=lambda _name: None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", [False, True])
 @pytest.mark.parametrize("chosen", [None, *FORMATS])
 @no_deadline
@@ -285,6 +290,7 @@ def test_the_text_always_encodes_as_utf8(value: Any, chosen: str | None, flow: b
     assert text.encode().decode() == text
 
 
+@pytest.mark.slow
 @no_deadline
 @given(value=COLLECTIONS)
 def test_one_line_formats_have_one_line(value: Any) -> None:

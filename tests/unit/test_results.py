@@ -391,6 +391,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("milliseconds", [0, 2, 5])
 def test_a_kill_at_any_moment_leaves_whole_results_only(folder: Path, milliseconds: int) -> None:
     with run_program(STORE_FOR_EVER, folder) as program:
@@ -604,6 +605,7 @@ PATTERNS = [
 ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(texts, st.sampled_from(PATTERNS), st.integers(1, 5), st.integers(1, 100))
 def test_a_search_finds_the_lines_that_re_would(
@@ -624,6 +626,7 @@ def test_a_search_finds_the_lines_that_re_would(
     }
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(texts, st.sampled_from(["a", r"\bb", "^a", "a b", "é", "y"]))
 @example(Text("", "x", PAGE - 1, "ab", 100, ""), "ab")
@@ -739,6 +742,7 @@ def test_what_only_looks_like_reaching_beyond_a_line(results: ResultStore, patte
     assert results.window(keep(results, "a\\C\n(-mb\nb\n"), search=pattern)["positions"] == [position]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a*)*b", "(.*a){20}$", "a.*c|a"])
 @pytest.mark.parametrize("text", ["a" * 1_000_000 + "!", ("a" * 900 + "!\n") * 1000], ids=["one line", "lines"])
 def test_no_pattern_takes_much_longer_than_a_plain_one(results: ResultStore, text: str, pattern: str) -> None:

@@ -246,6 +246,7 @@ def test_two_pipes_serve_as_well_as_a_socket() -> None:
             os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_the_time_for_a_long_answer_grows_with_its_length_and_no_faster(other: Other) -> None:
     def seconds(size: int) -> float:
         line = b'{"id": %d, "result": "%s"}\n' % (other.peer._last_id + 1, b"x" * size)

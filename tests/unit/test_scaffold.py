@@ -107,6 +107,7 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> No
         write_extension(tmp_path, name)
 
 
+@pytest.mark.slow
 def test_a_model_may_write_a_pack_where_it_may_write(tmp_path: Path) -> None:
     with opened_at(tmp_path) as app:
         assert "write permission" in app.failure("ot.scaffold(pack='notes')")
@@ -148,6 +149,7 @@ def test_init_can_be_read_by_programs(tmp_path: Path) -> None:
     assert len(printed["written"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", [".onetool", ".onetool/tools"])
 def test_init_that_cannot_write_says_why(tmp_path: Path, obstacle: str) -> None:
     (tmp_path / obstacle).parent.mkdir(exist_ok=True)

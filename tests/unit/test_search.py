@@ -257,6 +257,7 @@ def test_the_next_process_finds_the_index_ready(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_share_one_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: process(tmp_path, CATALOGUE, "full disks"), range(4)))
@@ -317,6 +318,7 @@ def test_a_file_cut_in_half_is_made_again(tmp_path: Path) -> None:
     assert names(search_of(*many(300), cache=tmp_path).search("pack7.tool_17"))[0] == "pack7.tool_17"
 
 
+@pytest.mark.slow
 def test_a_file_that_breaks_while_it_is_open_is_made_again(tmp_path: Path) -> None:
     search = search_of(*many(3000), cache=tmp_path)
     search.search("disk")
@@ -364,6 +366,7 @@ def test_a_search_that_was_closed_answers_again(tmp_path: Path) -> None:
     assert names(search.search("full disks")) == ["machine.disk"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_documents_are_searched_and_one_of_them_changed(tmp_path: Path) -> None:
     documents = many(10_000)
     search = search_of(*documents, cache=tmp_path)
@@ -388,6 +391,7 @@ def test_threads_may_ask_while_documents_change() -> None:
 ANY_TEXT = st.text(max_size=80) | st.text(alphabet="\"'*^:()-+{}AND OR NOT NEAR disk", max_size=80)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(query=ANY_TEXT, limit=st.integers(-1, 30))
 def test_no_question_makes_it_fail(query: str, limit: int) -> None:
@@ -396,6 +400,7 @@ def test_no_question_makes_it_fail(query: str, limit: int) -> None:
     assert all(0 <= hit.score <= 1 for hit in hits)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(st.text(max_size=30), min_size=4, max_size=4), query=ANY_TEXT)
 def test_no_document_makes_it_fail(text: list[str], query: str) -> None:

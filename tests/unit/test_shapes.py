@@ -192,6 +192,7 @@ def test_a_shape_never_contains_a_value(value: object) -> None:
     assert VALUE not in text_of(shape)
 
 
+@pytest.mark.slow
 @given(shapes, shapes, shapes)
 @no_deadline
 def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shape, three: Shape) -> None:
@@ -203,6 +204,7 @@ def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shap
     assert merge(both, one) == both
 
 
+@pytest.mark.slow
 @given(results, results)
 @no_deadline
 def test_a_list_of_two_has_the_shape_of_either(one: object, two: object) -> None:
@@ -281,6 +283,7 @@ def test_of_a_result_that_is_too_much_the_upper_part_is_remembered(file: Path) -
     assert file.stat().st_size < 10_000
 
 
+@pytest.mark.slow
 def test_two_processes_remember_what_either_saw(file: Path) -> None:
     program = """if True:
         import sys; from pathlib import Path; from ot.stats.shapes import Shapes

@@ -155,6 +155,7 @@ def test_a_command_that_cannot_be_read_says_so_in_few_words(command: str, messag
     assert len(str(error.value)) < 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["$s topic={}", "$s topic='{}'", '$s topic="{}"', "$s\ntopic: {}"])
 def test_a_megabyte_is_read_in_linear_time(command: str) -> None:
     def read(size: int) -> None:
@@ -308,6 +309,7 @@ def longest() -> float:
     return seconds(partial(refuse, "{% for i in range(50000) %}{% set x = big|upper %}{% endfor %}"), runs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BOMBS)
 def test_a_body_that_would_take_for_ever_or_all_memory_is_refused_in_its_time(body: str, longest: float) -> None:
     assert seconds(partial(refuse, body), runs=1) < 3 * longest
@@ -433,6 +435,7 @@ def test_five_thousand_hostile_strings_stay_values_in_every_literal() -> None:
         check_everywhere(hostile[start : start + 100])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(st.characters(exclude_categories=())), max_size=10))
 @example(["\ue000", "\ue001"])
@@ -458,6 +461,7 @@ def codes(draw: st.DrawFn) -> str:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(codes(), st.sampled_from(FRAGMENTS))
 @example(f"''{MARK}", "x'")
@@ -724,6 +728,7 @@ definitions = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @no_deadline
 @given(definitions)
 def test_the_head_of_a_description_is_valid_yaml(definition: dict[str, Any]) -> None:

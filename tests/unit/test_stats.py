@@ -82,6 +82,7 @@ def test_what_is_recorded_is_in_the_file_after_a_flush(recorder: Recorder, file:
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_written_without_a_flush(file: Path) -> None:
     recorder = Recorder(file, enabled=True)
     recorder.call(a_call())
@@ -91,6 +92,7 @@ def test_what_is_recorded_is_written_without_a_flush(file: Path) -> None:
     recorder.close()
 
 
+@pytest.mark.slow
 def test_what_comes_while_the_last_is_written_is_not_lost_at_the_close() -> None:
     waiting, written, writing, may_end = [1], list[int](), threading.Event(), threading.Event()
 
@@ -187,6 +189,7 @@ WRITER = """if True:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_are_all_counted(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(file), "2000"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
@@ -237,6 +240,7 @@ def filled(file: Path, calls: int = 2000) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_file_cut_short_is_kept_and_a_new_one_begun(file: Path, part: float) -> None:
     whole = filled(file)
@@ -326,6 +330,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Pat
     assert rows(tmp_path / "file" / "stats.db") == 2  # what could not be written then is written now
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_file_that_cannot_be_written_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
@@ -456,6 +461,7 @@ def test_an_agent_sees_its_own_figures(file: Path) -> None:
     assert "agent <code>ada</code>" in html(summary)
 
 
+@pytest.mark.slow
 def test_one_failure_among_very_many_is_not_called_perfect(file: Path) -> None:
     calls = [a_call() for _ in range(30_000)]
     assert summary_of(file, *calls, a_call(error_type="timeout"))["success_rate"] == 99.99

@@ -195,6 +195,7 @@ def test_no_value_changes_the_url_around_it(one: Any, two: Any, three: Any) -> N
     assert (target.origin, target.path) == ("https://api.test", url.removeprefix("https://api.test"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["${a}", "${a}${b}", ".${a}", "${a}.", "%2e${a}", "$${${a}"])
 @given(a=st.text(".%2eE/", max_size=3), b=st.text(".%2e", max_size=3))
 def test_no_segment_becomes_one_that_moves(template: str, a: str, b: str) -> None:
@@ -293,6 +294,7 @@ def test_no_item_becomes_two_and_no_list_changes_the_url_around_it(items: list[A
     assert ids == f"ids={joined.removeprefix('x-')}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "separator"), [("csv", ","), ("pipes", "|"), ("ssv", " "), ("tsv", "\t")])
 @given(items=st.lists(SCALARS, min_size=1, max_size=4), mixed=st.booleans())
 def test_an_item_that_could_be_taken_for_two_is_refused(by: str, separator: str, items: list[Any], mixed: bool) -> None:
@@ -422,6 +424,7 @@ def test_an_object_cannot_stand_beside_its_own_name_nor_be_a_credential() -> Non
         filled(impl(query={"m": "${m}"}), m=[{"a": 1}])
 
 
+@pytest.mark.slow
 def test_an_object_without_bottom_is_an_error_and_no_crash() -> None:
     deep: Any = 1
     for _ in range(100_000):

@@ -282,6 +282,7 @@ def test_what_json_writes_reads_back_alike(data: Any) -> None:
     assert yaml12.read(json.dumps(data, ensure_ascii=False), "test.yaml").data == data
 
 
+@pytest.mark.slow
 @given(plain_data)
 @settings(deadline=None)
 def test_the_pure_parser_agrees_with_the_fast_one(data: Any) -> None:

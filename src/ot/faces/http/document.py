@@ -59,7 +59,7 @@ SAID_MORE_EXACTLY: Final[dict[str, JSON]] = {
     "urlTemplate": {
         "type": "string",
         "pattern": r"^https?://[^/?#]+",
-        "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, but not where the host stands",
+        "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, never where the host stands",
         "examples": ["https://api.example.com/v1/weather/${city}"],
     },
     "createdAt": MOMENT,

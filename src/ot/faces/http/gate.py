@@ -18,7 +18,7 @@ from ot.agents import DEFAULT
 from ot.faces.http.failures import Failures
 from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
-from ot.faces.http.queue import QUEUE, FairQueue
+from ot.faces.http.queue import CALLS, CALLS_EACH, CALLS_IN_ALL, QUEUE, FairQueue
 from ot.faces.http.refusals import Refusal
 
 MOST_HEAD: Final = 16 << 10
@@ -62,7 +62,8 @@ class Gate:
         self, inner: ASGIApp, bind: Bind, keys: Callable[[], Keys], *, failures: Failures | None = None
     ) -> None:
         self._inner, self._bind, self._keys = inner, bind, keys
-        self._failures, self._intake, self._queue = failures or Failures(), Intake(), FairQueue()
+        self._failures, self._intake = failures or Failures(), Intake()
+        self._turns = {QUEUE: FairQueue(), CALLS: FairQueue(CALLS_IN_ALL, CALLS_EACH)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -74,7 +75,7 @@ class Gate:
         answer = _Answer(send)
         body = self._intake.body(scope["path"], receive)
         try:
-            scope.setdefault("state", {}).update({"agent": self._admitted(scope), QUEUE: self._queue})
+            scope.setdefault("state", {}).update({"agent": self._admitted(scope), **self._turns})
             body.refuse_announced(Headers(scope=scope))
             await self._inner(scope, body, answer)
         except Refusal as refused:

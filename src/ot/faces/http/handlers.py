@@ -22,7 +22,7 @@ from ot.faces.http.api.events import while_heard
 from ot.faces.http.bodies import Sent
 from ot.faces.http.gate import agent_of
 from ot.faces.http.invoking import arguments_in, check_in_use, outcome_of
-from ot.faces.http.queue import turn
+from ot.faces.http.queue import CALLS, turn
 from ot.faces.http.refusals import Refusal
 from ot.registry import python_name
 from ot.schema import JSON
@@ -105,7 +105,7 @@ class BundleHandlers:
 
     async def _called(self, request: Request, stored: StoredTool, args: JSON) -> Result:
         context = self._app.context(agent_of(request.scope))
-        async with turn(request.scope, context.agent_id):
+        async with turn(request.scope, context.agent_id, CALLS):
             return await self._app.bus.call_tool(self._app.bundles.tool_name(stored), args, context)
 
     # --- over all bundles --------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ AT_ONCE_IN_ALL: Final = 32
 AT_ONCE_EACH: Final = 8
 MOST_WAITING: Final = 128  # of one agent
 RETRY_SECONDS: Final = "1"
-QUEUE: Final = "queue"  # where a request's state has it
+CALLS_IN_ALL, CALLS_EACH = 512, 128  # of one tool: most of them wait for somebody else, and a slow one holds up nobody
+QUEUE, CALLS = "queue", "calls"  # where a request's state has the one for runs, and the one for calls
 
 
 class FairQueue:
@@ -100,9 +101,9 @@ class FairQueue:
 
 
 @contextlib.asynccontextmanager
-async def turn(scope: Mapping[str, Any] | None, agent: str) -> AsyncIterator[None]:
+async def turn(scope: Mapping[str, Any] | None, agent: str, queue_of: str = QUEUE) -> AsyncIterator[None]:
     """The agent's turn, where the request came through the gate; elsewhere nobody queues."""
-    queue: FairQueue | None = (scope or {}).get("state", {}).get(QUEUE)
+    queue: FairQueue | None = (scope or {}).get("state", {}).get(queue_of)
     if queue is None:
         yield
         return

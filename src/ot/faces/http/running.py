@@ -9,9 +9,9 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -29,6 +29,9 @@ from ot.faces.http.patience import IDLE_SECONDS, MOST_CONNECTIONS, Crowd, Patien
 from ot.faces.http.server import build
 from ot.logging import LEVELS, Log
 from ot.runner.cells import FULL_SANDBOX
+
+if sys.platform != "win32":
+    import resource
 
 GRACE_SECONDS: Final = 10
 LAST_SECONDS: Final = 1.0
@@ -163,11 +166,14 @@ def _taken(host: str, port: int) -> socket.socket:
     if Bind(host, port).is_loopback and not is_loopback(address):  # a table of hosts may say anything
         taken.close()
         raise ToolError(f"{host} is {address} on this machine, which others can reach; use --host 127.0.0.1")
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for sockets that it made itself
     return taken
 
 
 def _room_for_files() -> int:
     """How many files may be open, once we have asked for more: each connection is one, and 1024 is a common limit."""
+    if sys.platform == "win32":
+        return ENOUGH_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(ENOUGH_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

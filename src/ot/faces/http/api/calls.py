@@ -14,7 +14,7 @@ from ot.faces.http.api.common import Api
 from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
 from ot.faces.http.invoking import arguments_in, outcome_of
-from ot.faces.http.queue import turn
+from ot.faces.http.queue import CALLS, turn
 from ot.faces.http.refusals import Refusal
 from ot.runner.answer import Journal
 from ot.schema import JSON
@@ -44,7 +44,7 @@ class Calls:
 
     async def _outcome(self, request: Request, name: str, args: Mapping[str, Any], journal: Journal) -> JSON:
         context = callers.context_of(request, self._api.app, journal)
-        async with turn(request.scope, context.agent_id):
+        async with turn(request.scope, context.agent_id, CALLS):
             result = await self._api.app.bus.call_tool(name, args, context)
         return await self._api.in_thread(lambda: outcome_of(result, self._api.hiding))
 

@@ -1,0 +1,513 @@
+"""The HTTP door under attack: slow, silent, greedy, malformed, foreign, cut off. Whoever behaves is still served."""
+
+import contextlib
+import hashlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from tests.rest_support import Served, client_of, code_of, process, raw, serving
+from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
+
+from ot.faces.http import gate, patience, running
+from ot.faces.http.patience import Crowd
+from ot.faces.http.queue import AT_ONCE_EACH, MOST_WAITING, FairQueue
+from ot.logging import Log
+
+TOKENS: Final = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
+SETTINGS: Final = {
+    "agents": {name: {"permissions": ["read"]} for name in TOKENS},
+    "auth": {
+        "tokens": [
+            {"name": name, "agent": name, "hash": hashlib.sha256(token.encode()).hexdigest()}
+            for name, token in TOKENS.items()
+        ]
+    },
+    "output": {"max_inline_size": 200},
+}
+HOST: Final = b"Host: localhost\r\n"
+CLOSE: Final = b"Connection: close\r\n\r\n"
+POST: Final = b"POST /api/run HTTP/1.1\r\n" + HOST
+HALF_A_HEAD: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+HALF_A_BODY: Final = b"POST /api/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nx"
+SLEEP: Final = {"command": "import time\ntime.sleep(60)"}
+MCP: Final = "2026-07-28"
+LARGE: Final = {"command": "[[number] * 10 for number in range(1000)]"}
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {TOKENS[name]}"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path, SETTINGS) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def connections(server: Served, count: int, sending: bytes, source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            to = ("127.0.0.1", server.rest.port)
+            one = stack.enter_context(socket.create_connection(to, PATIENCE, (source, 0)))
+            one.settimeout(None)  # or it would wait where we ask it not to
+            one.sendall(sending)
+            found.append(one)
+        yield found
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether the other end is gone; what it still said does not matter."""
+    try:
+        while connection.recv(1 << 16, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def is_served(server: Served) -> bool:
+    return server.rest.client.get("/healthz").text == "ok\n"
+
+
+# --- slow and silent -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connections(server, 1000, HALF_A_HEAD) as halves:
+        assert not any(map(is_cut, halves))
+        for _ in range(20):
+            assert is_served(server)
+        monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+        assert eventually(lambda: all(map(is_cut, halves)))
+        assert is_served(server)
+
+
+@pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
+def test_a_head_that_does_not_end_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
+    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+    with connections(server, 1, sending) as (slow,):
+        assert eventually(lambda: is_cut(slow))
+
+
+@pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
+def test_a_byte_now_and_then_buys_no_time(server: Served, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+    for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
+        monkeypatch.setattr(patience, name, 0.5)
+    with connections(server, 1, half) as (slow,):
+
+        def drip() -> bool:
+            with contextlib.suppress(OSError):
+                slow.sendall(b"x")
+            return is_cut(slow)
+
+        assert eventually(drip)
+        assert is_served(server)
+
+
+@pytest.mark.slow
+def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+    code = f"#{'x' * 200_000}\n1+1"
+
+    def body() -> Iterator[bytes]:
+        text = json.dumps({"command": code}).encode()
+        for start in range(0, len(text), 10_000):
+            time.sleep(0.15)
+            yield text[start : start + 10_000]
+
+    headers = {"content-type": "application/json"}
+    answer = server.rest.client.post("/api/run", content=body(), headers=headers)
+    assert answer.json()["blocks"] == ["2"]
+
+
+def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "WINDOW_SECONDS", 0.5)
+    asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", server.rest.port))
+        deaf.sendall(asking * 300)
+        deaf.setblocking(False)
+
+        def cannot_be_talked_to() -> bool:
+            try:
+                deaf.send(b"x")
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            return False
+
+        assert eventually(cannot_be_talked_to, PATIENCE * 2)
+    assert is_served(server)
+
+
+def test_an_idle_connection_may_be_used_again_and_not_for_ever(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connections(server, 1, whole) as (idle,):
+        for _ in range(3):
+            received = b""
+            while not received.endswith(b"\r\n\r\nok\n"):
+                received += idle.recv(1 << 16)
+            idle.sendall(whole)
+        monkeypatch.setattr(patience, "IDLE_SECONDS", 0.5)
+        assert eventually(lambda: is_cut(idle))
+
+
+# --- too many ------------------------------------------------------------------------------------------------------
+
+
+def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MOST_CONNECTIONS", 20)
+    with serving(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
+        for _ in range(5):
+            with client_of(str(server.rest.client.base_url)) as client:
+                assert client.get("/healthz").text == "ok\n"
+        assert eventually(lambda: sum(map(is_cut, halves)) >= 40)
+
+
+def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "Crowd", partial(Crowd, most_of_one=5))
+    with serving(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
+        with connections(server, 12, HALF_A_HEAD) as halves:
+            assert eventually(lambda: sum(map(is_cut, halves)) == 7)
+            assert is_served(server)
+        assert not is_cut(other)
+
+
+def test_where_everybody_is_busy_the_next_is_refused_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MOST_CONNECTIONS", AT_ONCE_EACH)
+    body = json.dumps(SLEEP).encode()
+    head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
+    busy = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with serving(tmp_path, SETTINGS) as server, connections(server, AT_ONCE_EACH, busy) as sleepers:
+        for one in sleepers:
+            assert one.recv(1), "it runs, for it has said so"
+        assert _refused(server.rest.port) == (503, "busy", "1")
+        assert not any(map(is_cut, sleepers))
+        sleepers[0].close()
+        assert eventually(lambda: is_served(server))
+
+
+def _refused(port: int) -> tuple[int, str, str]:
+    status, headers, body = raw(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    error = json.loads(body)["error"] if body.startswith(b"{") else {"code": ""}
+    return status, error["code"], headers.get("retry-after", "")
+
+
+@pytest.mark.slow
+def test_runs_queue_and_then_are_refused_and_others_have_their_turn(server: Served) -> None:
+    url = str(server.rest.client.base_url)
+    limits = httpx2.Limits(max_connections=None)
+    many = AT_ONCE_EACH + MOST_WAITING + 5
+    with httpx2.Client(base_url=url, timeout=60, trust_env=False, limits=limits) as client:
+        code = "import time\ntime.sleep(0.5)\n1"
+
+        def run(_number: int) -> httpx2.Response:
+            return client.post("/api/run", json={"command": code}, headers=bearer("ada"))
+
+        with ThreadPoolExecutor(many) as pool:
+            asked = [pool.submit(run, number) for number in range(many)]
+            assert eventually(lambda: any(one.done() and one.result().status_code == 429 for one in asked))
+            others = client.post("/api/run", json={"command": "1+1"}, headers=bearer("bob"))
+            assert others.json()["blocks"] == ["2"]
+            assert not all(one.done() for one in asked), "bob did not wait for all of ada"
+            answers = [one.result() for one in asked]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert 1 <= len(refused) <= 5
+    assert {code_of(answer) for answer in refused} == {(429, "rate_limited")}
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
+
+
+def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: Served) -> None:
+    body = json.dumps(SLEEP).encode()
+    head = POST + b"Content-Type: application/json\r\n"
+    with connections(server, 30, head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+        runs = "/api/runs"
+        assert eventually(lambda: len(server.rest.get(runs)["runs"]) == AT_ONCE_EACH)
+    answer = server.rest.client.post("/api/run", json={"command": "1+1"})
+    assert answer.json()["blocks"] == ["2"]
+
+
+def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "FairQueue", lambda *_: FairQueue(each=1, most_waiting=1))
+    with serving(tmp_path, SETTINGS) as server, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(partial(_run_over_mcp, server), range(8)))
+    refused = [result["content"][0]["text"] for result in results if result["isError"]]
+    assert refused
+    assert all("wait for their turn" in text for text in refused)
+    assert {result["content"][0]["text"] for result in results if not result["isError"]} == {"1"}
+
+
+def _run_over_mcp(server: Served, number: int) -> Any:
+    call = {"name": "run", "arguments": {"command": "import time\ntime.sleep(1)\n1"}}
+    about = {"protocolVersion": MCP, "clientInfo": {"name": "crowd", "version": "1"}, "clientCapabilities": {}}
+    meta = {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
+    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"_meta": meta, **call}}
+    headers = {"mcp-protocol-version": MCP, "mcp-method": "tools/call", "mcp-name": "run"}
+    accept = {"accept": "application/json, text/event-stream"}
+    with client_of(str(server.rest.client.base_url)) as client:
+        said = client.post("/mcp", json=message, headers={**headers, **accept}).text
+    line = next((line for line in said.splitlines() if line.startswith("data: {")), said)
+    return {"isError": False, **json.loads(line.removeprefix("data: "))["result"]}
+
+
+# --- malformed and oversized ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "statuses"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100 + b"\r\n\r\n", {400}),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
+        (b"GET /healthz HTTP/9.9\r\n" + HOST + CLOSE, {400}),
+        (b"GET /healthz HTTP/1.1\r\n" + HOST + HOST + CLOSE, {400}),
+        (b"GET /healthz HTTP/1.1\r\nHost : localhost\r\n" + CLOSE, {400}),
+        (b"GET /healthz HTTP/1.1\r\nHost: local\0host\r\n" + CLOSE, {400}),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n .evil.example\r\n" + CLOSE, {400, 403}),
+        (b"GET http://localhost/healthz HTTP/1.1\r\n" + HOST + CLOSE, {400}),
+        (b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + CLOSE, {400}),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n" + HOST + CLOSE, {400, 413}),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 100_000 + b"\r\n" + CLOSE, {400, 413}),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"X: x\r\n" * 5000 + CLOSE, {400, 413}),
+        (b"GET /page/%2e%2e/api/tools HTTP/1.1\r\n" + HOST + CLOSE, {400}),
+        (b"GET /page%2f..%2fapi/tools HTTP/1.1\r\n" + HOST + CLOSE, {400}),
+        (b"GET /healthz%00 HTTP/1.1\r\n" + HOST + CLOSE, {400}),
+        (POST + b"Content-Length: -1\r\n" + CLOSE, {400}),
+        (POST + b"Content-Length: " + b"9" * 5000 + b"\r\n" + CLOSE, {400, 413}),
+        (POST + b"Content-Length: 999999999\r\n" + CLOSE, {413}),
+        (POST + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n" + CLOSE, {413}),
+        (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n" + CLOSE, {400}),
+        (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"0\r\n\r\n", {400}),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n" + CLOSE + b"0\r\n\r\n", {400}),
+        (POST + b"Transfer-Encoding: chunked\r\n" + CLOSE + b"zz\r\n\r\n", {400}),
+        (
+            b"POST /nothing HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n\r\n",
+            {400, 404},
+        ),
+    ],
+)
+def test_what_is_malformed_is_refused_with_the_one_body(
+    server: Served, request_: bytes, statuses: set[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, headers, body = raw(server.rest.port, request_)
+    assert status in statuses, body
+    first, _ = json.JSONDecoder().raw_decode(body.decode())
+    assert set(first["error"]) == {"code", "message", "details"}
+    assert headers["x-content-type-options"] == "nosniff"
+    assert is_served(server)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_body_without_end_is_cut_where_its_limit_is(server: Served) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 1 << 30:
+            sent += 1 << 20
+            yield b" " * (1 << 20)
+
+    with contextlib.suppress(httpx2.TransportError):
+        answer = server.rest.client.post("/api/run", content=endless(), headers={"content-type": "application/json"})
+        assert answer.status_code == 413
+    assert is_served(server)
+
+
+def test_requests_one_behind_the_other_are_answered_in_order(server: Served) -> None:
+    asking = [
+        b"GET /api/tools/machine.now HTTP/1.1\r\n",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"GET /nothing HTTP/1.1\r\n",
+    ] * 5
+    whole = b"".join(line + HOST + b"\r\n" for line in asking) + b"GET /healthz HTTP/1.1\r\n" + HOST + CLOSE
+    with socket.create_connection(("127.0.0.1", server.rest.port), PATIENCE) as connection:
+        connection.sendall(whole)
+        received = b""
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    statuses = [line.split(b" ")[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    assert len(received.split(b"HTTP/1.1 ")) == 17
+    assert statuses[:1] == [b"200"]
+
+
+# --- foreign pages and foreign agents ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_route_is_closed_to_wrong_hosts_and_origins(server: Served) -> None:
+    client = server.rest.client
+    document = client.get("/openapi.json").json()
+    routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    routes += [("get", "/"), ("get", "/page/index.html"), ("post", "/mcp"), ("get", "/mcp"), ("get", "/openapi.json")]
+    assert len(routes) > 20
+    wrong: Sequence[dict[str, str]] = (
+        {"host": "evil.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+    )
+    for method, path in routes:
+        for headers in wrong:
+            for extra in ({}, bearer("ada")):
+                answer = client.request(method.upper(), path, headers={**headers, **extra})
+                assert answer.status_code == 403, (method, path, headers)
+                assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
+    client = server.rest.client
+    ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
+    handle = json.loads(ran["blocks"][-1])["handle"]
+    run = ran["runID"]
+    for path in (f"/api/results/{handle}", f"/api/runs/{run}"):
+        assert client.get(path, headers=bearer("ada")).status_code == 200
+        assert code_of(client.get(path, headers=bearer("bob"))) == (404, "not_found")
+    stolen = {"command": f"ot.result({handle!r})"}
+    assert client.post("/api/run", json=stolen, headers=bearer("bob")).json()["isError"]
+    assert not client.post("/api/run", json=stolen, headers=bearer("ada")).json()["isError"]
+    assert client.get("/api/runs", headers=bearer("bob")).json()["runs"][0]["id"] != run
+    called = {"args": {"handle": handle}}
+    assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
+
+
+def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", gathers=False)
+    with serving(tmp_path / "data", SETTINGS, log=log) as server:
+        client, headers = server.rest.client, {"x-request-id": "mine-1", **bearer("ada")}
+        answer = client.get("/api/tools/machine.now?note=hush-hush", headers=headers)
+        assert answer.headers["x-request-id"] == "mine-1"
+        client.get("/nothing/of-the-sort", headers={"authorization": "Bearer ot_hush-hush"})
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines() if '"http.request"' in line]
+    first = next(line for line in lines if line["correlation_id"] == "mine-1")
+    assert (first["method"], first["route"], first["status"], first["agent"]) == (
+        "GET",
+        "/api/tools/{name}",
+        200,
+        "ada",
+    )
+    assert next(line for line in lines if line["status"] == 401)["route"] is None
+    assert "hush" not in text
+    assert TOKENS["ada"] not in text
+
+
+# --- the end, and after it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_end_is_cancelled_in_time_and_told(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+        answers: list[httpx2.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(client.post("/api/run", json=SLEEP)))
+        asking.start()
+        with client_of(said["url"]) as other:
+            assert eventually(lambda: other.get("/api/runs").json()["runs"])
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=PATIENCE * 3)
+        asking.join(PATIENCE)
+        assert code_of(answers[0]) == (503, "busy")
+        assert server.returncode == 0
+        assert "Traceback" not in err
+
+
+def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+        with client.stream("GET", "/api/activity") as stream:
+            assert next(stream.iter_lines()).startswith("event: start")
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=running.GRACE_SECONDS / 2)
+        assert server.returncode == 0
+
+
+@pytest.mark.slow
+def test_killed_under_load_and_started_again_it_has_lost_no_result(tmp_path: Path) -> None:
+    configure(tmp_path, "output: {max_inline_size: 200}")
+    with process(tmp_path) as (server, said):
+        handles = _load_until_killed(server, said["url"])
+    assert len(handles) > 10
+    with process(tmp_path, "--port", str(said["port"])) as (_, again), client_of(again["url"]) as client:
+        for handle in handles:
+            kept = client.get(f"/api/results/{handle}", params={"limit": 1})
+            assert kept.status_code == 200, kept.text
+        assert client.post("/api/run", json={"command": "1+1"}).json()["blocks"] == ["2"]
+        assert client.get("/readyz").text == "ready\n"
+
+
+def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
+    """The handles that clients were given before the end."""
+    handles: list[str] = []
+
+    def ask() -> None:
+        with client_of(url) as client, contextlib.suppress(httpx2.TransportError):
+            while True:
+                ran = client.post("/api/run", json=LARGE).json()
+                handles.append(json.loads(ran["blocks"][-1])["handle"])
+
+    asking = [threading.Thread(target=ask) for _ in range(10)]
+    for one in asking:
+        one.start()
+    assert eventually(lambda: len(handles) > 10, PATIENCE * 3)
+    server.kill()
+    for one in asking:
+        one.join(PATIENCE)
+    return handles
+
+
+# --- where it does not start ---------------------------------------------------------------------------------------
+
+WITHOUT: Final = """
+import os, sys
+from tests.e2e.missing_layers import pretend_that_this_kernel_has_no
+pretend_that_this_kernel_has_no(sys.argv[1].split(","))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+OPEN: Final = ("serve", "--http", "--host", "0.0.0.0", "--port", "0", "--json")
+TOKEN: Final = "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}"
+
+
+def _started(home: Path, missing: str) -> "subprocess.Popen[str]":
+    env = {**environment(home), "MY_TOKEN": "ot_open-sesame", "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    command = [sys.executable, "-c", WITHOUT, missing, PROGRAM, *OPEN]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize("missing", ["landlock", "seccomp", "landlock,seccomp"])
+def test_without_isolation_an_open_address_is_not_served(tmp_path: Path, missing: str) -> None:
+    configure(tmp_path, TOKEN)
+    with _started(tmp_path, missing) as server:
+        out, err = server.communicate(timeout=PATIENCE * 2)
+    assert (server.returncode, out) == (1, "")
+    assert missing.replace(",", " and ") in err
+    assert "execution: {isolation: off}" in err
+    assert "Traceback" not in err
+
+
+def test_who_says_so_serves_it_all_the_same(tmp_path: Path) -> None:
+    configure(tmp_path, f"{TOKEN}\nexecution: {{isolation: off}}")
+    with _started(tmp_path, "landlock") as server:
+        try:
+            assert server.stdout is not None
+            assert json.loads(server.stdout.readline())["host"] == "0.0.0.0"
+        finally:
+            server.kill()

@@ -1,0 +1,130 @@
+"""The HTTP door under load: a thousand connections that keep asking, no error, and memory that stays where it is.
+
+Twenty seconds, or ten minutes in the nightly profile. The client speaks HTTP by hand over asyncio, so that it costs
+little beside the server, and it counts only answers that are right.
+"""
+
+import asyncio
+import hashlib
+import json
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.cells_support import NIGHTLY
+from tests.rest_support import process
+from tests.support import PATIENCE, configure
+
+CONNECTIONS: Final = 1000
+SECONDS: Final = 600.0 if NIGHTLY else 20.0
+WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 8.0
+AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that none has more waiting than is held
+RUNNERS_EACH: Final = 20
+MOST_GROWTH: Final = 1.10
+SLACK_MEGABYTES: Final = 8.0
+
+
+@dataclass
+class Tally:
+    """What became of the requests."""
+
+    right: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def token(agent: str) -> str:
+    return f"ot_token-of-{agent}"
+
+
+def settings() -> str:
+    tokens = [
+        {"name": agent, "agent": agent, "hash": hashlib.sha256(token(agent).encode()).hexdigest()} for agent in AGENTS
+    ]
+    return json.dumps({"agents": {agent: {"permissions": ["read"]} for agent in AGENTS}, "auth": {"tokens": tokens}})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 120)
+def test_a_thousand_connections_see_no_error_and_memory_stays_flat(tmp_path: Path) -> None:
+    configure(tmp_path, settings())
+    with process(tmp_path) as (server, said):
+        tally, before, after = asyncio.run(_load(said["port"], server.pid))
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=PATIENCE * 3)
+    assert tally.wrong == []
+    assert all(tally.right[kind] for kind in ("run", "call", "read")), tally.right
+    assert tally.right.total() > CONNECTIONS
+    assert after < before * MOST_GROWTH + SLACK_MEGABYTES, (before, after)
+    assert "Traceback" not in err
+
+
+async def _load(port: int, pid: int) -> tuple[Tally, float, float]:
+    """All connections stay open for the whole time; memory is looked at after the warm-up and at the end."""
+    tally, stop = Tally(), asyncio.Event()
+    clients = [asyncio.ensure_future(_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
+    await asyncio.sleep(WARM_UP_SECONDS)
+    before = _megabytes(pid)
+    await asyncio.sleep(SECONDS - WARM_UP_SECONDS)
+    after = _megabytes(pid)
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(*clients), 60)
+    return tally, before, after
+
+
+async def _client(number: int, port: int, stop: asyncio.Event, tally: Tally) -> None:
+    agent = AGENTS[number % len(AGENTS)]
+    place = number // len(AGENTS)
+    kind = "run" if place < RUNNERS_EACH else "call" if place < 2 * RUNNERS_EACH else "read"
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        asking = _request(kind, number, agent)
+        while not stop.is_set():
+            writer.write(asking)
+            status, body = await asyncio.wait_for(_answer(reader), 60)
+            if status == 200 and _is_right(kind, number, body):
+                tally.right[kind] += 1
+            else:
+                tally.wrong.append(f"{kind}: {status} {body[:200]!r}")
+            await asyncio.sleep(0.5)
+        writer.close()
+    except (OSError, EOFError, TimeoutError) as error:
+        tally.wrong.append(f"{kind}: {error!r} after {time.process_time():.0f} s")
+
+
+def _request(kind: str, number: int, agent: str) -> bytes:
+    path, body = {
+        "run": ("POST /api/run", {"command": f"{number} + 1"}),
+        "call": ("POST /api/tools/json.parse/call", {"args": {"json": str(number)}}),
+        "read": ("GET /api/tools/machine.now", None),
+    }[kind]
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token(agent)}\r\n"
+    about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if content else ""
+    return f"{head}{about}\r\n".encode() + content
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.split("\r\n"))}
+    return int(head.split(" ", 2)[1]), await reader.readexactly(int(fields["content-length"]))
+
+
+def _is_right(kind: str, number: int, body: bytes) -> bool:
+    answer = json.loads(body)
+    match kind:
+        case "run":
+            return bool(answer["blocks"] == [str(number + 1)])
+        case "call":
+            return bool(answer == {"ok": True, "value": number})
+    return bool(answer["name"] == "machine.now")
+
+
+def _megabytes(pid: int) -> float:
+    """What the server has and shares with nobody."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    sizes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    return (sizes["Private_Clean"] + sizes["Private_Dirty"]) / 1024

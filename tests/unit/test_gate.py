@@ -1,0 +1,417 @@
+"""The gate, asked by hand: who gets in as whom, by which names, from where, and what every answer carries."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from ot.config.model import Token
+from ot.faces.http.access import Access
+from ot.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
+from ot.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
+from ot.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
+from ot.faces.http.keys import Keys, new_token
+from ot.faces.http.refusals import Refusal
+from ot.logging import Log
+
+LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
+RIGHT: Final = "ot_right"
+LOCAL: Final = ("host", "localhost:8765")
+BEARER: Final = ("authorization", f"Bearer {RIGHT}")
+Fields = Iterable[tuple[str, str]]
+
+
+@dataclass
+class Door:
+    """A gate, and who came through it. Its clock stands still until it is moved."""
+
+    bind: Bind = LOOPBACK
+    agents: list[str | None] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
+        keys = Keys([token], {})
+        self.gate = Gate(self._inside, self.bind, lambda: keys, failures=Failures(lambda: self.now))
+
+    async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.agents.append(scope["state"]["agent"])
+        await PlainTextResponse("in")(scope, receive, send)
+
+    def ask(self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any) -> int:
+        return int(self.answer(*fields, path=path, method=method, **more)["status"])
+
+    def answer(
+        self,
+        *fields: tuple[str, str],
+        path: str = "/api/tools",
+        method: str = "GET",
+        client: str = "127.0.0.1",
+        body: Iterable[bytes] = (b"",),
+    ) -> dict[str, Any]:
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in fields]
+        scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": (client, 1)}
+        return asyncio.run(_asked(self.gate, scope, list(body)))
+
+
+async def _asked(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body.pop(0), "more_body": bool(body)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert [one["type"] for one in sent].count("http.response.start") == 1
+    start: dict[str, Any] = sent[0]
+    return start
+
+
+# --- hosts and origins ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8765", "LOCALHOST:8765", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8765", "localhost:0"],
+)
+def test_the_machine_itself_is_let_in_by_its_own_names(host: str) -> None:
+    door = Door()
+    assert door.ask(("host", host)) == 200
+    assert door.agents == [None]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8765",
+        "localhost.",
+        "localhost.evil.example",
+        "localhost:8765.evil.example",
+        "localhost:8765:80",
+        "localhost:",
+        "localhost@evil.example",
+        "evil.example@localhost",
+        "evil.example#localhost",
+        "evil.example\\@localhost",
+        "localhost, evil.example",
+        " localhost",
+        "127.0.0.1.nip.io",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0.0.0.0",
+        "[::1",
+        "::1",
+        "[::1]evil.example",
+        "[::ffff:127.0.0.1]",
+        "[::1%lo]",
+        "loc\xe4lhost",
+        "localhost:\xb2",
+        "localhost:999999",
+        "",
+        ":8765",
+        "localhost" * 1000,
+    ],
+)
+def test_no_other_name_will_do(host: str) -> None:
+    door = Door()
+    for path in ("/", "/healthz", "/api/tools", "/mcp", "/page/index.js"):
+        assert door.ask(("host", host), path=path) in {400, 403}, path
+        assert door.ask(("host", host), BEARER, path=path) in {400, 403}, "a token does not help"
+    assert door.agents == []
+
+
+def test_a_request_has_one_host() -> None:
+    door = Door()
+    assert door.ask() == 400
+    assert door.ask(LOCAL, LOCAL) == 400
+    assert door.ask(LOCAL, ("host", "evil.example")) == 400
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:8765", "https://localhost:8765", "HTTP://LocalHost:8765"])
+def test_our_own_page_may_ask(origin: str) -> None:
+    assert Door().ask(LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST") == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "http://localhost",
+        "http://localhost:3000",
+        "http://127.0.0.1:8765",
+        "http://evil.example",
+        "http://localhost:8765.evil.example",
+        "http://localhost:8765@evil.example",
+        "http://evil.example@localhost:8765",
+        "http://localhost:8765/",
+        "http://[",
+        "http://[::1",
+        "chrome-extension://localhost:8765",
+        "localhost:8765",
+        "http://localhost:8765 http://evil.example",
+        "http://localh\xf6st:8765",
+    ],
+)
+@pytest.mark.parametrize("bind", [LOOPBACK, OPEN])
+def test_a_page_of_another_site_may_not_even_with_a_token(origin: str, bind: Bind) -> None:
+    door = Door(bind)
+    for path in ("/", "/api/run", "/mcp", "/healthz"):
+        assert door.ask(LOCAL, BEARER, ("origin", origin), path=path) == 403
+    assert door.ask(LOCAL, BEARER, ("origin", "http://localhost:8765"), ("origin", origin)) == 403
+    assert door.agents == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "odd", "CROSS-SITE"])
+def test_what_a_foreign_page_loads_is_refused_and_a_link_may_be_followed(site: str) -> None:
+    door, fetched = Door(), ("sec-fetch-site", site)
+    assert door.ask(LOCAL, fetched, ("sec-fetch-mode", "no-cors")) == 403
+    assert door.ask(LOCAL, fetched) == 403
+    assert door.ask(LOCAL, ("sec-fetch-site", "same-origin"), fetched) == 403
+    link = (LOCAL, fetched, ("sec-fetch-mode", "navigate"))
+    assert door.ask(*link, ("sec-fetch-dest", "document"), path="/") == 200
+    assert door.ask(*link, ("sec-fetch-dest", "iframe"), path="/") == 403
+    assert door.ask(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST") == 403
+
+
+def test_a_head_has_its_limit_and_a_version() -> None:
+    door = Door()
+    assert door.ask(LOCAL, ("x", "x" * 10_000)) == 200
+    assert door.ask(LOCAL, ("x", "x" * MOST_HEAD)) == 413
+    assert door.ask(LOCAL, *[("x", "y" * 8)] * (MOST_HEAD // 8)) == 413
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
+    assert asyncio.run(_asked(door.gate, {**scope, "http_version": "2.0"}, [b""]))["status"] == 400
+    assert asyncio.run(_asked(door.gate, {**scope, "query_string": b"x" * MOST_HEAD}, [b""]))["status"] == 413
+
+
+# --- paths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//healthz",
+        "/healthz/",
+        "/healthz/../api/tools",
+        "/page",
+        "/page/../api/tools",
+        "/page/./x",
+        "/page/..",
+        "/PAGE/x",
+        "/readyz;/",
+        "http://localhost/healthz",
+        "localhost:8765",
+        "*",
+        "",
+        "healthz",
+    ],
+)
+def test_a_path_that_only_looks_open_is_not(path: str) -> None:
+    door = Door(OPEN)
+    assert door.ask(LOCAL, path=path, client="192.0.2.1") in {400, 401}
+    assert door.agents == []
+
+
+def test_what_is_open_is_open_for_reading_and_to_nobody_in_particular() -> None:
+    door = Door(OPEN)
+    for path in ("/", "/healthz", "/readyz", "/favicon.ico", "/page/index.js"):
+        assert door.ask(LOCAL, path=path, client="192.0.2.1") == 200
+        assert door.ask(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
+    assert set(door.agents) == {STRANGER}
+    assert agent_of({"state": {"agent": STRANGER}}) == STRANGER != agent_of({"state": {"agent": None}})
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_on_another_address_a_token_is_needed_even_from_the_machine_itself() -> None:
+    door = Door(OPEN)
+    for client in ("192.0.2.1", "127.0.0.1", "::1"):
+        refused = door.answer(LOCAL, client=client)
+        assert refused["status"] == 401
+        assert (b"www-authenticate", b"Bearer") in refused["headers"]
+        assert door.ask(("host", "any.example"), BEARER, client=client) == 200
+    assert door.agents == ["ada"] * 3
+
+
+def test_who_came_through_a_proxy_is_not_the_machine_itself() -> None:
+    door = Door()
+    for name in ("X-Forwarded-For", "forwarded", "via", "x-real-ip", "cf-connecting-ip"):
+        assert door.ask(LOCAL, (name.lower(), "192.0.2.1")) == 401
+        assert door.ask(LOCAL, (name.lower(), "127.0.0.1"), path="/healthz") == 200
+        assert door.ask(LOCAL, BEARER, (name.lower(), "192.0.2.1")) == 200
+
+
+@pytest.mark.parametrize("given", [f"bearer {RIGHT}", f"BEARER   {RIGHT}  ", f"Bearer {RIGHT}"])
+def test_the_scheme_is_written_in_any_way(given: str) -> None:
+    door = Door()
+    assert door.ask(LOCAL, ("authorization", given)) == 200
+    assert door.agents == ["ada"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        RIGHT,
+        f"Basic {RIGHT}",
+        f"Bearer\t{RIGHT}",
+        f"Bearer {RIGHT}x",
+        f"Bearer {RIGHT.upper()}",
+        f"Bearer {RIGHT},{RIGHT}",
+        f"Bearer {hashlib.sha256(RIGHT.encode()).hexdigest()}",
+        "Bearer \xff\xfe",
+        "Bearer " + "x" * 10_000,
+    ],
+)
+def test_a_wrong_token_is_refused_though_none_would_be_needed(given: str) -> None:
+    door = Door()
+    assert door.ask(LOCAL, ("authorization", given)) == 401
+    assert door.ask(LOCAL, BEARER, BEARER) == 401
+    assert door.agents == []
+
+
+def test_a_token_whose_variable_is_empty_lets_nobody_in() -> None:
+    keys = Keys([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
+    assert not keys
+    assert [keys.agent_of(shown) for shown in ("", "None", "x")] == [None] * 3
+    assert new_token() != new_token()
+
+
+# --- guessing ------------------------------------------------------------------------------------------------------
+
+
+def _guess(door: Door, count: int, client: str = "192.0.2.1") -> list[int]:
+    wrong = [("authorization", f"Bearer wrong-{number}") for number in range(count)]
+    return [door.ask(LOCAL, one, client=client) for one in wrong]
+
+
+def test_who_guesses_has_to_wait_even_where_the_next_guess_is_right() -> None:
+    door = Door(OPEN)
+    assert _guess(door, MOST_FAILURES + 2) == [401] * MOST_FAILURES + [429] * 2
+    refused = door.answer(LOCAL, BEARER, client="192.0.2.1")
+    assert refused["status"] == 429
+    assert (b"retry-after", b"60") in refused["headers"]
+    assert door.ask(LOCAL, BEARER, client="192.0.2.2") == 200, "another address is another matter"
+    door.now += WINDOW_SECONDS + 1
+    assert door.ask(LOCAL, BEARER, client="192.0.2.1") == 200
+
+
+def test_one_who_guesses_does_not_shut_out_those_who_are_known_there() -> None:
+    door = Door()
+    assert door.ask(LOCAL, BEARER) == 200
+    _guess(door, MOST_FAILURES + 1, "127.0.0.1")
+    assert door.ask(LOCAL, BEARER) == 200
+    assert door.ask(LOCAL) == 200, "the owner needs no token"
+    assert _guess(door, 1, "127.0.0.1") == [429]
+
+
+def test_all_addresses_of_one_household_are_one() -> None:
+    door = Door(OPEN)
+    for number in range(MOST_FAILURES):
+        _guess(door, 1, f"2001:db8::{number:x}")
+    assert _guess(door, 1, "2001:db8::ffff") == [429]
+    assert _guess(door, 1, "2001:db8:0:1::1") == [401]
+    assert _guess(door, 1, "fe80::1%eth0") == [401]
+
+
+def test_what_is_remembered_of_failures_is_bounded() -> None:
+    failures = Failures(lambda: 0.0)
+    for number in range(MOST_ADDRESSES + 100):
+        failures.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
+        failures.passed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
+    assert len(failures._failed) == len(failures._known) == MOST_ADDRESSES
+
+
+# --- bodies and answers --------------------------------------------------------------------------------------------
+
+
+def test_a_body_is_refused_by_what_it_says_and_by_what_it_is() -> None:
+    door, piece = Door(), b"x" * (1 << 20)
+    sent: dict[str, Any] = {"method": "POST"}
+    assert door.ask(LOCAL, ("content-length", str(MOST_BODY + 1)), **sent) == 413
+    assert door.ask(LOCAL, ("content-length", "9" * 9000), **sent) == 413
+    assert door.ask(LOCAL, body=[piece] * 4, **sent) == 200
+    assert door.ask(LOCAL, body=[*[piece] * 4, b"x", *[piece] * 100], **sent) == 413
+    assert door.ask(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
+    assert door.ask(LOCAL, ("content-length", str(MOST_IMPORT + 1)), path="/api/import", **sent) == 413
+    assert door.ask(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
+    assert door.gate._intake.held == 0
+
+
+def test_bodies_that_are_under_way_together_are_bounded() -> None:
+    async def whole() -> None:
+        intake = Intake(most=100)
+
+        async def piece() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"x" * 60, "more_body": False}
+
+        first, second = intake.body("/", piece), intake.body("/", piece)
+        await first()
+        with pytest.raises(Refusal) as refused:
+            await second()
+        assert refused.value.code == "busy"
+        first.end()
+        second.end()
+        await intake.body("/", piece)()
+        assert intake.held == 60
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("fields", [(LOCAL,), (), (LOCAL, ("authorization", "Bearer wrong"))])
+def test_every_answer_carries_what_protects_a_browser(fields: Fields) -> None:
+    headers = Door().answer(*fields)["headers"]
+    for name, value in ALWAYS.items():
+        assert [each for each in headers if each[0] == name.encode()] == [(name.encode(), value.encode())]
+    assert (b"cache-control", b"no-store") in headers
+    assert not any(name.startswith(b"access-control-") for name, _ in headers)
+
+
+def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
+    async def late(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise Refusal("too_large", "late")
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
+    assert asyncio.run(_asked(Gate(late, LOOPBACK, lambda: Keys([], {})), scope, [b""]))["status"] == 200
+
+
+# --- ids -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ([("x-request-id", "my-id_1.2")], "my-id_1.2"),
+        ([("x-request-id", "a b")], None),
+        ([("x-request-id", "x" * 65)], None),
+        ([("x-request-id", "é")], None),
+        ([("x-request-id", 'a"\\')], None),
+        ([("x-request-id", "a"), ("x-request-id", "b")], None),
+        ([("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01")], "ab" * 16),
+        ([("traceparent", f"00-{'00' * 16}-{'cd' * 8}-01")], None),
+        ([("traceparent", "nonsense")], None),
+        ([("x-request-id", "mine"), ("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01")], "mine"),
+        ([], None),
+    ],
+)
+def test_a_sane_id_of_the_client_is_taken_and_everybody_else_is_given_one(fields: Fields, kept: str | None) -> None:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
+    answer = asyncio.run(_asked(Access(Door().gate, Log()), scope, [b""]))
+    (given,) = [value.decode() for name, value in answer["headers"] if name == b"x-request-id"]
+    assert given == kept if kept else len(given) == 16
