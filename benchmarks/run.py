@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import bundles, bus, calls, cells, flight, grep, lib, memory, proxy, roundtrip, startup, workers
+from benchmarks import bundles, bus, calls, cells, flight, grep, http, lib, memory, proxy, roundtrip, startup, workers
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
@@ -28,6 +28,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "workers": workers.measure,
     "proxy": proxy.measure,
     "grep": grep.measure,
+    "http": http.measure,
     "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"

@@ -116,7 +116,7 @@ def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Pat
         status, _, body = raw(said["port"], b"GET /tools HTTP/1.0\r\n\r\n")
         assert (status, json.loads(body)["error"]["code"]) == (400, "invalid")
         forwarded = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 8.8.8.8\r\nConnection: close\r\n\r\n"
-        assert raw(said["port"], forwarded)[0] == 200
+        assert raw(said["port"], forwarded)[0] == 401, "somebody passed it on: whose it is, a token has to say"
         upgrade = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
         assert raw(said["port"], upgrade)[0] == 200
         server.send_signal(signal.SIGTERM)

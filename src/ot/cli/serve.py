@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,24 +86,12 @@ def _over_http(options: argparse.Namespace) -> int:
     async def serve(app: OneTool) -> int:
         from ot.faces.http.running import serve_http
 
-        _refuse_strangers(app, host)
         _tell_problems(app)
         await _expose(app, options.expose)
         await serve_http(app, host, port, lambda bind: _tell_address(bind, as_json=options.json))
         return 0
 
     return with_onetool(options, serve)
-
-
-def _refuse_strangers(app: OneTool, host: str) -> None:
-    from ot.faces.http.gate import Bind
-    from ot.faces.http.keys import Keys
-
-    if not Bind(host, 0).is_loopback and not Keys(app.settings.auth.tokens, os.environ):
-        raise ToolError(
-            f"others could call your tools at {host}, and there is no token that they would need; leave --host out to "
-            "serve this machine alone, or put a token into onetool.yaml, under auth: {tokens: [...]}"
-        )
 
 
 def _tell_problems(app: OneTool) -> None:

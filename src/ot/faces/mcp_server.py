@@ -20,7 +20,7 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.http.queue import turn
+from ot.faces.http.queue import CALLS, QUEUE, turn
 from ot.faces.http.refusals import Refusal
 from ot.faces.mcp_callers import agent_of, request_meta, session_of, wants_progress
 from ot.faces.mcp_changes import Changes, End
@@ -143,7 +143,7 @@ class OneToolServer(Server[Any]):
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         scope = context.request.scope if context.request is not None else None
         try:
-            async with turn(scope, agent_of(self._app, context)):
+            async with turn(scope, agent_of(self._app, context), QUEUE if params.name == RUN.name else CALLS):
                 return await self._called(context, params)
         except Refusal as refused:  # too many wait already
             return _text(refused.message, is_error=True)

@@ -34,7 +34,7 @@ class Unexpected:
                 await refused.response(scope, receive, send)
 
     def _reported(self, scope: Scope, error: Exception) -> Refusal:
-        number = os.urandom(8).hex()
+        number = scope.get("state", {}).get("request_id") or os.urandom(8).hex()
         text = "".join(traceback.format_exception(error))
         self._log.event(
             "http.error", level="ERROR", correlation_id=number, method=scope["method"], path=scope["path"], text=text
