@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ot.bundles import BundleStore
+from ot.bundles import BundleStore, StoredTool
 from ot.errors import BundleError
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=3)
@@ -55,10 +55,19 @@ ACTIONS: dict[str, Callable[[BundleStore], object]] = {
 IN_PARTS = {"put_many"}  # each file is whole, but a kill may leave some of them
 
 
+def every_tool(store: BundleStore) -> list[StoredTool]:
+    tools, token = [], None
+    while True:
+        page = store.list_tools(include_disabled=True, size=256, token=token)
+        tools += page.items
+        if (token := page.next_token) is None:
+            return tools
+
+
 def state(store: BundleStore) -> dict[str, Any]:
     """All that can be seen, but for what is different each time: ids and times of new things."""
     bundles = store.list_bundles(include_disabled=True, size=256).items
-    tools = store.list_tools(include_disabled=True, size=256).items
+    tools = every_tool(store)
     found = (
         store.search("tool many", include_disabled=True, size=256).items
         + store.search("t", include_disabled=True, size=256).items

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from ot.errors import Cancelled, ToolError
 
-DEEPEST = 50  # calls of tools by tools
+DEEPEST = 102  # calls of tools by tools
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 _thread: ContextVar["_Thread | None"] = ContextVar("thread", default=None)
 

@@ -68,6 +68,7 @@ class BundleSource:
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
         self._registered: list[str] = []
         self._registered_versions: list[str] = []
+        self._off: dict[str, str] = {}  # packs that are switched off, and the words for it
         self._version, self._has_everything = UNREAD, False
         self._asked: set[str] = set()  # packs that may be bundles, and have been looked for
 
@@ -106,6 +107,8 @@ class BundleSource:
             found = await anyio.to_thread.run_sync(self._read, None if words is None else set(words))
             if found is not None:
                 self._become(found)
+        for pack, why in self._off.items():  # others who read their packs anew forget what was said of ours
+            self._registry.broken.setdefault(pack, why)
 
     def tool_name(self, stored: "StoredTool") -> str:
         """By which this very version is called."""
@@ -159,8 +162,8 @@ class BundleSource:
             if tool.enabled or not answering.get(tool.name, tool).enabled:
                 answering[tool.name] = tool
         if not bundle.is_enabled:
-            for name in (bundle.slug, python_name(bundle.slug)):  # as a program names it, and as code does
-                self._registry.broken.setdefault(name, _switched_off(bundle))
+            # As a program names it, and as code does.
+            self._off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
             return
         for tool in answering.values():
             self._add_by_plain_name(tool)
@@ -183,9 +186,10 @@ class BundleSource:
                 self._registry.remove(name)
         for name in self._registered_versions:
             self._registry.remove_version(name)
-        for pack, why in list(self._registry.broken.items()):
-            if isinstance(why, _Off):
+        for pack, why in self._off.items():
+            if self._registry.broken.get(pack) == why:
                 del self._registry.broken[pack]
+        self._off.clear()
         self._registered, self._registered_versions = [], []
         self.collisions.clear()
 
@@ -233,14 +237,8 @@ class BundleSource:
         self.store.count_call(tool_id, datetime.now(UTC))
 
 
-class _Off(str):
-    """Why a pack is not there: somebody switched it off."""
-
-    __slots__ = ()
-
-
-def _switched_off(bundle: "Bundle") -> _Off:
-    return _Off(f"the bundle {bundle.slug} is switched off; `onetool bundles enable {bundle.slug}` switches it on")
+def _switched_off(bundle: "Bundle") -> str:
+    return f"the bundle {bundle.slug} is switched off; `onetool bundles enable {bundle.slug}` switches it on"
 
 
 class _Counted:
