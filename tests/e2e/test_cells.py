@@ -671,8 +671,10 @@ def test_a_run_that_finds_the_disk_full_is_told_so_itself(tiny_disk: TinyDisk) -
 def test_a_full_disk_fails_new_runs_clearly_and_leaves_those_under_way_alone(tiny_disk: TinyDisk) -> None:
     with arena(Setup(scratch=tiny_disk.place)) as place:
         assert place.run("1 + 1").text == "2"
-        under_way = place.start("import time\ntime.sleep(1.5)\n'undisturbed'")
+        assert place.run("import time\ntime.sleep(0)\n3").text == "3"  # looks once for a pack of that name
+        under_way = place.start("import time\ntime.sleep(2.5)\n'undisturbed'")
         assert eventually(lambda: _busy(place))
+        assert place.run("1 + 1").text == "2"  # whoever came first has its cell by then
         tiny_disk.fill()
         answers = [place.run("2 + 2") for _ in range(20)]  # a cell that ends makes room for one that begins
         assert all(answer.text == "4" or "No space left on device" in answer.text for answer in answers), answers
