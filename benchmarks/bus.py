@@ -16,6 +16,7 @@ from ot.context import ToolContext
 FEW, MANY = 10, 10_000
 TOOL = "bench.tool_5"
 BATCHES, CALLS = 9, 100
+AT_ONCE = 10_000
 CONTEXT = ToolContext()  # a run has one for all its calls
 
 
@@ -25,6 +26,7 @@ def measure(rounds: int) -> list[Row]:
         Row("call_tool of an async function, against awaiting it", samples["few"], samples["function"], "us"),
         Row("the same on the server's bus, which logs", samples["logged"], samples["function"], "us"),
         Row(f"call_tool among {MANY:,} tools, against {FEW}", samples["many"], samples["few"], "us", target=1.1),
+        Row(f"a call of {AT_ONCE:,} side by side, against one alone", samples["at once"], samples["few"], "us"),
     ]
 
 
@@ -37,6 +39,7 @@ async def measured(rounds: int) -> dict[str, list[float]]:
             "few": partial(per_call, through(few)),
             "many": partial(per_call, through(many)),
             "logged": partial(per_call, through(app.bus)),
+            "at once": partial(side_by_side, through(few)),
         }
         return await interleave_async(rounds, contestants)
 
@@ -70,3 +73,9 @@ async def per_call(call: Callable[[], Awaitable[None]]) -> float:
             await call()
         seconds.append((time.perf_counter() - started) / CALLS)
     return statistics.median(seconds) * 1e6
+
+
+async def side_by_side(call: Callable[[], Awaitable[None]]) -> float:
+    started = time.perf_counter()
+    await asyncio.gather(*(call() for _ in range(AT_ONCE)))
+    return (time.perf_counter() - started) / AT_ONCE * 1e6

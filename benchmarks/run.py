@@ -15,7 +15,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import bundles, bus, calls, cells, flight, grep, http, lib, memory, proxy, roundtrip, startup, workers
+from benchmarks import (
+    bundles,
+    bus,
+    calls,
+    cells,
+    flight,
+    grep,
+    invoke,
+    lib,
+    memory,
+    proxy,
+    roundtrip,
+    serving,
+    startup,
+    workers,
+)
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
@@ -28,7 +43,8 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "workers": workers.measure,
     "proxy": proxy.measure,
     "grep": grep.measure,
-    "http": http.measure,
+    "http": serving.measure,
+    "invoke": invoke.measure,
     "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
