@@ -17,7 +17,6 @@ FEW, MANY = 10, 10_000
 TOOL = "bench.tool_5"
 BATCHES, CALLS = 9, 100
 AT_ONCE = 10_000
-CONTEXT = ToolContext()  # a run has one for all its calls
 
 
 def measure(rounds: int) -> list[Row]:
@@ -56,8 +55,10 @@ def bus_of(size: int) -> ToolBus:
 
 
 def through(bus: ToolBus) -> Callable[[], Awaitable[None]]:
+    context = ToolContext()  # a run has one for all its calls
+
     async def call() -> None:
-        result = await bus.call_tool(TOOL, {}, CONTEXT)
+        result = await bus.call_tool(TOOL, {}, context)
         if not result.ok:
             raise WrongAnswer(str(result.error))
 
