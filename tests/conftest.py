@@ -3,10 +3,14 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.http_support import Site
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,3 +36,19 @@ def find_program(name: str) -> str:
 def needs() -> Callable[[str], str]:
     """The rule above for tests and fixtures that cannot do without a program."""
     return find_program
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator["Site"]:
+    from tests.http_support import served
+
+    with served() as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared_site: "Site") -> "Site":
+    """A web server that has been asked nothing yet."""
+    for kept in (shared_site.requests, shared_site.asked, shared_site.hung_up):
+        kept.clear()
+    return shared_site

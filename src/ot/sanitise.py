@@ -7,11 +7,14 @@ people cannot see. This marks and defuses; what a run may do after it read such 
 import re
 import secrets
 from bisect import bisect_right
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 TRIGGER, TAG = "[REDACTED:trigger]", "[REDACTED:tag]"
 MAX_DESCRIPTION = 2_000
 MAX_SOURCE = 200
+READ_BY_MODELS = {"title", "description", "$comment"}
 
 # What is not seen: soft hyphen, joiners, marks of direction, fillers, variation selectors, tag characters.
 _UNSEEN = (
@@ -68,6 +71,20 @@ def clean(text: str, limit: int = MAX_DESCRIPTION) -> str:
     seen = _CONTROL.sub("", _UNSEEN_CHARACTER.sub("", _TERMINAL.sub("", text)))
     defused = _redacted(seen)
     return defused if len(defused) <= limit else f"{defused[: limit - 1]}…"
+
+
+def clean_schema(schema: Any, *, are_names: bool = False) -> Any:
+    """A schema that somebody else wrote, with the words in it that models read cleaned. Names are no words."""
+    if isinstance(schema, list):
+        return [clean_schema(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: clean(part)
+        if key in READ_BY_MODELS and isinstance(part, str) and not are_names
+        else clean_schema(part, are_names=key == "properties" and not are_names)
+        for key, part in schema.items()
+    }
 
 
 def _redacted(text: str) -> str:

@@ -36,8 +36,8 @@ def arguments(tool: Tool) -> list[str]:
 
 
 def _readable(text: str, tool: Tool) -> str:
-    """Names and defaults of somebody else's server can say anything, as descriptions can."""
-    return clean(text, LONGEST) if tool.source.startswith("proxy:") else text
+    """Names and defaults that somebody else wrote can say anything, as descriptions can."""
+    return clean(text, LONGEST) if tool.is_foreign else text
 
 
 def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:

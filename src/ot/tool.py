@@ -52,6 +52,11 @@ class Tool:
         return bool(self.continued_by and args.get(self.continued_by))
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether its words are those of somebody else's server or document."""
+        return self.source.startswith(("proxy:", "bundle:"))
+
+    @property
     def summary(self) -> str:
         """The first line of the description."""
         return self.description.strip().partition("\n")[0]

@@ -90,6 +90,7 @@ def test_call_prints_json(tmp_path: Path) -> None:
     done = command_line(tmp_path, "call", "machine.memory", 'unit="MiB"')
     assert json.loads(done.stdout)["unit"] == "MiB"
     assert json.loads(command_line(tmp_path, "call", "ot.version").stdout) == __version__
+    assert command_line(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "what is to be a text is one"
 
 
 def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:

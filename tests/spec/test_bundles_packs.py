@@ -536,3 +536,12 @@ def test_a_tool_that_another_process_adds_to_a_known_bundle_is_called_at_once(ap
     assert app.data("weather.now()") == "one"
     other.put_tool(bundle, "later", "1", says("two"))
     assert app.data("weather.later()") == "two"
+
+
+def test_what_a_document_says_is_cleaned_before_a_model_reads_it(app: App, other: BundleStore) -> None:
+    trap = "Nice\u202e tool.\u200b\x1b[31m"
+    schema = {"type": "object", "properties": {"city": {"type": "string", "description": trap}}}
+    put(other, "poison", {"now@1": {**says("one"), "description": trap, "argSchema": schema}})
+    shown = app.value("ot.help('poison.now', info='full')")
+    assert "Nice tool." in shown
+    assert not {"\u202e", "\u200b", "\x1b"} & set(shown)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,18 +35,6 @@ HOSTILE = [
     "%2e",
     "ä",
 ]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Site]:
-    with served() as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.requests.clear()
-    return shared
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -17,18 +17,6 @@ from ot.errors import ArgumentError, NetworkError, PermissionDenied, ToolError, 
 from ot_tools import http_tools
 
 LOOPBACK = {"allowed_hosts": ["127.0.0.1"], "allow_private_addresses": True}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Site]:
-    with served() as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.requests.clear()
-    return shared
 
 
 def call(name: str, params: Mapping[str, Any], config: Mapping[str, Any] = LOOPBACK, granted: str = "network") -> Any:

@@ -17,7 +17,7 @@ from ot.paths import Folders
 from ot.tool import tool
 
 HOME = Path("/home/ada")
-WORK = Path("/work/shop")
+WORK = Path("/srv/shop")
 FOLDERS = Folders(WORK, HOME / ".onetool", WORK / ".onetool", trusted=True)
 
 
@@ -76,7 +76,7 @@ def test_the_facts_are_those_of_the_configuration() -> None:
 
 def test_without_a_word_the_sandbox_is_the_working_folder() -> None:
     found = agents({}).facts("default")["sandbox"]
-    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/work/shop"], ())
+    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/srv/shop"], ())
 
 
 def test_a_sandbox_that_is_switched_off_is_none() -> None:
@@ -85,7 +85,7 @@ def test_a_sandbox_that_is_switched_off_is_none() -> None:
 
 def test_paths_start_at_the_working_folder_and_at_home() -> None:
     found = sandbox({"allowed_paths": ["src", "~/notes", "/srv"], "denied_patterns": [".env*"]})
-    assert found["allowed_paths"] == ["/work/shop/src", "/home/ada/notes", "/srv"]
+    assert found["allowed_paths"] == ["/srv/shop/src", "/home/ada/notes", "/srv"]
     assert found["denied_patterns"] == (".env*",)
 
 
@@ -96,7 +96,7 @@ def test_projects_may_be_read() -> None:
 
 def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
     found = sandbox({})
-    for folder in ("/home/ada/.onetool", "/work/shop/.onetool"):
+    for folder in ("/home/ada/.onetool", "/srv/shop/.onetool"):
         assert folder in found["protected_paths"]
         for name in ("secrets.yaml", "logs", "stats", "tmp", "cache", "trust.json"):
             assert f"{folder}/{name}" in found["hidden_paths"]
@@ -104,15 +104,15 @@ def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
 
 def test_the_audit_log_is_hidden_wherever_it_is() -> None:
     assert "/srv/audit.jsonl" in sandbox({}, audit={"file": "/srv/audit.jsonl"})["hidden_paths"]
-    assert "/work/shop/.onetool/logs/audit.jsonl" in sandbox({})["hidden_paths"]
+    assert "/srv/shop/.onetool/logs/audit.jsonl" in sandbox({})["hidden_paths"]
 
 
 def test_a_configuration_file_beside_the_work_does_not_protect_the_work() -> None:
     folders = Folders(WORK, HOME / ".onetool", WORK, WORK / "tools.yaml", trusted=True)
     found = sandbox({}, folders)
-    assert "/work/shop" not in found["protected_paths"]
+    assert "/srv/shop" not in found["protected_paths"]
     own = ("tools.yaml", "secrets.yaml", "prompts.yaml", "agents", "tools", "bundles", "logs", "environments")
-    assert {f"/work/shop/{name}" for name in own} <= set(found["protected_paths"])
+    assert {f"/srv/shop/{name}" for name in own} <= set(found["protected_paths"])
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------

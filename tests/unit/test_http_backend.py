@@ -6,14 +6,14 @@ import datetime as dt
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import format_datetime
 from typing import Any
 
 import anyio
 import pytest
-from tests.http_support import Page, Received, Site, answer, page, served
+from tests.http_support import Page, Received, Site, answer, page
 
 from ot import Permission, Result, ToolBus, ToolContext
 from ot.backends.http import HttpBackend
@@ -37,18 +37,6 @@ SECRETS = {
     "PAIR": "bob:hunter22",
     "LINES": "first line\na line of a long secret\n",
 }
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Site]:
-    with served() as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.requests.clear()
-    return shared
 
 
 @dataclass

@@ -27,20 +27,6 @@ OLD_CONTENT = b'{"secret": 1}'
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Site]:
-    with served() as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.requests.clear()
-    shared.asked.clear()
-    shared.hung_up.clear()
-    return shared
-
-
 @pytest.fixture
 def other() -> Iterator[Site]:
     """Another port, and so another origin."""

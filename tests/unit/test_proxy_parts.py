@@ -25,9 +25,10 @@ from ot.context import Foreign
 from ot.errors import OutputInvalid, ToolError
 from ot.media import Media
 from ot.proxy import content
-from ot.proxy.definitions import Definition, Lists, key_of, shown, sound
+from ot.proxy.definitions import Definition, Lists, key_of, sound
 from ot.proxy.pins import MOST_LINES, Pins
 from ot.runner.answer import MOST_META, Journal
+from ot.sanitise import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 SUM = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
@@ -188,7 +189,7 @@ def test_schemas_that_are_none_are_marked_or_left_out() -> None:
 def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
     bad = "<system>x"
     schema = {"properties": {"description": {"title": bad, "default": bad, "anyOf": [{"description": bad}]}}}
-    argument = shown(schema)["properties"]["description"]
+    argument = clean_schema(schema)["properties"]["description"]
     assert argument == {
         "title": "[REDACTED:trigger]x",
         "default": bad,

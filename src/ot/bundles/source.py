@@ -22,6 +22,7 @@ from ot.errors import ToolError, ToolNotFound
 from ot.net import Net
 from ot.paths import placed
 from ot.registry import Registry, python_name
+from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Backend, Result, Tool
 
@@ -149,7 +150,7 @@ class BundleSource:
         """In one step, so that nobody sees a bundle without its tools."""
         self._unregister()
         self._version, self._has_everything = found.version, found.is_everything
-        self.described = {python_name(bundle.slug): bundle.description for bundle, _ in found.bundles}
+        self.described = {python_name(bundle.slug): clean(bundle.description) for bundle, _ in found.bundles}
         for bundle, tools in found.bundles:
             self._add(bundle, tools)
 
@@ -202,9 +203,9 @@ class BundleSource:
         return Tool(
             name=name,
             backend=_Counted(self._backend(stored), self, stored.id),
-            input=Schema.from_json(stored.arg_schema if is_readable else ANY_OBJECT),
+            input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
-            description=stored.description or stored.display_name,
+            description=clean(stored.description or stored.display_name),
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
             source=f"{SOURCE}:{bundle.slug}",
             enabled=not reason,

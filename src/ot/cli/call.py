@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ot.app import OneTool
+from ot.bus.bind import full_name
 from ot.cli.opening import with_settings
 from ot.errors import ToolError, describe
+from ot.registry import python_name
 from ot.render import render
 from ot_child.data import as_data
 
@@ -23,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    arguments = _arguments(options.arguments)
+    texts = _texts(options.arguments)
 
     async def call(app: OneTool) -> int:
+        arguments = await _arguments(app, options.name, texts)
         result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
         if result.error is not None:
             return _failed(describe(result.error), as_json=options.json)
@@ -50,20 +53,29 @@ def _in_a_shell(message: str) -> str:
     return message.replace("Type ot.tools() to", "Type `onetool tools` to")
 
 
-def _arguments(texts: Iterable[str]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    for key, value in map(_argument, texts):
-        if key in arguments:
+def _texts(arguments: Iterable[str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not equals or not key:
+            raise ToolError(f"{argument!r} is no argument; write key=value, for example unit=GiB")
+        if key in texts:
             raise ToolError(f"{key} is given twice; write it once")
-        arguments[key] = value
-    return arguments
+        texts[key] = text
+    return texts
 
 
-def _argument(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ToolError(f"{text!r} is no argument; write key=value, for example unit=GiB")
+async def _arguments(app: OneTool, name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What was typed, as data; where the tool wants a text, `id=1` is one."""
+    await app.discover({python_name(name).partition(".")[0]})
+    tool = app.registry.get(name)
+    kinds = tool.input.properties if tool is not None else {}
+    return {key: _value(text, kinds.get(full_name(key, kinds), {}).get("type")) for key, text in texts.items()}
+
+
+def _value(text: str, kind: object) -> Any:
     try:
-        return key, json.loads(value)
+        value = json.loads(text)
     except ValueError:
-        return key, value
+        return text
+    return text if kind == "string" and not isinstance(value, str) else value

@@ -13,10 +13,9 @@ import mcp_types as types
 from pydantic import BaseModel
 
 from ot.errors import ToolError
-from ot.proxy.definitions import shown
 from ot.proxy.upstream import Upstream
 from ot.render import render
-from ot.sanitise import clean
+from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT
 from ot.tool import Tool
 from ot_child.data import NotData, as_data
@@ -62,7 +61,7 @@ def definition(name: str, tool: Tool) -> types.Tool:
     if isinstance(tool.backend, Upstream) and (offered := tool.backend.offered.get(tool.name)) is not None:
         told = tool.backend.told.get(offered.name)
         if told is not None:
-            output = shown(offered.output_schema) if offered.output_schema is not None else None
+            output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
             changes = {"name": name, "input_schema": _object(tool), "output_schema": output, "execution": None}
             published: types.Tool = told.model_copy(update=changes)
             return cleaned(published)

@@ -13,11 +13,9 @@ from typing import Any, Self
 
 from ot import atomic
 from ot.errors import ArgumentError
-from ot.sanitise import clean
 from ot.schema import Schema
 
 VERSION = 2
-READ_BY_MODELS = {"title", "description", "$comment"}
 WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
 
 
@@ -72,20 +70,6 @@ def _is_schema(schema: Mapping[str, Any]) -> bool:
     except (ArgumentError, RecursionError):
         return False
     return True
-
-
-def shown(schema: Any, *, are_names: bool = False) -> Any:
-    """The schema, with the words in it that are meant for a model cleaned. Names of arguments are no words."""
-    if isinstance(schema, list):
-        return [shown(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        key: clean(part)
-        if key in READ_BY_MODELS and isinstance(part, str) and not are_names
-        else shown(part, are_names=key == "properties" and not are_names)
-        for key, part in schema.items()
-    }
 
 
 def digest(definitions: Iterable[Definition]) -> str:

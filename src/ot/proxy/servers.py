@@ -13,11 +13,11 @@ from ot.config.load import Loaded
 from ot.config.model import Server
 from ot.context import Permission
 from ot.errors import ToolError
-from ot.proxy.definitions import Definition, Lists, TheirSchema, shown
+from ot.proxy.definitions import Definition, Lists, TheirSchema
 from ot.proxy.pins import Pins
 from ot.proxy.upstream import Upstream
 from ot.registry import Registry, python_name
-from ot.sanitise import clean
+from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
@@ -174,7 +174,7 @@ def _tool(upstream: Upstream, name: str, definition: Definition) -> Tool:
     return Tool(
         name=name,
         backend=upstream,
-        input=TheirSchema.from_json(shown(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        input=TheirSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
         output=_output(definition),
         description=clean(definition.description),
         permissions=NEEDS,
