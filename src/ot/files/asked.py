@@ -48,6 +48,8 @@ def _left(whole: str) -> frozenset[str]:
 
 def absolute(path: str, base: Path) -> str:
     """The path that was meant; for somebody without a home folder `~` is a name like any other."""
+    if path.startswith("/"):
+        return str(Path(path))
     try:
         home = Path.home()
     except RuntimeError:

@@ -102,7 +102,7 @@ class Files:
     def _refusal(self, asked: Asked, real: str, writing: bool) -> Refusal | None:
         if self.rules.everything:
             return None
-        named = (self.rules.named_refusal(path) for path in asked.passed())
+        named = (self.rules.named_refusal(path) for path in asked.passed() if path != real)
         return next(filter(None, named), None) or self.rules.refusal(real, writing=writing)
 
     def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:

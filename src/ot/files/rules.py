@@ -135,10 +135,17 @@ class Rules:
         rests = {rest for pattern, names in seen for rest in pattern.rests(names)}
         own = len(spelled(folder))
         rests |= {_literally(hidden[own:]) for hidden in self.hidden if _begins(hidden, spelled(folder))}
-        return [f"!/{glob}" for rest in sorted(rests) for glob in for_ripgrep(rest)]
+        least = (rest for rest in sorted(rests) if f"**/{rest}" not in rests)  # each is tried on every file
+        return [f"!{_anchored(glob)}" for rest in least for glob in for_ripgrep(rest)]
 
     def _seen_from_roots(self, path: str) -> list[Names]:
         return [names for root in self.roots for names in root.seen(path)]
+
+
+def _anchored(glob: str) -> str:
+    """A name that may be anywhere needs no anchor, and ripgrep is faster without it."""
+    name = glob.removeprefix("**/")
+    return name if glob != name and "/" not in name else f"/{glob}"
 
 
 def allowed_paths(sandbox: Mapping[str, Any]) -> tuple[str, ...]:
