@@ -25,6 +25,7 @@ from benchmarks import (
     invoke,
     lib,
     memory,
+    page,
     proxy,
     roundtrip,
     serving,
@@ -45,6 +46,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "grep": grep.measure,
     "http": serving.measure,
     "invoke": invoke.measure,
+    "page": page.measure,
     "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"

@@ -199,7 +199,7 @@ def test_a_first_look_at_ten_thousand_tools_is_small(browser: Browser, address: 
         page.locator(".tool-row:not(.waiting)").first.wait_for()
         page.locator(".pack-row").nth(1).wait_for()
         assert sum(received) < MOST_BYTES
-        assert len(received) < 40
+        assert len(received) < 60  # what waits for an idle moment may have come too
         assert page.locator(".tool-row").count() < 60
 
 

@@ -113,7 +113,7 @@ class ZygoteLauncher(_Base):
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[socket.socket] | None = None
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: set[int] = set()
@@ -146,6 +146,8 @@ class ZygoteLauncher(_Base):
 
     async def close(self) -> None:
         """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
         self._hang_up()
         await self._reaped()
         for stray in list(self._strays):
@@ -159,21 +161,30 @@ class ZygoteLauncher(_Base):
             self._process = None
 
     async def _started(self) -> socket.socket:
-        async with self._starting:
-            if self._control is None:
-                await self._reaped()
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                stray, stray_end = os.pipe()
-                try:
-                    self._process = await anyio.to_thread.run_sync(self._spawn, theirs, stray_end)
-                finally:
-                    theirs.close()
-                    os.close(stray_end)
-                ours.setblocking(False)
-                _Stray(stray, self._on_stray, self._strays)
-                asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
-                self._control = ours
-            return self._control
+        """Whoever waits for it may give up: the start goes on, for the others who wait, and so that `close` ends it."""
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start_zygote())
+            self._starting.add_done_callback(lambda start: start.cancelled() or start.exception())
+        return await asyncio.shield(self._starting)
+
+    async def _start_zygote(self) -> socket.socket:
+        await self._reaped()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stray, stray_end = os.pipe()
+        try:
+            self._process = await anyio.to_thread.run_sync(self._spawn, theirs, stray_end)
+        except BaseException:
+            ours.close()
+            os.close(stray)
+            raise
+        finally:
+            theirs.close()
+            os.close(stray_end)
+        ours.setblocking(False)
+        _Stray(stray, self._on_stray, self._strays)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
+        self._control = ours
+        return ours
 
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
         command = _command("zygote", [str(control.fileno()), self._child_options()])

@@ -10,7 +10,7 @@ import { say } from "./say.js";
 import "../tools/screen.js";
 
 const SCREENS = {
-  tools: async () => {},
+  tools: () => new Promise((drawn) => setTimeout(drawn)), // it is there; the frame is drawn before it
   run: () => import("../run/screen.js"),
   bundles: () => import("../bundles/screen.js"),
   activity: () => import("../activity/screen.js"),

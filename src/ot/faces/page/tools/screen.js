@@ -79,7 +79,7 @@ class ToolsScreen extends HTMLElement {
     this.#coming?.cancel(); // the answer to an older question must not come last
     const pages = (this.#coming = toolPages(this.filters.value));
     this.packs.choose(this.filters.value.pack ?? "");
-    const { scrollTop } = this.list;
+    const scrollTop = keep ? this.list.scrollTop : 0; // to ask makes the browser lay out the page
     this.setAttribute("aria-busy", "true");
     try {
       await pages.begin();

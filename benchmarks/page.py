@@ -1,0 +1,81 @@
+"""The page in a real Chromium among ten thousand tools: how long until there is something to look at, and is it smooth.
+
+There is no yardstick: a person waits for so many milliseconds, whatever others need. Every visit has an empty cache.
+"""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.lib import Row
+from playwright.sync_api import Browser, Page
+from tests.page_support import PATIENCE, chromium, many, shop_open
+
+TOOLS = 10_000
+FIRST_VIEW_MS, LONGEST_TASK_MS = 1000, 100
+WATCH = """
+  window.longTasks = [0];
+  new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((one) => one.duration)))
+    .observe({ type: "longtask", buffered: true });
+"""
+FORGET = "() => { window.longTasks = [0] }"
+LONGEST = "() => Math.max(...window.longTasks)"
+SCROLL = """async () => {
+  const list = document.querySelector(".browse ot-list");
+  for (let step = 0; step < 200; step += 1) {
+    list.scrollTop += 700;
+    await new Promise(requestAnimationFrame);
+  }
+}"""
+Visited = tuple[float, float, float, float]  # milliseconds: the first row, and the longest task of each part
+
+
+def measure(rounds: int) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="onetool-bench-") as name:
+        visits = list(visited(rounds, Path(name)))
+    first, starting, scrolling, searching = zip(*visits, strict=True)
+    return [
+        Row(f"the page: the first of {TOOLS:,} tools is shown", first, target=FIRST_VIEW_MS),
+        Row("its longest task until then", starting, target=LONGEST_TASK_MS),
+        Row("its longest task while somebody scrolls", scrolling, target=LONGEST_TASK_MS),
+        Row("its longest task while somebody searches", searching, target=LONGEST_TASK_MS),
+    ]
+
+
+def visited(rounds: int, folder: Path) -> Iterator[Visited]:
+    """The first visit only warms up."""
+    with shop_open(folder, many(TOOLS)) as served, chromium() as browser:
+        address = f"http://127.0.0.1:{served.rest.port}"
+        visits = (one_visit(browser, address) for _ in range(rounds + 1))
+        yield from itertools.islice(visits, 1, None)
+
+
+def one_visit(browser: Browser, address: str) -> Visited:
+    with browser.new_context(viewport={"width": 1360, "height": 820}) as context:
+        page = context.new_page()
+        page.add_init_script(WATCH)
+        started = time.perf_counter()
+        page.goto(address)
+        page.locator(".tool-row:not(.waiting)").first.wait_for()
+        first = (time.perf_counter() - started) * 1000
+        page.locator(".pack-row").nth(1).wait_for()
+        return first, longest(page), scrolled(page), searched(page)
+
+
+def longest(page: Page) -> float:
+    found: float = page.evaluate(LONGEST)
+    page.evaluate(FORGET)
+    return found
+
+
+def scrolled(page: Page) -> float:
+    page.evaluate(SCROLL)
+    return longest(page)
+
+
+def searched(page: Page) -> float:
+    page.get_by_label("Search tools").press_sequentially("7777", delay=60)
+    page.locator(".tool-row", has_text="7777").first.wait_for(timeout=PATIENCE * 1000)
+    return longest(page)
