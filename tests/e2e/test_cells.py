@@ -810,3 +810,27 @@ def test_outcomes_are_told_apart_by_what_happened() -> None:
             place.run("for _ in range(2000): demo.echo('x')"),
         ]
     assert [outcome.error for outcome in outcomes] == [None, "execution_error", "timeout", "budget_exceeded"]
+
+
+def test_a_start_of_the_zygote_that_is_given_up_leaves_nothing_open() -> None:
+    """The server is closed while its first cell is being made."""
+    options = {"memory_bytes": 1 << 29, "file_bytes": 1 << 20, "isolation": "auto"}
+
+    async def given_up(turns: int) -> None:
+        launcher = launch.ZygoteLauncher(options, lambda *_: None, lambda _: None)
+        starting = asyncio.ensure_future(launcher._started())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await launcher.close()
+
+    async def given_up_at_several_moments() -> None:
+        await given_up(9)  # threads, and what they keep
+        before, children = len(list(Path("/proc/self/fd").iterdir())), children_of(os.getpid())
+        for turns in range(9):
+            await given_up(turns)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert children_of(os.getpid()) == children
+
+    asyncio.run(given_up_at_several_moments())
