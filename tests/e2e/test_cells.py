@@ -827,10 +827,14 @@ def test_a_start_of_the_zygote_that_is_given_up_leaves_nothing_open() -> None:
 
     async def given_up_at_several_moments() -> None:
         await given_up(9)  # threads, and what they keep
-        before, children = len(list(Path("/proc/self/fd").iterdir())), children_of(os.getpid())
+        before, children = open_descriptors(), children_of(os.getpid())
         for turns in range(9):
             await given_up(turns)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert open_descriptors() == before
         assert children_of(os.getpid()) == children
 
     asyncio.run(given_up_at_several_moments())
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
