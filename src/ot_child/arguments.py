@@ -4,14 +4,20 @@ What arrives is JSON data that fits the schema made of the same annotations; wha
 is.
 """
 
+from __future__ import annotations
+
 import types
-from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from ot_child.errors import ArgumentError, message_of
 
-Convert = Callable[[Any], Any]
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    Convert = Callable[[Any], Any]
+
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
 LONGEST_SHOWN = 100
 OUTER: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
@@ -97,7 +103,7 @@ def _hint(hint: Any, scope: dict[str, Any]) -> Any:
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope)["x"]
     except Exception:  # noqa: BLE001 - then there is nothing to go by
-        return Any
+        return typing.Any
 
 
 def _converter(hint: Any) -> Convert | None:

@@ -4,10 +4,15 @@ Objects are turned into data here, in the process whose code made them, never in
 runs in its own cell.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Any
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_DEPTH = 200
 

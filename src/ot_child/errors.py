@@ -18,9 +18,14 @@ does. The server imports it as `ot.errors`. Each class has a `type`, the word th
     └── ConfigError               config_error
 """
 
+from __future__ import annotations
+
 import builtins
-from collections.abc import Mapping
-from typing import Any, ClassVar
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, ClassVar
 
 
 class ToolError(Exception):

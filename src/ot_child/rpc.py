@@ -5,14 +5,19 @@ thread: whoever waits for an answer reads, and hands what belongs to others over
 thread costs a write and a read, nothing else.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from ot_child.errors import ArgumentError, restore
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 READ_SIZE = 1 << 16
 LONGEST_MESSAGE = 8 << 20  # of a child; more crosses in pieces, so that the server is not held up by one message

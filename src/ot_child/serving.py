@@ -5,20 +5,26 @@ anything. Where one takes longer, the turn is taken from its thread and another 
 for an answer of the other end has the turn too, if nobody else has it, and leaves requests to others.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from ot_child.rpc import ConnectionLost, Peer
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Request = dict[str, Any]
 
 MOST_THREADS = 64
 LONG_SECONDS = 0.001  # a call that takes longer is one that others do not wait for
 CALM_LOOKS = 50  # in a row without a call, after which nobody looks any more
-Request = dict[str, Any]
 
 
 class Serving(Peer):

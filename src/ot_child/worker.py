@@ -5,22 +5,25 @@ file prints goes to the log. The file sees `ot`: its settings, and `ot.call` for
 was decided in the server before it came here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from types import CoroutineType, ModuleType
-from typing import TYPE_CHECKING, Any
 
 from ot_child import arguments, data, errors
 from ot_child.guard import die_with, stand_guard
 from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost
 from ot_child.serving import Serving
 
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")  # noqa: S108 - they are devices
@@ -131,7 +134,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - see above
             self._failed(ident, error)
 
-    def _the_loop(self) -> "asyncio.AbstractEventLoop":
+    def _the_loop(self) -> asyncio.AbstractEventLoop:
         import asyncio
 
         with self._starting:
