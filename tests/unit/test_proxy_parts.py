@@ -91,6 +91,16 @@ def test_a_picture_beside_structured_content_is_not_lost() -> None:
     assert found == [{"sum": 3}, {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}]
 
 
+def test_a_picture_beside_data_of_a_promised_form_is_kept_and_told() -> None:
+    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
+    answer = CallToolResult(content=[text("{}"), picture], structured_content={"sum": 3})
+    promised = replace(ECHO, output_schema=SUM)
+    assert content.value_of(answer, promised, Kept()) == {"sum": 3}
+    kept = {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}
+    assert content.left_out(answer, promised, Kept()) == [kept]
+    assert content.left_out(answer, ECHO, Kept()) == []
+
+
 @pytest.mark.parametrize("mark", [{"x-fastmcp-wrap-result": True}, {"title": "echoOutput"}])
 def test_a_wrapped_value_is_unwrapped(mark: dict[str, Any]) -> None:
     wrapped = replace(ECHO, output_schema={**SUM, **mark})

@@ -36,8 +36,15 @@ def is_work(result: Any) -> bool:
 
 def _with_media(value: Any, blocks: list[Any], definition: Definition, keep: Keep) -> Any:
     """What stands beside the data and is no text of it; not where the tool promises what it gives."""
-    media = [part(block, keep) for block in blocks if block.type != "text"]
-    return [value, *media] if media and definition.output_schema is None else value
+    media = [part(block, keep) for block in blocks if block.type != "text"] if definition.output_schema is None else []
+    return [value, *media] if media else value
+
+
+def left_out(result: Any, definition: Definition, keep: Keep) -> list[Any]:
+    """What `value_of` has no place for: pictures and the like beside data that is promised to have a certain form."""
+    if result.structured_content is None or definition.output_schema is None:
+        return []
+    return [part(block, keep) for block in result.content if block.type != "text"]
 
 
 def _unwrapped(content: Any, definition: Definition) -> Any:

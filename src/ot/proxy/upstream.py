@@ -5,7 +5,7 @@ It is the backend of its tools. What it offers is asked anew each time it is con
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -127,9 +127,14 @@ class Upstream:
         relay = relay_of(context)
         ask = partial(connection.client.session.call_tool if relay else connection.client.call_tool, definition.name)
         result = await self._sent(tool.name, partial(ask, dict(args)), connection, context, timed=True)
-        self._tell(tool.name, result, context)
-        work = partial(content.value_of, result, definition, self._keeper(context))
+        work = partial(self._taken, tool.name, result, definition, context)
         return await anyio.to_thread.run_sync(work) if content.is_work(result) else work()
+
+    def _taken(self, tool: str, result: Any, definition: Definition, context: ToolContext) -> Any:
+        """Its value. What else came with it is told to whoever listens."""
+        keep = self._keeper(context)
+        self._tell(tool, result, context, content.left_out(result, definition, keep))
+        return content.value_of(result, definition, keep)
 
     async def _sent(
         self,
@@ -177,9 +182,10 @@ class Upstream:
             raise ToolError(f"{self.name} no longer offers {tool}. Type ot.tools(pattern='{self.name}.') to see all.")
         return self.offered[tool]
 
-    def _tell(self, what: str, result: Any, context: ToolContext) -> None:
-        if context.heard is not None and (result.meta or self.server.sanitize):
-            context.heard(Foreign(what, result.meta or {}, self.server.sanitize))
+    def _tell(self, what: str, result: Any, context: ToolContext, beside: Sequence[Any] = ()) -> None:
+        about = {**(result.meta or {}), **({"media": list(beside)} if beside else {})}
+        if context.heard is not None and (about or self.server.sanitize):
+            context.heard(Foreign(what, about, self.server.sanitize))
 
     def _keeper(self, context: ToolContext) -> content.Keep:
         """Who gets the answer as it is needs no handles of what is in it."""
