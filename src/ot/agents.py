@@ -94,7 +94,7 @@ def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], au
         ],
         "denied_patterns": sandbox.denied_patterns,
         "readable_paths": list(projects.values()),
-        "hidden_paths": [str(audit), *(str(folder / name) for folder in own for name in HIDDEN)],
+        "hidden_paths": [PROCESSES, str(audit), *(str(folder / name) for folder in own for name in HIDDEN)],
         "protected_paths": [str(path) for folder in own for path in _protected(folder, folders.config_of(folder))],
     }
 

@@ -212,3 +212,13 @@ def test_a_list_of_tools_holds_for_other_servers() -> None:
             if agent != "weak":  # what lacks a permission only is shown: the refusal says how to grant it
                 assert names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap()) == allowed
         assert app.run("ot.resources(server='other')", agent="friend").error == "permission_denied"
+
+
+def test_who_may_read_everything_reads_no_process() -> None:
+    """In /proc stands what the server was started with, secrets too."""
+    everything = {"permissions": ["read"], "sandbox": {"allowed_paths": ["/"]}}
+    with opened({"agents": {"default": everything}}) as app:
+        assert app.value("fs.read(path='/etc/hostname')['content'] != ''") == "True"
+        for path in ("/proc/self/environ", "/proc/1/cmdline", "/proc/self/root/etc/hostname"):
+            answer = app.run(f"fs.read(path={path!r})")
+            assert answer.error == "sandbox_denied", answer.text

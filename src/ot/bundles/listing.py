@@ -89,10 +89,6 @@ def tools_of(database: sqlite3.Connection, bundle_id: str) -> list[ToolRow]:
     return [ToolRow.of(row) for row in rows]
 
 
-def has_tools(database: sqlite3.Connection, bundle_id: str) -> bool:
-    return database.execute("select 1 from tools where bundle = ? limit 1", (bundle_id,)).fetchone() is not None
-
-
 def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
     rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
     return [ToolRow.of(row) for row in rows if row]
