@@ -9,7 +9,7 @@ def write(file: Path, content: str, *, durable: bool = False) -> None:
     temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        with open(temporary, "x", encoding="utf-8", opener=_owner_only) as new:
+        with open(temporary, "x", encoding="utf-8", opener=owner_only) as new:
             new.write(content)
             if durable:
                 new.flush()
@@ -20,5 +20,5 @@ def write(file: Path, content: str, *, durable: bool = False) -> None:
         raise
 
 
-def _owner_only(path: str, flags: int) -> int:
+def owner_only(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

@@ -80,7 +80,8 @@ class Recording:
 
     def _ended(self, context: ToolContext, journal: Journal, outcome: Outcome, started: float) -> None:
         run_id, agent = context.correlation_id, context.agent_id
-        self._log.ended("run", started, outcome.error, {"correlation_id": run_id, "agent": agent})
+        asked = {"request_id": journal.request_id} if journal.request_id else {}
+        self._log.ended("run", started, outcome.error, {"correlation_id": run_id, "agent": agent, **asked})
         tokens, seconds = self._result_tokens.pop(run_id), time.perf_counter() - started
         calls, answered = len(journal.calls), outcome.tokens
         self._stores.recorder.run(

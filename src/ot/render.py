@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from ot.errors import ToolError
+from ot_child.data import FORMATS
 
 if TYPE_CHECKING:
     from yaml import CollectionEndEvent, CollectionStartEvent, Event, ScalarEvent
     from yaml.emitter import Emitter
 
-FORMATS = ("json", "json_h", "yml", "yml_h", "raw")
 
 _Collection: TypeAlias = dict[Any, Any] | list[Any] | tuple[Any, ...]
 _IsFlow: TypeAlias = Callable[[_Collection, int], bool]

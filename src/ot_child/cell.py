@@ -35,7 +35,6 @@ DEEPEST_SNIPPET = 20
 SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
 MESSAGE_KEPT = SOURCE_KEPT = 10_000
-FORMATS = frozenset({"json", "json_h", "yml", "yml_h", "raw"})
 SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
 HAS_TIMER = hasattr(signals, "setitimer")
 
@@ -109,7 +108,7 @@ class Cell:
 
     def _format(self) -> str | None:
         chosen = self._main.get("__format__")
-        return chosen if isinstance(chosen, str) and chosen in FORMATS else None
+        return chosen if isinstance(chosen, str) and chosen in data.FORMATS else None
 
     def _sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_DEPTH = 200
+FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # that a run can choose; `ot.render` writes them
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

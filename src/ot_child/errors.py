@@ -91,13 +91,9 @@ class ConfigError(ToolError):
     type = "config_error"
 
 
-TREE: dict[str, type[ToolError]] = {
-    cls.__name__: cls
-    for cls in (
-        ToolError, ToolNotFound, ArgumentError, PermissionDenied, SandboxDenied, BudgetExceeded, ToolTimeout,
-        NetworkError, HttpStatusError, OutputInvalid, Cancelled, BundleError, ConfigError,
-    )
-}  # fmt: skip
+# All of the above: what code in a cell can catch, and what comes back over a pipe as itself.
+_ALL: list[type[ToolError]] = [ToolError, *ToolError.__subclasses__()]
+TREE = {kind.__name__: kind for kind in _ALL}
 
 
 def error_type(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -708,3 +709,10 @@ def test_the_name_of_an_archive_is_safe_in_a_header(rest: Rest) -> None:
     disposition = rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export").headers["content-disposition"]
     assert disposition.isascii()
     assert "filename*=UTF-8''%D0%B1" in disposition
+
+
+def test_every_shape_that_the_document_refers_to_is_in_it(rest: Rest) -> None:
+    document = rest.get("/openapi.json")
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert names
+    assert names <= document["components"]["schemas"].keys()

@@ -411,6 +411,22 @@ def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: 
     assert TOKENS["ada"] not in text
 
 
+def test_a_run_in_the_log_names_the_request_that_asked_for_it(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", gathers=False)
+    protocol = "io.modelcontextprotocol"
+    about = {f"{protocol}/protocolVersion": "2026-07-28", f"{protocol}/clientCapabilities": {}}
+    params = {"name": "run", "arguments": {"command": "2"}, "_meta": about}
+    with serving(tmp_path / "data", SETTINGS, log=log) as server:
+        client, headers = server.rest.client, {"x-request-id": "over-rest", **bearer("ada")}
+        client.post("/api/run", json={"command": "1"}, headers=headers)
+        kind = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
+        names = {"mcp-method": "tools/call", "mcp-name": "run", "x-request-id": "over-mcp"}
+        sent = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        assert client.post("/mcp", json=sent, headers={**headers, **kind, **names}).status_code == 200
+    lines = map(json.loads, (tmp_path / "log").read_text(encoding="utf-8").splitlines())
+    assert [line["request_id"] for line in lines if line["name"] == "run"] == ["over-rest", "over-mcp"]
+
+
 # --- the end, and after it -----------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 from tests.support import App, eventually, give, opened, search
 
-from ot import ToolError, tool
+from ot import ToolError, errors, tool
 from ot.logging import Log
 from ot_child.errors import TREE
 
@@ -353,6 +353,10 @@ def test_an_error_names_the_nearest_names(app: App, code: str, near: str) -> Non
 def test_nearest_names_stand_before_the_pack(app: App) -> None:
     text = app.failure("sample.serch(query='x')")
     assert text.index("Did you mean sample.search") < text.index("sample has: ")
+
+
+def test_the_server_and_programs_have_every_error_that_code_has() -> None:
+    assert set(TREE) <= set(errors.__all__)
 
 
 @pytest.mark.slow

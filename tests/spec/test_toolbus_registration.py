@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -205,6 +205,7 @@ def test_a_function_called_pack_is_a_function(modules: Modules) -> None:
         ("def one(): ...\ndef taken(): ...", "registered already"),
         ("__all__ = ['one', 'gone']\ndef one(): ...", "'gone'"),
         ("__all__ = ['one', 'NUMBER']\nNUMBER = 1\ndef one(): ...", "'NUMBER'"),
+        ("from ot import tool\n__all__ = ['one']\ndef one(): ...\n@tool()\ndef two(): ...", "@tool 'two', but not in"),
         ("def one(): ...\ndef two(*rest): ...", r"\*rest"),
         ("from ot import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...", "no name for a tool"),
     ],
@@ -643,9 +644,10 @@ def test_one_context_on_two_buses_calls_on_each_what_is_there() -> None:
 class Late:
     """A tool in a thread that calls another when it is told to, and what became of that."""
 
-    go: threading.Event
-    over: threading.Event
-    outcomes: list[str]
+    begun: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    outcomes: list[str] = field(default_factory=list)
 
     def bus(self) -> ToolBus:
         @tool("late.sync")
@@ -656,8 +658,9 @@ class Late:
         async def async_inner() -> None:
             self.outcomes.append("called")
 
-        @tool("late.outer", timeout=0.05)
+        @tool("late.outer", timeout=1)
         def outer(context: ToolContext, name: str) -> None:
+            self.begun.set()
             self.go.wait(10)
             try:
                 context.call_sync(name)
@@ -668,13 +671,13 @@ class Late:
         return bus_with(sync_inner, async_inner, outer)
 
 
-async def until_it_is_given_up(bus: ToolBus, name: str) -> None:
-    assert failure_of(await bus.call_tool("late.outer", {"name": name}))["type"] == "timeout"
+async def until_it_is_given_up(late: Late, name: str) -> None:
+    assert failure_of(await late.bus().call_tool("late.outer", {"name": name}))["type"] == "timeout"
 
 
-async def until_it_is_cancelled(bus: ToolBus, name: str) -> None:
-    call = asyncio.ensure_future(bus.call_tool("late.outer", {"name": name}))
-    await asyncio.sleep(0.01)
+async def until_it_is_cancelled(late: Late, name: str) -> None:
+    call = asyncio.ensure_future(late.bus().call_tool("late.outer", {"name": name}))
+    assert await asyncio.to_thread(late.begun.wait, 10)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -684,12 +687,12 @@ async def until_it_is_cancelled(bus: ToolBus, name: str) -> None:
 @pytest.mark.parametrize("ending", [until_it_is_given_up, until_it_is_cancelled])
 @pytest.mark.parametrize("name", ["late.sync", "late.async"])
 def test_a_tool_that_nobody_waits_for_calls_no_other(
-    name: str, ending: Callable[[ToolBus, str], Coroutine[Any, Any, None]]
+    name: str, ending: Callable[[Late, str], Coroutine[Any, Any, None]]
 ) -> None:
-    late = Late(threading.Event(), threading.Event(), [])
+    late = Late()
 
     async def test() -> None:
-        await ending(late.bus(), name)
+        await ending(late, name)
         late.go.set()
         assert await asyncio.to_thread(late.over.wait, 10)
 

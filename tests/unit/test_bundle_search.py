@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs_found, store_in, tool_body
 
 from ot.bundles import BundleDraft, BundleStore, ToolDraft
@@ -147,6 +147,7 @@ def written(
 
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=5), st.text(max_size=3))
+@example("\U0010ffff", "\U0010ffff" * 2)
 def test_the_next_text_comes_after_all_that_start_alike(start: str, rest: str) -> None:
     if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in start + rest):
         assert start <= start + rest < _next_text(start)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ot.atomic import owner_only
 from ot.bundles.locking import hold, is_abandoned
 from ot.bundles.records import MOST_BYTES, Unreadable
 
@@ -118,7 +119,7 @@ class Scratch:
     def write(self, content: bytes) -> NewFile:
         assert self._folder is not None
         path = self._folder / f"{os.urandom(8).hex()}.new"
-        with open(path, "xb", opener=_owner_only) as file:
+        with open(path, "xb", opener=owner_only) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -160,7 +161,3 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

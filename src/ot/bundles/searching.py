@@ -18,6 +18,7 @@ MOST_TO_SORT: Final = 4_000  # that start alike; if there are more, some are soo
 MOST_NEAR: Final = 64  # words that one word may be a misspelling of
 AFTER_ALL: Final = (1 << 63) - 1
 LAST_LETTER, FIRST_SURROGATE, AFTER_SURROGATES = "\U0010ffff", 0xD800, "\ue000"
+LONGER_THAN_ANY = 1000  # letters of a name, of which there is none after the last of all letters
 STARTS: Final = ("slug_start", "name_start")
 ROW: Final = f"""
 select t.slug_start, t.name_start, x.slug, x.name, x.tags, x.description from tools t
@@ -129,6 +130,6 @@ def _next_text(text: str) -> str:
     """The first text, in the order of code points, that comes after all that start with this one."""
     start = text.rstrip(LAST_LETTER)
     if not start:
-        return LAST_LETTER * (len(text) + 1)
+        return LAST_LETTER * (len(text) + LONGER_THAN_ANY)
     number = ord(start[-1]) + 1
     return start[:-1] + (AFTER_SURROGATES if number == FIRST_SURROGATE else chr(number))

@@ -8,14 +8,14 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
 from ot.errors import ToolError
-from ot.tool import Tool, declaration_of
+from ot.tool import DECLARED, Tool, declaration_of
 
 SUFFIX = "_tools"
 GROUP = "onetool.tools"
@@ -42,13 +42,22 @@ def functions_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]
     """The tools of a module with their names: those in its `__all__`, else its public functions."""
     named = getattr(module, "pack", None)
     pack = named if isinstance(named, str) else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
-    for name in getattr(module, "__all__", None) or _public_functions(module):
+    offered = getattr(module, "__all__", None) or _public_functions(module)
+    _refuse_forgotten(module, offered)
+    for name in offered:
         function = getattr(module, name, None)
         if not inspect.isfunction(function):
             raise ToolError(
                 f"{module.__name__} names {name!r} in its __all__, which is no function: it cannot be a tool"
             )
         yield declaration_of(function).name or (f"{pack}.{name}" if pack else name), function
+
+
+def _refuse_forgotten(module: ModuleType, offered: Iterable[str]) -> None:
+    """Whoever writes `@tool` means it; without a word here the tool would just not be there."""
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__module__ == module.__name__ and name not in offered and hasattr(function, DECLARED):
+            raise ToolError(f"{module.__name__} has the @tool {name!r}, but not in its __all__: add it there")
 
 
 def _public_functions(module: ModuleType) -> list[str]:

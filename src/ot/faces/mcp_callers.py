@@ -21,8 +21,17 @@ def client_name(context: Any) -> str | None:
 
 
 def agent_of(app: OneTool, context: Any) -> str:
-    admitted = context.request.scope.get("state", {}).get("agent") if context.request is not None else None
-    return admitted or app.agents.of_client(client_name(context))
+    return _state(context).get("agent") or app.agents.of_client(client_name(context))
+
+
+def request_id_of(context: Any) -> str:
+    """By which the request is found in the log, where it came over HTTP."""
+    return str(_state(context).get("request_id") or "")
+
+
+def _state(context: Any) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = context.request.scope.get("state", {}) if context.request is not None else {}
+    return state
 
 
 def request_meta(context: Any) -> dict[str, Any]:

@@ -27,19 +27,11 @@ class Definition:
     description: str
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
-    read_only: bool = False
     is_sound: bool = True  # whether the schema of its arguments is one
 
     @classmethod
     def of(cls, tool: Any) -> Self:
-        hints = tool.annotations
-        return cls(
-            tool.name,
-            tool.description or tool.title or "",
-            tool.input_schema,
-            tool.output_schema,
-            bool(hints and hints.read_only_hint),
-        )
+        return cls(tool.name, tool.description or tool.title or "", tool.input_schema, tool.output_schema)
 
     @property
     def is_wrapped(self) -> bool:

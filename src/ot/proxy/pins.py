@@ -14,8 +14,10 @@ from typing import Any
 from ot import atomic
 from ot.errors import ToolError
 from ot.locks import locked
+from ot.newer import refuse_newer
 from ot.proxy.definitions import Definition
 
+VERSION = 1
 MOST_LINES = 40
 Tools = dict[str, dict[str, Any]]  # definitions by name
 Pinned = dict[str, Tools]
@@ -44,6 +46,9 @@ class Pins:
             return {}
         except (OSError, ValueError) as error:
             raise ToolError(f"{self._file} cannot be read: {error}. Mend it, or delete it to pin anew.") from None
+        if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
+            refuse_newer(pinned["version"], VERSION, self._file)
+            pinned = pinned.get("servers")
         if not isinstance(pinned, dict) or not all(isinstance(tools, dict) for tools in pinned.values()):
             raise ToolError(f"{self._file} does not hold pins. Delete it to pin anew.")
         return dict(pinned)
@@ -53,7 +58,8 @@ class Pins:
         with locked(self._file.with_name(f"{self._file.name}.lock")):
             pinned = self._read()
             pinned[server] = change(pinned.get(server, {}))
-            atomic.write(self._file, json.dumps(pinned, indent=1, sort_keys=True), durable=True)
+            data = {"version": VERSION, "servers": pinned}
+            atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
         return pinned[server]
 
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
+from ot.atomic import owner_only
+
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
 _REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
@@ -56,7 +58,7 @@ class Files:
         path = self._path(handle, part)
         temporary = path.with_name(f"{path.name}.tmp")
         try:
-            with open(temporary, "xb", opener=_owner_only) as file:
+            with open(temporary, "xb", opener=owner_only) as file:
                 file.writelines(chunks)
             now = self._clock()
             os.utime(temporary, (now, now))
@@ -88,10 +90,6 @@ def _life_of(name: str, ttl: float) -> float:
     if name.endswith(".tmp"):
         return _ABANDONED
     return ttl + _REMEMBERED if name.endswith(".meta.json") else ttl
-
-
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _open_itself(path: str, flags: int) -> int:

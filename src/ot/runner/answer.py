@@ -15,10 +15,11 @@ from ot.config.model import Output
 from ot.context import Foreign
 from ot.errors import ToolError, error_type
 from ot.redact import Redactor
-from ot.render import FORMATS, render
+from ot.render import render
 from ot.results import ResultStore
 from ot.runner import explain
 from ot.sanitise import sanitise
+from ot_child.data import FORMATS
 from ot_child.summary import summary
 
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
@@ -57,6 +58,7 @@ class Journal:
     sources: set[str] = field(default_factory=set)
     doing: str = ""
     meta: dict[str, Any] = field(default_factory=dict)  # what servers said about their answers, by tool
+    request_id: str = ""  # of what asked for the run, where that has one
     is_untrusted: bool = False  # whether anything came from a server whose answers are always to be wrapped
     listener: Callable[[str, Any], None] | None = None  # told at once, by whichever thread; only `output` is redacted
 

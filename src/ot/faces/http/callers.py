@@ -39,3 +39,8 @@ def may_change(request: Request, app: OneTool) -> None:
         message = f"The agent {context.agent_id} may not change anything here: it lacks the permission write."
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise Refusal("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)
+
+
+def request_id_of(request: Request) -> str:
+    """By which it is found in the log."""
+    return str(request.scope["state"]["request_id"])

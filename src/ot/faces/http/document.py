@@ -109,7 +109,7 @@ def _renamed(schema: Any) -> Any:
 
 def _tool_draft() -> JSON:
     schema = _schema(ToolDraft.model_json_schema(by_alias=True))
-    schema["properties"] |= {"httpImpl": _or_null(ref("HttpImpl")), "argSchema": ARGUMENTS}
+    schema["properties"] |= {"httpImpl": or_null(ref("HttpImpl")), "argSchema": ARGUMENTS}
     http, python = {"type": {"const": "http"}}, {"type": {"enum": ["python", "go"]}}
     schema["oneOf"] = [
         {"properties": {**http, "httpImpl": ref("HttpImpl"), "pythonImpl": {"type": "null"}}, "required": ["httpImpl"]},
@@ -132,7 +132,7 @@ def _given(model: type[Bundle] | type[StoredTool]) -> JSON:
 def _tool() -> JSON:
     schema = _given(StoredTool)
     schema["properties"] |= {
-        "lastCalledAt": _or_null(MOMENT),
+        "lastCalledAt": or_null(MOMENT),
         "disabledReason": {"type": "string", "description": "Why it cannot be called although it is switched on"},
         "httpImpl": {"type": "object", "description": "As it was sent; see HttpImpl"},
         "pythonImpl": ref("PythonImpl"),
@@ -154,7 +154,7 @@ def _list(name: str, item: str) -> JSON:
     return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
 
 
-def _or_null(schema: JSON) -> JSON:
+def or_null(schema: JSON) -> JSON:
     return {"anyOf": [schema, {"type": "null"}]}
 
 

@@ -19,9 +19,9 @@ from ot.faces.http.bodies import Sent
 from ot.faces.http.gate import agent_of
 from ot.faces.http.queue import turn
 from ot.faces.http.refusals import Refusal
-from ot.render import FORMATS
 from ot.runner.answer import Answer, Journal
 from ot.schema import JSON
+from ot_child.data import FORMATS
 
 GATHER_SECONDS: Final = 0.05  # that what follows at once is sent together, which is far cheaper
 
@@ -47,7 +47,8 @@ class Runs:
         return EventStream(told)
 
     async def _ended(self, command: str, chosen: str | None, request: Request, watch: "_Watch") -> JSON:
-        journal, agent = Journal(listener=watch.hear), agent_of(request.scope)
+        agent = agent_of(request.scope)
+        journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
         async with turn(request.scope, agent):
             found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen)
         media = [shown for handle in found.media for shown in await self._media(handle, agent)]

@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from ot.faces.http.api.catalogue import KINDS
-from ot.faces.http.document import ID, MOMENT, ref
+from ot.faces.http.document import ID, MOMENT, or_null, ref
 from ot.faces.http.paging import MOST_ITEMS
-from ot.render import FORMATS
 from ot.schema import JSON
+from ot_child.data import FORMATS
 
 TEXT: Final[JSON] = {"type": "string"}
 WHOLE: Final[JSON] = {"type": "integer", "minimum": 0}
@@ -30,10 +30,6 @@ def an_object(properties: JSON, *optional: str) -> JSON:
 
 def many(item: JSON, **more: Any) -> JSON:
     return {"type": "array", "items": item, **more}
-
-
-def or_null(schema: JSON) -> JSON:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _of_tools() -> dict[str, JSON]:
