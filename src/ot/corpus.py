@@ -29,8 +29,8 @@ IN_CODE: Final[Mapping[str, InCode]] = {
     ),
     "ot.parallel": InCode(
         "ot.parallel(functions: list) -> list",
-        "Call functions in parallel, side by side; their values, in order. An error of one is raised when all have "
-        "ended.",
+        "Call functions in parallel, at the same time, side by side; their values, in order. An error of one is raised "
+        "when all have ended.",
         "ot.parallel([machine.cpu, lambda: machine.disk(unit='MiB')])",
     ),
     "ot.snippet": InCode(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from keyword import iskeyword
 from typing import Any
 
 from ot.sanitise import clean
@@ -18,6 +19,7 @@ WORDS = {
 }
 MAX_CHOICES = 8
 LONGEST = 10_000
+LONGEST_CALL = 60
 NOT_PYTHON = re.compile(r"[^\w.]")
 
 
@@ -25,14 +27,39 @@ def signature(tool: Tool) -> str:
     required = tool.input.required
     parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    name = NOT_PYTHON.sub("_", tool.name)  # as code has to write it
-    return _readable(f"{name}({', '.join(parts)}){returns}", tool)
+    return _readable(f"{_written(tool.name)}({', '.join(parts)}){returns}", tool)
+
+
+def short_call(tool: Tool, name: str) -> str:
+    """`pack.tool(query, count=5)`: what to write, without types; of many arguments only those that must be given."""
+    required = tool.input.required
+    parts = [_argument(key, part, required=key in required) for key, part in _in_order(tool)]
+    text = f"{_beginning(name)}{', '.join(parts)})"
+    if len(text) > LONGEST_CALL:
+        needed = [key for key, _ in _in_order(tool) if key in required]
+        text = f"{_beginning(name)}{', '.join([*needed, '...'])})"
+    return _readable(text, tool)
 
 
 def arguments(tool: Tool) -> list[str]:
     """`name: description` for each argument that has one."""
     described = ((name, part.get("description")) for name, part in tool.input.properties.items())
     return [_readable(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
+
+
+def _written(name: str) -> str:
+    """As code has to write it."""
+    return NOT_PYTHON.sub("_", name)
+
+
+def _beginning(name: str) -> str:
+    """Up to the first argument. A word of Python's own cannot be an attribute."""
+    written = _written(name)
+    return f'ot.call("{name}", ' if any(map(iskeyword, written.split("."))) else f"{written}("
+
+
+def _argument(name: str, part: Mapping[str, Any], *, required: bool) -> str:
+    return name if required else f"{name}={part.get('default', '...')!r}"
 
 
 def _readable(text: str, tool: Tool) -> str:

@@ -26,6 +26,9 @@ LONGEST_PATTERN: Final = 4096
 def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> dict[str, Any]:
     """Read a file: its content, full path and size in bytes.
 
+    For whatever is text: open a document, a log, a table (CSV) and see what it says. Code takes it apart:
+    fs.read("table.csv")["content"].splitlines() are the rows of a table, with its columns between commas.
+
     Args:
         path: The file. A relative path starts at the working folder, ~ is the home folder.
         max_size: The most bytes to read. A larger file is an error, not a part of it.
@@ -112,7 +115,8 @@ def list(  # noqa: A001 - the name that callers see
 ) -> Entries:
     """List a folder: name, type (file, dir or other) and size of each entry, in order.
 
-    Links are shown as what they lead to and are not walked into. What the sandbox denies is not shown.
+    Says what is in a directory, or in all below it. Links are shown as what they lead to and are not walked into. What
+    the sandbox denies is not shown.
 
     Args:
         path: The folder.

@@ -56,8 +56,9 @@ async def grep(  # noqa: PLR0917 - so many arguments may be given by position
 ) -> dict[str, Any]:
     """Lines that match a regular expression, in a file or in all files of a folder.
 
-    Files that .gitignore names, binary files and hidden ones are left out; links are not followed. The pattern is one
-    of Rust's regular expressions: there is no look-around and no back-reference, and a match lies within one line.
+    Finds which files contain a word, and where. Files that .gitignore names, binary files and hidden ones are left out;
+    links are not followed. The pattern is one of Rust's regular expressions: there is no look-around and no
+    back-reference, and a match lies within one line.
 
     Args:
         pattern: The regular expression.

@@ -15,8 +15,8 @@ from ot.corpus import IN_CODE
 from ot.errors import ToolNotFound
 from ot.registry import Registry, python_name, shown
 from ot.search import Hit
-from ot.signature import signature, type_word
-from ot.snippets import describe
+from ot.signature import short_call, signature, type_word
+from ot.snippets import describe, signature as snippet_call
 from ot.tool import Tool
 
 DOC_SLUGS = {
@@ -74,7 +74,7 @@ def of_name(query: str, system: System, full: bool) -> str | None:
         return of_pack(python_name(query), system, with_url=True, full=full)
     if query.startswith("$"):
         return of_snippet(query[1:], system)
-    return _of_alias(query, system, full=full)
+    return _of_alias(query, system, full=full) or of_snippet(query, system)
 
 
 def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
@@ -135,6 +135,7 @@ def of_hits(query: str, hits: list[Hit], system: System, info: Literal["list", "
         return "\n".join(dict.fromkeys(map(_called, lines)))
     groups = {kind: {hit: text for hit, text in lines.items() if hit.kind == kind} for kind in GROUPS}
     parts = [_group(GROUPS[kind], found) for kind, found in groups.items() if found]
+    parts.append(f"Type ot.help(query={_called(next(iter(lines)))!r}) to see how it is called.")
     if info == "full":
         parts += [_in_full(hit, system) or "" for hit in list(lines)[:MOST_IN_FULL]]
     return "\n\n".join(part for part in parts if part)
@@ -161,6 +162,19 @@ def line(hit: Hit, system: System) -> str | None:
             return None if snippet is None else _one_line(snippet.description)
     target = registry.aliases.get(hit.name)
     return None if target is None else f"alias of {target}"
+
+
+def call(hit: Hit, system: System) -> dict[str, str]:
+    """How what was found is called, under `call`; nothing for a pack, which is not."""
+    match hit.kind:
+        case "tool" if hit.name in IN_CODE:
+            return {"call": IN_CODE[hit.name].example}
+        case "tool" | "alias":
+            entry = system.registry.get(hit.name)
+            return {} if entry is None else {"call": _one_line(short_call(entry, hit.name))}
+        case "snippet" if hit.name in system.settings.snippets:
+            return {"call": _one_line(snippet_call(hit.name, system.settings.snippets[hit.name]))}
+    return {}
 
 
 def _in_full(hit: Hit, system: System) -> str | None:

@@ -51,6 +51,8 @@ def memory(unit: Unit = "MiB") -> dict[str, Any]:
 def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
     """Space on the disk that holds the working folder.
 
+    How much storage the drive has, how much is used, and how much room is left: what is available is `free`.
+
     Args:
         unit: In what to count.
 

@@ -8,6 +8,7 @@ All results are plain data, or text where a reader is meant; how they are shown 
 import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -63,7 +64,7 @@ async def version() -> str:
 
 @tool()
 async def health(context: ToolContext) -> dict[str, Any]:
-    """How OneTool and its parts are doing right now: tools, isolation of code, problems found.
+    """What is wrong right now: the status of OneTool and its parts, tools, isolation of code, problems found.
 
     Example:
         ot.health()
@@ -117,7 +118,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 
 @tool(argument_permissions={"output": frozenset({Permission.WRITE})})
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
-    """What has been called, how it went, and what it saved. Tokens are estimates.
+    """Statistics of usage: which tools were called, how it went (errors, times), what it saved. Tokens are estimates.
 
     Args:
         period: "day", "week", "month" or "all".
@@ -140,7 +141,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
 
 @tool(permissions=["write"])
 async def scaffold(context: ToolContext, pack: str) -> str:
-    """Write an example extension pack, for somebody to edit into a real one.
+    """Write an example extension pack, to add tools of your own: edit it into a real one.
 
     Args:
         pack: The name of the new pack.
@@ -243,6 +244,8 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
 async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict[str, Any]]:
     """Find tools, packs, snippets and aliases by name, by a misspelt name, or by what they are for.
 
+    `call` shows how to call what was found; ot.help(query=name) says what the arguments mean.
+
     Args:
         query: A name or some words.
         limit: How many at most.
@@ -255,12 +258,12 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
         raise ArgumentError(f"{wrong}. Say what you are looking for: ot.search(query='free disk space', limit=5)")
     system = await _seen(context)
     hits = await system.search(query, limit if context.tools is None else MOST_SEARCHED)
-    found = [
-        {"kind": hit.kind, "name": hit.name, "description": text, "score": hit.score}
+    found = (
+        {"kind": hit.kind, "name": hit.name, **help_text.call(hit, system), "description": text, "score": hit.score}
         for hit in help_text.in_order(hits)
         if (text := help_text.line(hit, system)) is not None
-    ]
-    return found[:limit]
+    )
+    return list(islice(found, limit))
 
 
 @tool()

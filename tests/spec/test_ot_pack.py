@@ -611,7 +611,7 @@ def test_three_thousand_tools_are_listed_and_found() -> None:
 def test_search_finds_by_what_things_are_for(rich: App) -> None:
     hits = rich.data("ot.search(query='how much room is left on the disk')")
     assert hits[0]["name"] == "machine.disk"
-    assert hits[0].keys() == {"kind", "name", "description", "score"}
+    assert hits[0].keys() == {"kind", "name", "call", "description", "score"}
     assert hits[0]["description"] == "Space on the disk that holds the working folder."
 
 

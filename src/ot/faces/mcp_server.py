@@ -22,7 +22,7 @@ from ot.app import OneTool
 from ot.errors import ToolError
 from ot.faces.http.queue import CALLS, QUEUE, turn
 from ot.faces.http.refusals import Refusal
-from ot.faces.mcp_callers import agent_of, request_meta, session_of, wants_progress
+from ot.faces.mcp_callers import agent_of, request_id_of, request_meta, session_of, wants_progress
 from ot.faces.mcp_changes import Changes, End
 from ot.faces.mcp_exposed import Exposed
 from ot.faces.mcp_log import SdkLog
@@ -42,18 +42,23 @@ LISTS_MS, DISCOVER_MS = 60_000, 300_000  # for which a client need not ask again
 DESCRIPTION = """\
 Run Python code that can call every tool there is. Tools are functions in packs: pack.tool(argument=value).
 
-Find tools: ot.tools(pattern="..."), ot.packs(), ot.help(query="name or words").
+Find a tool: ot.search(query="what it is for"); ot.tools() and ot.packs() list all.
+See how it is called: ot.help(query="pack.tool").
 The value of the last expression (or of `return`) is the answer, printed text comes before it. Example:
 
 rows = machine.disk()
 {"free": rows["free"], "memory": machine.memory(unit="GiB")["available"]}
 
+A large value is kept, and the answer has its handle: ot.result(handle="...", search="...") gives lines that match, \
+ot.load(handle="...") gives all of it to code, which returns a part.
+
 The code is full Python with the standard library, in a fresh process without network, programs or files: tools act, \
 code computes. Make several calls in one run, filter in code, return only what you need.\
 """
 INSTRUCTIONS = """\
-OneTool puts all tools behind one tool, `run`, which executes Python. Start with run("ot.help()") to see how to find \
-tools, or run("ot.tools()") to list them. An error says what was wrong and what to write instead.\
+OneTool puts all tools behind one tool, `run`, which executes Python. Start with \
+run('ot.search(query="what you want to do")') to find a tool, then run('ot.help(query="pack.tool")') to see how it is \
+called. An error says what was wrong and what to write instead.\
 """
 RUN = types.Tool(
     name="run",
@@ -159,7 +164,8 @@ class OneToolServer(Server[Any]):
         return await self._run(context, arguments["command"])
 
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
-        app, journal, agent = self._app, Journal(), agent_of(self._app, context)
+        app, agent = self._app, agent_of(self._app, context)
+        journal = Journal(request_id=request_id_of(context))
         async with _progress(context, journal):
             answer = await app.run(command, agent=agent, journal=journal, meta=request_meta(context))
         shown = _text(*answer.blocks, is_error=answer.is_error)

@@ -11,7 +11,7 @@ from typing import Any
 from ot.errors import ToolError
 from ot.registry import Registry, shown
 
-EXAMPLE = "Example: ot.tools()"
+EXAMPLE = "Example: ot.search(query='what you want to do')"
 CALLS_SHOWN = 20
 SOURCE_SHOWN = 200
 NAME_SHOWN = 100
@@ -19,15 +19,15 @@ MESSAGE_SHOWN = 5000
 CLOSE_ENOUGH, ABOUT_AS_NEAR, MOST_NEAR = 70, 10, 3
 CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
-    "current one). Call a tool for that: ot.tools() lists them."
+    "current one). Call a tool for that: ot.search(query='what it is for') finds one."
 )
 NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and the variables of earlier runs are gone: each run starts anew."
 # What Python raises when the code itself tries what is not allowed; a tool may raise the same for reasons of its own.
 BY_CLASS = {
     **dict.fromkeys(("PermissionError", "BlockingIOError", "FileNotFoundError", "URLError", "gaierror"), CONFINED),
-    "ModuleNotFoundError": "Only Python's standard library can be imported in a run. Tools do the rest: ot.tools() "
-    "lists them, ot.search(query='what it is for') finds one.",
+    "ModuleNotFoundError": "Only Python's standard library can be imported in a run. Tools do the rest: "
+    "ot.search(query='what it is for') finds one.",
     "MemoryError": "The run needed more memory than it may have, or is nested too deeply. Do less at once, or raise "
     "execution.memory_mb in onetool.yaml.",
     "EOFError": "Nobody can type into a run. Put the text into the code: name = '...'",
@@ -38,7 +38,7 @@ BY_MESSAGE = {
     "RuntimeError: can't start new thread": "A run has memory for some dozens of threads at a time. "
     "ot.parallel([function, ...]) calls tools side by side and needs few.",
     "TypeError: '(?:Pack|Ot)Proxy' object is not callable": "A pack is not called itself. Call one of its tools, "
-    "pack.tool(argument=value): ot.tools() lists them.",
+    "pack.tool(argument=value): ot.search(query='what it is for') finds one.",
     "TypeError: object .{1,100} can't be used in 'await' expression": "Tools are plain functions: leave out await.",
     r"AttributeError: 'dict' object has no attribute ('\w{1,100}')": "The values of a dict are read with brackets: "
     r"value[\1]",

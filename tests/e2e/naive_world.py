@@ -1,0 +1,124 @@
+"""The folder that the naive model is put into: files, an extension pack, other servers, stored HTTP tools.
+
+What is to be found there is in no description: numbers, names of files, words. So an answer that has them is an answer
+of the tool that was to be found. What the model is asked is in `naive_tasks`.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.bundles_support import new_bundle, store_in, tool_body
+from tests.extensions_support import write_pack
+from tests.http_support import Received, Site, answer, served
+from tests.proxy_support import MODERN, node_server, python_server
+from tests.support import command_line, configure
+
+PACK = '''\
+"""What lies in the storehouse."""
+
+permissions = ["read"]
+
+
+def shelf(article: str) -> dict[str, object]:
+    """Where an article is stored in the storehouse.
+
+    Args:
+        article: The name of the article.
+
+    Example:
+        storehouse.shelf(article="lamp")
+    """
+    return {"article": article, "row": len(article) * 111, "level": "mezzanine"}
+
+
+def spare_parts() -> list[dict[str, object]]:
+    """All spare parts that are in stock, in the order of their numbers."""
+    return [{"number": n, "label": f"part-{n * 7919 % 99991}", "remark": "kept dry and dark"} for n in range(1, 5001)]
+
+
+def journal() -> str:
+    """The journal of the storehouse, a line for each event."""
+    return "\\n".join(f"{n:05} {'FLOOD in cellar ' + str(n * 3) if n == 2718 else 'nothing'}" for n in range(1, 9001))
+'''
+BROKEN = '"""A pack that somebody is still writing."""\n\ndef unfinished(:\n'
+FILES = {
+    "report.txt": "The launch is on the nineteenth; the code word is marmalade.\n",
+    "notes/monday.txt": "Feed the cat.\n",
+    "notes/tuesday.txt": "The zeppelin lands at noon.\n",
+    "notes/wednesday.txt": "Water the plants.\n",
+    "sales.csv": "region,amount\nnorth,1200\nsouth,340\neast,77\nwest,4000\n",
+}
+SETTINGS: dict[str, Any] = {
+    "aliases": {"room": "machine.disk"},
+    "snippets": {
+        "shout": {
+            "description": "Say a sentence in capital letters, with an exclamation mark",
+            "params": {"sentence": {"description": "What to say"}},
+            "body": '"{{ sentence }}".upper() + "!"',
+        }
+    },
+    "agents": {"builder": {"permissions": ["read", "write", "network"], "clients": ["builder"]}},
+}
+
+
+@contextmanager
+def prepared(home: Path) -> Iterator[None]:
+    """The folder as it is to be found; while this is open, the web server answers."""
+    with served() as site:
+        site.pages |= {"/persons/": _person, "/orders": _order}
+        servers = {
+            "every": node_server("everything", tools={"exclude": ["get-env", "toggle-*"]}),
+            "clock": python_server("mcp-server-time"),
+            "modern": {"command": sys.executable, "args": [str(MODERN)]},
+        }
+        http = {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}
+        configure(home, json.dumps({**SETTINGS, "servers": servers, "http": http}))
+        _write_files(home)
+        _store_tools(home, site)
+        failed = command_line(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
+        assert "needs 'article'" in failed.stdout + failed.stderr
+        yield
+
+
+def _write_files(home: Path) -> None:
+    for name, text in FILES.items():
+        file = home / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    write_pack(home / ".onetool" / "tools", "storehouse", PACK)
+    write_pack(home / ".onetool" / "tools", "unfinished", BROKEN)
+
+
+def _store_tools(home: Path, site: Site) -> None:
+    person = {"method": "GET", "urlTemplate": site.url("/persons/${person_id}")}
+    order = {"method": "POST", "urlTemplate": site.url("/orders"), "body": {"item": "${item}", "count": "${quantity}"}}
+    with store_in(home / ".onetool" / "bundles") as store:
+        bundle = new_bundle(store, "office", description="The API of the office")
+        store.put_tool(bundle, "person", "1", _http_tool("Look a person up in the directory", person, "person_id"))
+        store.put_tool(bundle, "order", "1", _http_tool("Order something", order, "item", "quantity"))
+
+
+def _http_tool(description: str, impl: dict[str, Any], *needed: str) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer" if name == "quantity" else "string"} for name in needed},
+        "required": list(needed),
+    }
+    body = {"displayName": description, "description": description, "argSchema": schema, "httpImpl": impl}
+    return {key: value for key, value in {**tool_body(), **body, "type": "http"}.items() if key != "pythonImpl"}
+
+
+async def _person(received: Received, writer: asyncio.StreamWriter) -> None:
+    person = {"id": received.argument, "surname": f"Quill-{received.argument[::-1]}"}
+    answer(writer, json.dumps(person).encode(), ("Content-Type", "application/json"))
+
+
+async def _order(received: Received, writer: asyncio.StreamWriter) -> None:
+    wanted = json.loads(received.body)
+    receipt = {"receipt": f"R-{int(wanted['count']) * 37}-{wanted['item']}"}
+    answer(writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201)
