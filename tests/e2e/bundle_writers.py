@@ -3,6 +3,8 @@
 Children are forked from a process that has loaded everything and opened nothing, so that hundreds die in a minute.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import random
@@ -52,6 +54,7 @@ ACTIONS: dict[str, Callable[[BundleStore], object]] = {
     "delete_tool": lambda store: store.delete_tool(FULL, "tool-1", "1"),
     "reap": lambda store: store.reap(),
 }
+OF_ONE_TOOL = 3  # acknowledgements after which a writer is done with its first tool
 IN_PARTS = {"put_many"}  # each file is whole, but a kill may leave some of them
 
 
@@ -109,6 +112,21 @@ def in_a_child(work: Callable[[], object]) -> int:
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def load_what_children_load(folder: Path) -> None:
+    """What is imported late would be imported by each child again, which takes longer than all else it does."""
+    names = folder / "modules"
+
+    def look() -> None:
+        prepared(folder / "loading")
+        seen_in(folder / "loading")
+        names.write_text("\n".join(sys.modules))
+
+    assert in_a_child(look) == 0
+    for name in names.read_text().splitlines():
+        with contextlib.suppress(ImportError):  # some are made by others and come with them
+            importlib.import_module(name)
 
 
 # --- killed at a chosen step ----------------------------------------------------------------------------------------
@@ -198,7 +216,7 @@ def kill_at_random(folder: Path, chance: random.Random, kills: int) -> None:
     for number in range(kills):
         logs = [folder / f"log-{writer}" for writer in range(3)]
         children = [forked_writer(root, log, number, writer) for writer, log in enumerate(logs)]
-        wait_for_acknowledgement(logs)
+        wait_for_acknowledgements(logs, 1 if number % 2 else OF_ONE_TOOL)
         time.sleep(chance.uniform(0.0, 0.1))
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -214,10 +232,12 @@ def kill_at_random(folder: Path, chance: random.Random, kills: int) -> None:
     )
 
 
-def wait_for_acknowledgement(logs: list[Path]) -> None:
-    """A slow machine is given the time that its writers need to begin."""
+def wait_for_acknowledgements(logs: list[Path], number: int) -> None:
+    """A slow machine is given the time that one of its writers needs for so many."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and not any(log.exists() and "!" in log.read_text() for log in logs):
+    while time.monotonic() < deadline and not any(
+        log.exists() and log.read_text().count("!") >= number for log in logs
+    ):
         time.sleep(0.002)
 
 
@@ -266,6 +286,7 @@ def write_on(root: Path, log: Path, name: str) -> None:
 
 if __name__ == "__main__":
     kind, place, seed, number, *names = sys.argv[1:]
+    load_what_children_load(Path(place))
     if kind == "steps":
         for action in names:
             kill_at_steps(Path(place), action, random.Random(seed), int(number))

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cells_support import NIGHTLY
 from tests.e2e.bundle_writers import ACTIONS, FULL, IN_PARTS
 
 WRITERS = Path(__file__).with_name("bundle_writers.py")
-OFTEN = 10 if os.environ.get("ONETOOL_NIGHTLY") else 1
+OFTEN = 10 if NIGHTLY else 1
+KILLS = 24 * OFTEN  # of each action, at a step of its own
+KILLS_AT_RANDOM = 40 * OFTEN
 
 
 def ran(*arguments: str) -> list[dict[str, Any]]:
@@ -30,11 +32,11 @@ def ran(*arguments: str) -> list[dict[str, Any]]:
 @pytest.mark.spec("bundles.store.whole-after-a-kill")
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, action: str) -> None:
-    (result,) = ran("steps", str(tmp_path), "7", str(30 * OFTEN), action)
+    (result,) = ran("steps", str(tmp_path), "7", str(KILLS), action)
     before, after = result["before"], result["after"]
     assert before != after or action == "reap"
     killed = [state for state in result["states"] if state["died"] == -signal.SIGKILL]
-    assert len(killed) > 20
+    assert len(killed) > KILLS * 2 / 3
     for state in killed:
         seen = state["seen"]
         assert seen["problems"] == []
@@ -50,7 +52,7 @@ def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, a
 @pytest.mark.timeout(120 * OFTEN)
 @pytest.mark.spec("bundles.store.whole-after-a-kill")
 def test_what_killed_writers_had_acknowledged_is_there(tmp_path: Path) -> None:
-    (result,) = ran("random", str(tmp_path), "11", str(60 * OFTEN))
+    (result,) = ran("random", str(tmp_path), "11", str(KILLS_AT_RANDOM))
     seen = {slug: enabled for slug, _, enabled, _, _ in result["seen"]["tools"] if slug.startswith("w-")}
     expected = {slug: what for slug, what in result["acknowledged"].items() if slug not in result["doubtful"]}
     assert len(expected) > 10

@@ -21,7 +21,8 @@ from ot.errors import ArgumentError, BundleError
 pytestmark = pytest.mark.slow
 
 OPERATIONS = 1_223
-SAMPLE = OPERATIONS if NIGHTLY else 150
+SAMPLE = OPERATIONS if NIGHTLY else 80
+REFERENCE = re.compile(r'"\$ref": "#/components/(\w+)/([^"]+)"')
 ANY_HOST = "https://api.example.com/base"
 # Documents of webhooks alone, of nothing, and of files that are uploaded in parts.
 WITHOUT_TOOLS = {"title", "webhooks", "schema-encoding-style"}
@@ -60,12 +61,25 @@ def test_the_requests_of_githubs_tools_are_accepted(of_github: Imported, tmp_pat
 
 
 def _of_these_paths(tools: list[dict[str, Any]], file: Path) -> Path:
-    """GitHub's document with these paths only: the judge takes its time with each."""
+    """GitHub's document with these paths and what they refer to: the judge takes its time with each thing in it."""
     document = json.loads(github().read_text(encoding="utf-8"))
     paths = {re.sub(r"\$\{(?:\w+:)?\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path) for tool in tools}
     kept = {path: item for path, item in document["paths"].items() if re.sub(r"\{[^}]+\}", "{}", path) in paths}
-    file.write_text(json.dumps({**document, "paths": kept}), encoding="utf-8")
+    smaller = {"paths": kept, "components": _referred_to(kept, document["components"]), "x-webhooks": {}}
+    file.write_text(json.dumps({**document, **smaller}), encoding="utf-8")
     return file
+
+
+def _referred_to(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """The components that the paths cannot do without, however far away."""
+    kept: dict[str, Any] = {}
+    left: list[Any] = [paths]
+    while left:
+        for kind, name in REFERENCE.findall(json.dumps(left.pop())):
+            if name not in kept.setdefault(kind, {}):
+                kept[kind][name] = components[kind][name]
+                left.append(kept[kind][name])
+    return kept
 
 
 @pytest.mark.parametrize("name", (*JUDGED, *MORE_JUDGED) if NIGHTLY else JUDGED)

@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 import anyio
 import anyio.to_thread
 
-from ot.backends.http_tool.answer import Hiding, Reader
+from ot.backends.http_tool.answer import Hiding, Reader, packed_as
 from ot.backends.http_tool.placeholders import Values
 from ot.backends.http_tool.rates import Rates
 from ot.backends.http_tool.request import size_of
@@ -126,7 +126,7 @@ class HttpBackend:
         return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
     def _failure(self, response: Response, hiding: Hiding | None) -> HttpStatusError:
-        text = dataclasses.replace(response, body=response.body[:LOOKED_AT]).text()
+        text = "" if packed_as(response) else dataclasses.replace(response, body=response.body[:LOOKED_AT]).text()
         body = (hiding.redact(text) if hiding else text)[:SHOWN]
         shown = " ".join(body[:IN_MESSAGE].split())
         said = f": {shown}" if shown else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ot.errors import ToolError
+from ot.net.bodies import Plain, decoder_for, encodings_of
 from ot.net.exchange import Response
 from ot.redact import REDACTED
 
@@ -60,6 +61,7 @@ class Reader:
         return selected
 
     def _read(self, response: Response, hiding: Hiding | None) -> Any:
+        _check_unpacked(response)
         kind = (response.header("content-type") or "").partition(";")[0].strip().lower()
         if self._mode == "text":
             return _text(response, hiding)
@@ -68,6 +70,21 @@ class Reader:
         if self._mode == "json" or self._select is not None or _is_json(kind):
             return _data(response, hiding)
         return _text(response, hiding) if _is_text(kind, response.body) else _binary(kind, response.body, hiding)
+
+
+def packed_as(response: Response) -> str:
+    """The compression that the body is still in, because it is one that nobody asked for; empty where there is none."""
+    encodings = encodings_of(value for name, value in response.headers if name.lower() == "content-encoding")
+    return encodings[0] if response.body and encodings and isinstance(decoder_for(encodings), Plain) else ""
+
+
+def _check_unpacked(response: Response) -> None:
+    """What cannot be read is no value, and nobody could see a secret in it."""
+    if packing := packed_as(response):
+        raise ToolError(
+            f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
+            "leave Accept-Encoding out of the tool's headers, or set it to identity"
+        )
 
 
 def _is_json(kind: str) -> bool:

@@ -25,14 +25,14 @@ from ot.backends.http_tool.placeholders import (
 )
 from ot.errors import ArgumentError
 
-Fill = Callable[[Values], Any]
 JSON_TYPE = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MARK = "\ufdd0"  # stands for a value while a template is looked at; it is a character in no text
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _SEQUENCES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
-_QUOTES = {'"': "&quot;", "'": "&apos;"}
+# With the white space that a reader of XML would make blanks or line breaks of
+_QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,494 @@
+"""Stored HTTP tools against the real httpbin, called through each door: what it answers is what a caller gets.
+
+One httpbin and one `onetool serve --http` serve the whole module. What httpbin does not tell, because it sees a
+request only after its own web server has decoded it, is read from the log of that server.
+"""
+
+import base64
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import urlopen
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from tests.httpbin_support import Httpbin, httpbin
+from tests.rest_support import Rest, client_of, http_draft, new_slug, process
+from tests.support import command_line, configure
+
+from ot.schema import JSON
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "tok-en/4+5=that-nobody-sees"
+PASSWORD = "pa55:wörd with spaces"
+SECRETS = {
+    "KEY": TOKEN,
+    "PAIR": f"bob:{PASSWORD}",
+    "OTHER_PAIR": "bob:another-password",
+    "BIN_AUTHORIZATION": f"Bearer {TOKEN}",
+}
+TEXT = {"type": "string"}
+HOSTILE = [
+    "\"double\" and 'single' \\ back",
+    "a\nb\r\nX-Evil: 1\r\n\r\nGET /evil HTTP/1.1",
+    "\ttab and  two spaces ",
+    "{{7*7}} ${id} $${id} ${secret:KEY} {% raw %} %(id)s {0}",
+    "%2F..%2f%00%0d%0a%",
+    "../../admin",
+    "a/b?c=d#e&id=f;g+h",
+    '","admin":true,"x":"',
+    "]]><admin/>&amp;<!--",
+    "Grüße, 日本, 🎉, \u202eabc, e\u0301, \u2028, \x00, \x7f",
+    "null",
+    "@evil.test:80",
+    "x" * 1_500,
+]
+
+
+@dataclass(frozen=True)
+class World:
+    home: Path
+    httpbin: Httpbin
+    rest: Rest
+    bundle: str
+    slug: str
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def tool(self, path: str, args: Mapping[str, Any] | None = None, host: str = "127.0.0.1", **impl: Any) -> "Stored":
+        """A new tool, put over REST."""
+        slug = f"tool-{next(self.numbers)}"
+        given = http_draft(self.httpbin.url(path, host), **impl)
+        return Stored(self, slug, self.rest.tool(self.bundle, slug, **given, argSchema=schema_of(args)))
+
+    def value(self, path: str, **impl: Any) -> Any:
+        return self.tool(path, **impl).value()
+
+    def error(self, path: str, **impl: Any) -> JSON:
+        return self.tool(path, **impl).error()
+
+    def run(self, expression: str) -> Any:
+        """The value of an expression of code."""
+        answer = self.rest.send("POST", "/api/run", {"command": f"[{expression}]"}).json()
+        assert not answer["isError"], answer
+        return json.loads(answer["blocks"][-1])[0]
+
+    def typed(self, name: str, args: Mapping[str, Any]) -> Any:
+        done = command_line(self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items()))
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+
+@dataclass(frozen=True)
+class Stored:
+    world: World
+    slug: str
+    path: str
+
+    def value(self, **args: Any) -> Any:
+        answer = self.world.rest.invoke(self.path, args)
+        assert answer.json().get("ok") is True, answer.text
+        return answer.json()["value"]
+
+    def error(self, **args: Any) -> JSON:
+        answer = self.world.rest.invoke(self.path, args)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["ok"] is False, answer.text
+        error: JSON = answer.json()["error"]
+        return error
+
+    def in_code(self, **args: Any) -> Any:
+        return self.world.run(f"{self.world.slug}.{self.slug.replace('-', '_')}(**{args!r})")
+
+    def typed(self, **args: Any) -> Any:
+        return self.world.typed(f"{self.world.slug}.{self.slug}", args)
+
+
+def schema_of(args: Mapping[str, Any] | None) -> JSON:
+    return {"type": "object", "properties": dict(args or {}), "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    home = tmp_path_factory.mktemp("home")
+    with httpbin(tmp_path_factory.mktemp("httpbin")) as bin_:
+        hosts = [f"{host}:{bin_.port}" for host in ("127.0.0.1", "localhost")]
+        configure(home, yaml.safe_dump({"http": {"allowedHosts": hosts, "allowPrivateAddresses": True}}))
+        secrets = home / ".onetool" / "secrets.yaml"
+        secrets.touch(0o600)
+        secrets.write_text(yaml.safe_dump(SECRETS, allow_unicode=True), encoding="utf-8")
+        with process(home) as (_, said), client_of(said["url"]) as client:
+            rest = Rest(client)
+            yield World(home, bin_, rest, rest.bundle("stored"), "stored")
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_each_method_brings_its_path_query_headers_and_body(world: World, method: str) -> None:
+    tool = world.tool(
+        "/anything/items/${id}",
+        {"id": TEXT, "count": {"type": "integer"}, "tags": {"type": "array"}, "note": TEXT},
+        method=method,
+        query={"count": "${count}", "tag": "${tags}", "note": "${note}", "fixed": "yes"},
+        headers={"X-Note": "no. ${count}", "X-Missing": "${note}"},
+        body={"id": "${id}", "deep": [{"count": "${count}"}, "of ${count}"], "note": "${note}"},
+    )
+    seen = tool.value(id="a b", count=3, tags=["x", "y"])
+    assert seen["method"] == method
+    assert seen["args"] == {"count": "3", "tag": ["x", "y"], "fixed": "yes"}
+    assert seen["json"] == {"id": "a b", "deep": [{"count": 3}, "of 3"]}
+    assert seen["headers"]["X-Note"] == "no. 3"
+    assert seen["headers"]["Content-Type"] == "application/json"
+    assert "X-Missing" not in seen["headers"]
+    assert urlsplit(seen["url"]).path == "/anything/items/a%20b"
+    assert world.tool(f"/{method.lower()}", method=method).value()["url"] == world.httpbin.url(f"/{method.lower()}")
+
+
+def test_a_head_has_no_value_and_another_method_than_the_one_that_is_there_fails(world: World) -> None:
+    assert world.value("/get", method="HEAD") is None
+    assert world.error("/get", method="POST")["status"] == 405
+
+
+@pytest.mark.parametrize("door", ["value", "in_code", "typed"])
+def test_each_door_gives_the_same_and_takes_hostile_values_as_they_are(world: World, door: str) -> None:
+    tool = world.tool(
+        "/anything", {"values": {"type": "array"}}, method="POST", query={"v": "${values}"}, body={"v": "${values}"}
+    )
+    through_the_door: Callable[..., Any] = getattr(tool, door)
+    seen = through_the_door(values=HOSTILE)
+    assert seen["args"] == {"v": HOSTILE}
+    assert seen["json"] == {"v": HOSTILE}
+    assert seen["url"].startswith(world.httpbin.url("/anything?"))
+
+
+def test_a_hostile_value_in_the_query_is_one_value(world: World) -> None:
+    tool = world.tool("/anything?a=${id}&b=1", {"id": TEXT}, query={"c": "<${id}>"})
+    for value in HOSTILE:
+        assert tool.value(id=value)["args"] == {"a": value, "b": "1", "c": f"<{value}>"}
+
+
+BODIES: list[tuple[str, Any, Callable[[JSON], Any]]] = [
+    ("application/json", {"a": "${id}", "b": "<${id}>"}, lambda seen: seen["json"]),
+    ("application/json", '{"a": ${id}, "b": "<${id}>"}', lambda seen: seen["json"]),
+    ("application/x-www-form-urlencoded", "a=${id}&b=<${id}>", lambda seen: seen["form"]),
+    ("application/xml", '<x a="${id}">&lt;${id}&gt;</x>', lambda seen: in_xml(seen["data"])),
+]
+
+
+def in_xml(text: str) -> JSON:
+    element = ET.fromstring(text)
+    assert list(element) == []
+    return {**element.attrib, "b": element.text}
+
+
+@pytest.mark.parametrize(("kind", "body", "read"), BODIES)
+def test_a_hostile_value_in_a_body_is_one_value(
+    world: World, kind: str, body: Any, read: Callable[[JSON], Any]
+) -> None:
+    tool = world.tool("/anything", {"id": TEXT}, method="POST", headers={"Content-Type": kind}, body=body)
+    for value in HOSTILE:
+        if kind == "application/xml" and "\0" in value:
+            continue  # XML has no way to write it
+        assert read(tool.value(id=value)) == {"a": value, "b": f"<{value}>"}
+
+
+def test_a_plain_body_is_sent_as_it_is(world: World) -> None:
+    plain = {"Content-Type": "text/plain"}
+    tool = world.tool("/anything", {"id": TEXT}, method="POST", headers=plain, body="<${id}>")
+    for value in HOSTILE:
+        assert tool.value(id=value)["data"] == f"<{value}>"
+
+
+def test_a_hostile_value_in_the_path_is_one_segment(world: World) -> None:
+    tag = new_slug()
+    tool = world.tool(f"/anything/{tag}/${{id}}/end", {"id": TEXT})
+    for value in HOSTILE:
+        world.rest.invoke(tool.path, {"id": value})  # httpbin knows no path with a line break in it
+    targets = [seen.target.split("/") for seen in world.httpbin.seen(tag)]
+    assert [[*target[:3], unquote(target[3]), *target[4:]] for target in targets] == [
+        ["", "anything", tag, value, "end"] for value in HOSTILE
+    ]
+
+
+def test_a_segment_that_would_lead_elsewhere_is_not_sent(world: World) -> None:
+    tag = new_slug()
+    tool = world.tool(f"/anything/{tag}/${{id}}/end", {"id": TEXT})
+    for value in ("", ".", ".."):
+        assert "lead to another place" in tool.error(id=value)["message"]
+    assert world.httpbin.seen(f"/anything/{tag}/") == []
+
+
+def test_a_hostile_value_in_a_header_arrives_or_is_refused(world: World) -> None:
+    tag = new_slug()
+    tool = world.tool(f"/anything/{tag}", {"id": TEXT}, headers={"X-Note": "<${id}>"})
+    refused = [value for value in HOSTILE if any(character in value for character in "\r\n\0\x7f")]
+    assert len(refused) == 2
+    for value in refused:
+        assert "cannot stand in the header X-Note" in tool.error(id=value)["message"]
+    assert world.httpbin.seen(tag) == []
+    for value in set(HOSTILE) - set(refused):
+        told = tool.value(id=value)["headers"]  # WSGI reads headers as Latin-1, whatever they are
+        assert told["X-Note"].encode("latin-1").decode() == f"<{value}>"
+
+
+# --- credentials ---------------------------------------------------------------------------------------------------
+
+
+def test_user_and_password_are_right_or_wrong(world: World) -> None:
+    place = "/basic-auth/bob/pa55%3Aw%C3%B6rd%20with%20spaces"
+    right = {"type": "basic", "value": "${secret:PAIR}"}
+    assert world.value(place, auth=right) == {"authenticated": True, "user": "bob"}
+    assert world.error(place, auth={**right, "value": "${secret:OTHER_PAIR}"})["status"] == 401
+    assert world.error(place)["status"] == 401
+    named = world.tool(place, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"})
+    assert named.value(user="bob") == {"authenticated": True, "user": "bob"}
+    assert named.error(user="eve")["status"] == 401
+    assert "must have no colon" in named.error(user="bob:x")["message"]
+
+
+def test_a_bearer_token_is_taken_and_never_shown(world: World) -> None:
+    auth = {"type": "bearer", "value": "${secret:KEY}"}
+    tag = new_slug()
+    assert world.value(f"/bearer?{tag}", auth=auth) == {"authenticated": True, "token": "[REDACTED]"}
+    assert [seen.authorization for seen in world.httpbin.seen(f"/bearer?{tag}")] == [f"Bearer {TOKEN}"]
+    assert world.error("/bearer")["status"] == 401
+
+
+def test_a_key_is_sent_in_its_header_or_its_parameter_and_never_shown(world: World) -> None:
+    tag = new_slug()
+    key = {"type": "apiKey", "value": "${secret:KEY}"}
+    in_header = world.value(f"/anything/{tag}", auth={**key, "in": "header", "name": "X-Key"})
+    in_query = world.value(f"/anything/{tag}", auth={**key, "in": "query", "name": "key"})
+    first, second = world.httpbin.seen(f"/anything/{tag}")
+    assert (first.key, first.target) == (TOKEN, f"/anything/{tag}")
+    assert (second.key, unquote(second.target)) == ("-", f"/anything/{tag}?key={TOKEN}")
+    assert in_header["headers"]["X-Key"] == "[REDACTED]"
+    assert in_query["args"] == {"key": "[REDACTED]"}
+    assert TOKEN not in json.dumps([in_header, in_query])
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_data_text_or_bytes_as_it_says(world: World) -> None:
+    assert world.value("/json")["slideshow"]["author"] == "Yours Truly"
+    assert world.value("/robots.txt") == "User-agent: *\nDisallow: /deny\n"
+    assert "∮ E⋅da = Q" in world.value("/encoding/utf8")
+    assert ET.fromstring(world.value("/xml")).tag == "slideshow"
+    image = world.value("/image/png")
+    assert image["content_type"] == "image/png"
+    assert base64.b64decode(image["base64"]).startswith(b"\x89PNG\r\n")
+    assert len(base64.b64decode(world.value("/bytes/64?seed=1")["base64"])) == 64
+    assert world.value("/json", response={"mode": "text"}).startswith("{")
+    lines = world.value("/stream/3", response={"mode": "text"}).splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [0, 1, 2]
+    assert "is no JSON" in world.error("/html", response={"mode": "json"})["message"]
+    assert world.value("/status/200") is None
+
+
+def test_an_image_looks_the_same_through_each_door(world: World) -> None:
+    tool = world.tool("/image/png")
+    assert tool.value() == tool.in_code() == tool.typed()
+
+
+def test_a_selector_takes_its_part(world: World) -> None:
+    titles = {"response": {"selector": "slideshow.slides[].title"}}
+    assert world.value("/json", **titles) == ["Wake up to WonderWidgets!", "Overview"]
+    chosen = world.tool(
+        "/anything",
+        {"rows": {"type": "array"}},
+        method="POST",
+        body={"rows": "${rows}"},
+        response={"selector": "{method: method, big: json.rows[?n > `1`].name}"},
+    )
+    rows = [{"n": 1, "name": "a"}, {"n": 2, "name": "b"}, {"n": 3, "name": "ß"}]
+    assert chosen.value(rows=rows) == {"method": "POST", "big": ["b", "ß"]}
+    assert world.value("/json", response={"selector": "nothing.here"}) is None
+    assert "does not fit the answer" in world.error("/json", response={"selector": "abs(slideshow)"})["message"]
+
+
+def test_what_was_asked_for_is_unpacked_and_what_was_not_says_so(world: World) -> None:
+    assert world.value("/gzip", response={"selector": "gzipped"}) is True
+    assert world.value("/deflate", response={"selector": "deflated"}) is True
+    for mode in ("auto", "json", "text"):
+        message = world.error("/brotli", response={"mode": mode})["message"]
+        assert "compressed as 'br', and only gzip and deflate can be read" in message
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [404, 418, 500, 503])
+def test_a_status_fails_is_nothing_or_is_a_success(world: World, status: int) -> None:
+    path, once = f"/status/{status}", {"retries": 0}
+    error = world.error(path, **once)
+    assert (error["type"], error["status"]) == ("http_status", status)
+    assert f"answered {status}" in error["message"]
+    assert world.value(path, **once, errorMode="empty") is None
+    answered = world.value(path, **once, successCodes=[200, "400-599"])
+    assert "teapot" in answered if status == 418 else answered is None
+    assert world.error("/status/200", successCodes=[status])["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "impl", "attempts"),
+    [
+        (503, {"retries": 2}, 3),
+        (503, {"retries": 0}, 1),
+        (429, {"retries": 1}, 2),
+        (500, {"retries": 2}, 1),
+        (404, {"retries": 2}, 1),
+        (503, {"retries": 2, "method": "POST"}, 1),
+        (503, {"retries": 1, "method": "POST", "retryNonIdempotent": True}, 2),
+        (503, {"retries": 1, "method": "PUT", "errorMode": "empty"}, 2),
+    ],
+)
+def test_what_is_worth_it_is_tried_again(world: World, status: int, impl: dict[str, Any], attempts: int) -> None:
+    tag = new_slug()
+    world.rest.invoke(world.tool(f"/status/{status}?{tag}", **impl).path)
+    assert [seen.status for seen in world.httpbin.seen(tag)] == [str(status)] * attempts
+
+
+def test_redirects_are_followed_up_to_ten(world: World) -> None:
+    for place in ("/redirect/3", "/absolute-redirect/3", "/relative-redirect/3"):
+        assert world.value(place)["url"] == world.httpbin.url("/get")
+    assert "more than 10 redirects" in world.error("/redirect/11")["message"]
+
+
+@pytest.mark.parametrize(("status", "method"), [(302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")])
+def test_a_redirect_asks_again_as_its_status_says(world: World, status: int, method: str) -> None:
+    query = {"url": "/anything", "status_code": str(status)}
+    seen = world.value("/redirect-to", method="POST", query=query, body={"a": 1})
+    assert (seen["method"], seen["json"]) == (method, {"a": 1} if method == "POST" else None)
+
+
+def test_credentials_stay_with_their_host_and_a_host_that_is_not_allowed_is_not_asked(world: World) -> None:
+    tag = new_slug()
+    auth = {"type": "bearer", "value": "${secret:KEY}"}
+    sent: dict[str, Any] = {"auth": auth, "headers": {"X-Key": "${secret:KEY}", "X-Plain": "stays"}}
+    tool = world.tool("/redirect-to", {"url": TEXT}, query={"url": "${url}"}, **sent)
+    there = tool.value(url=world.httpbin.url(f"/anything/{tag}", "localhost"))["headers"]
+    assert there["X-Plain"] == "stays"
+    assert not {"Authorization", "X-Key"} & set(there)
+    same = tool.value(url=world.httpbin.url(f"/anything/{tag}"))["headers"]
+    assert (same["Authorization"], same["X-Key"]) == ("Bearer [REDACTED]", "[REDACTED]")
+    first, second = world.httpbin.seen(f"GET /anything/{tag}")
+    assert (first.host, first.authorization, first.key) == (f"localhost:{world.httpbin.port}", "-", "-")
+    assert (second.authorization, second.key) == (f"Bearer {TOKEN}", TOKEN)
+    refused = tool.error(url=f"http://127.0.0.2:{world.httpbin.port}/")
+    assert refused["type"] == "network"
+    assert "127.0.0.2" in refused["message"]
+    assert "allowedHosts" in refused["message"]
+    assert TOKEN not in json.dumps(refused)
+
+
+def test_a_body_is_not_sent_on_to_another_host(world: World) -> None:
+    tag = new_slug()
+    elsewhere = world.httpbin.url(f"/anything/{tag}", "localhost")
+    query = {"url": elsewhere, "status_code": "307"}
+    error = world.error("/redirect-to", method="POST", query=query, body={"a": 1})
+    assert "its body is not sent to another origin" in error["message"]
+    assert not [seen for seen in world.httpbin.seen(f"/anything/{tag}") if seen.target.startswith("/anything")]
+
+
+def test_an_answer_over_its_limit_is_cut_while_it_comes(world: World) -> None:
+    for path in ("/bytes/1001", "/stream-bytes/50000?chunk_size=100"):
+        error = world.error(path, maxResponseBytes=1_000)
+        assert (error["type"], error["reason"], error["limit"]) == ("network", "too_large", 1_000)
+    assert len(base64.b64decode(world.value("/bytes/1000", maxResponseBytes=1_000)["base64"])) == 1_000
+    streamed = world.value("/stream-bytes/900?chunk_size=100", maxResponseBytes=1_000)
+    assert len(base64.b64decode(streamed["base64"])) == 900
+
+
+def test_a_slow_answer_is_not_waited_for(world: World) -> None:
+    assert world.error("/delay/5", timeoutMs=500)["type"] == "timeout"
+    assert "did not answer within 500 ms" in world.error("/drip?duration=5&numbytes=5", timeoutMs=500)["message"]
+    assert world.value("/delay/0", timeoutMs=5_000)["url"] == world.httpbin.url("/delay/0")
+
+
+def test_no_cookie_is_kept(world: World) -> None:
+    assert world.value("/cookies/set?flavour=plain") == {"cookies": {}}
+    assert world.value("/cookies") == {"cookies": {}}
+    sent = world.tool("/cookies", {"flavour": TEXT}, headers={"Cookie": "flavour=${flavour}"})
+    assert sent.value(flavour="oat") == {"cookies": {"flavour": "oat"}}
+    assert "cannot stand in the header Cookie" in sent.error(flavour="oat; admin=1")["message"]
+    assert world.value("/cookies") == {"cookies": {}}
+
+
+def test_calls_over_the_limit_of_a_minute_are_not_sent(world: World) -> None:
+    tag = new_slug()
+    tool = world.tool(f"/anything/{tag}", maxCallsPerMinute=2)
+    tool.value()
+    tool.in_code()
+    refused = world.rest.invoke(tool.path)
+    assert "maxCallsPerMinute is 2" in refused.text
+    assert len(world.httpbin.seen(f"/anything/{tag}")) == 2
+
+
+# --- its own document ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def imported(world: World) -> World:
+    """The running server has tools of everything that httpbin says of itself."""
+    with urlopen(world.httpbin.url("/spec.json")) as answer:
+        (world.home / "spec.json").write_bytes(answer.read())
+    where = ["--server", world.httpbin.url(""), "--name", "bin", "--json"]
+    done = command_line(world.home, "import", "spec.json", *where)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert len(said["tools"]) == 73
+    assert (said["missingHosts"], said["missingSecrets"]) == ([], [])
+    return world
+
+
+@pytest.mark.parametrize(
+    ("call", "select", "expected"),
+    [
+        ("get_json()", "['slideshow']['title']", "Sample Slide Show"),
+        ("get_anything_anything(anything='a/b c')", "['url'].rpartition('/anything/')[2]", "a/b%20c"),
+        ("post_anything()", "['method']", "POST"),
+        ("put_put()", "['json']", None),
+        ("patch_patch()", "['form']", {}),
+        ("delete_delete()", "['args']", {}),
+        ("get_redirect_n(n=2)", "['url'].rpartition('/')[2]", "get"),
+        ("get_redirect_to(url='/headers')", "['headers']['User-Agent'].partition('/')[0]", "onetool"),
+        ("get_base64_value(value='SGVsbG8=')", "", "Hello"),
+        ("get_bearer()", "", {"authenticated": True, "token": "[REDACTED]"}),
+        ("get_etag_etag(etag='x', If_Match='x')", "['headers']['If-Match']", "x"),
+        ("get_range_numbytes(numbytes=5)", "['base64']", base64.b64encode(b"abcde").decode()),
+        ("get_drip(numbytes=3, duration=0)", "['base64']", base64.b64encode(b"***").decode()),
+        ("get_cookies_set_name_value(name='a', value='b')", "", {"cookies": {}}),
+        ("get_gzip()", "['gzipped']", True),
+        ("get_status_codes(codes=204)", "", None),
+        ("put_delay_delay(delay=0)", "['url'].rpartition('/')[2]", "0"),
+    ],
+)
+def test_tools_of_its_own_document_give_what_it_promises(
+    imported: World, call: str, select: str, expected: object
+) -> None:
+    assert imported.run(f"bin.{call}{select}") == expected
+
+
+def test_a_tool_of_its_own_document_is_called_in_a_shell_and_over_rest(imported: World) -> None:
+    assert imported.typed("bin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
+    assert imported.typed("bin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
+    answer = imported.rest.send("POST", "/api/tools/bin.get-status-codes/call", {"args": {"codes": 418}}).json()
+    assert (answer["ok"], answer["error"]["status"]) == (False, 418)
+    failed = command_line(imported.home, "call", "bin.get-basic-auth-user-passwd", "user=u", "passwd=p")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "answered 401 Unauthorized" in failed.stderr
+
+
+def test_arguments_that_its_own_document_does_not_know_are_refused(imported: World) -> None:
+    for call in ("get_redirect_n()", "get_redirect_n(n='three')", "get_json(x=1)"):
+        answer = imported.rest.send("POST", "/api/run", {"command": f"bin.{call}"}).json()
+        assert answer["isError"] is True, answer
+        assert "get_redirect_n" in answer["blocks"][-1] or "get-json" in answer["blocks"][-1]
