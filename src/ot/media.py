@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ot.errors import ToolError
+from ot.newer import refuse_newer
 
+VERSION = 1
 HANDLE = re.compile("[0-9a-f]{32}")
 OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 
@@ -35,7 +37,8 @@ class Media:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._clean()
             self._write(handle, "bin", data)
-            self._write(handle, "json", json.dumps({"mime_type": mime_type, "agent": agent}).encode())
+            about = {"version": VERSION, "mime_type": mime_type, "agent": agent}
+            self._write(handle, "json", json.dumps(about).encode())
         except OSError as error:
             raise ToolError(f"{mime_type} could not be kept in {self._folder}: {error.strerror or error}") from None
         return handle
@@ -46,10 +49,11 @@ class Media:
             raise missing
         try:
             about = json.loads(self._file(handle, "json").read_bytes())
+            refuse_newer(about.get("version"), VERSION, f"the media {handle}")
             if about["agent"] != agent or self._is_over(self._file(handle, "bin").stat()):
                 raise missing
             return Content(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise missing from None
 
     def _write(self, handle: str, part: str, data: bytes) -> None:

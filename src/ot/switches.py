@@ -8,9 +8,12 @@ import json
 from pathlib import Path
 
 from ot import atomic
+from ot.errors import ToolError
 from ot.locks import locked
+from ot.newer import Newer, refuse_newer
 
 FILE = "switches.json"
+VERSION = 1
 
 
 class Switches:
@@ -19,6 +22,7 @@ class Switches:
         self._stamp: object = ()
         self._off: frozenset[str] = frozenset()
         self.problem: str | None = None
+        self._is_newer = False  # then it is not ours to write
 
     def off(self) -> frozenset[str]:
         """The names of tools and packs that are switched off at this moment."""
@@ -32,9 +36,11 @@ class Switches:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(self._file.with_name(f"{FILE}.lock")):
             now = self._read()
+            if self._is_newer:
+                raise ToolError(self.problem or "")
             wanted = now - {name} if on else now | {name}
             if wanted != now:
-                atomic.write(self._file, json.dumps({"off": sorted(wanted)}, indent=2), durable=True)
+                atomic.write(self._file, json.dumps(_as_kept(wanted), indent=2), durable=True)
 
     def _stamp_now(self) -> object:
         try:
@@ -44,12 +50,21 @@ class Switches:
         return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
     def _read(self) -> frozenset[str]:
-        self.problem = None
+        self.problem, self._is_newer = None, False
         try:
-            kept = json.loads(self._file.read_bytes())["off"]
+            data = json.loads(self._file.read_bytes())
+            refuse_newer(data.get("version"), VERSION, self._file)
+            kept = data["off"]
             return frozenset(name for name in kept if isinstance(name, str))
         except FileNotFoundError:
             return frozenset()
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except Newer as error:
+            self.problem, self._is_newer = f"nothing counts as switched off: {error.message}", True
+            return frozenset()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self.problem = f"{self._file} is damaged, so that nothing counts as switched off: mend or delete it"
             return frozenset()
+
+
+def _as_kept(off: frozenset[str]) -> dict[str, object]:
+    return {"version": VERSION, "off": sorted(off)}

@@ -15,6 +15,7 @@ CO_COROUTINE = 0x80  # as in `inspect`, which is too large to load for it
 FILENAME: Final = "<run>"
 RUN: Final = "__run__"
 NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 STRINGS_AND_COMMENTS = re.compile(
     r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|\"(?:[^\\\"\n]|\\.)*\"|#[^\n]*",
     re.DOTALL,
@@ -130,7 +131,8 @@ def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr 
 def _function_body(tree: ast.Module) -> list[ast.stmt]:
     names = sorted(_names_bound(tree))
     value = _final_value(tree)
-    body = [_InFunction().visit(statement) for statement in tree.body if not _is_future(statement)]
+    adapted = _InFunction(frozenset(names))
+    body = [adapted.visit(statement) for statement in tree.body if not _is_future(statement)]
     if value is not None:
         body[-1] = ast.copy_location(ast.Return(value), value)
     return [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
@@ -148,6 +150,9 @@ def _is_future(statement: ast.stmt) -> bool:
 class _InFunction(ast.NodeTransformer):
     """What a module may have and a function with global names may not, in a form that it may."""
 
+    def __init__(self, not_builtin: frozenset[str]) -> None:
+        self._not_builtin = not_builtin
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         """The annotation goes, the assignment stays."""
         if not isinstance(node.target, ast.Name):
@@ -156,9 +161,14 @@ class _InFunction(ast.NodeTransformer):
         return ast.copy_location(bare, node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """At the top of a module, `locals()`, `vars()` and `dir()` are about its globals."""
-        if isinstance(node.func, ast.Name) and node.func.id in IN_MODULES and not (node.args or node.keywords):
-            return ast.copy_location(ast.parse(IN_MODULES[node.func.id], mode="eval").body, node)
+        """At the top of a module, `locals()`, `vars()`, `dir()` and what is evaluated are about its globals."""
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in IN_MODULES:
+                return ast.copy_location(ast.parse(IN_MODULES[name], mode="eval").body, node)
+            case ast.Call(func=ast.Name(id="exec" | "eval" as name), args=[code], keywords=[]) if not (
+                name in self._not_builtin or isinstance(code, ast.Starred)
+            ):
+                node.args.append(ast.parse("globals()", mode="eval").body)
         return self.generic_visit(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
@@ -171,7 +181,12 @@ class _InFunction(ast.NodeTransformer):
         return call
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        return node if isinstance(node, NESTED_SCOPES) else super().generic_visit(node)
+        """In a comprehension what is evaluated may name its variables, so that it stays as it is."""
+        if isinstance(node, NESTED_SCOPES):
+            return node
+        if isinstance(node, COMPREHENSIONS):
+            return ast.NodeTransformer.generic_visit(_InFunction(self._not_builtin | {"exec", "eval"}), node)
+        return super().generic_visit(node)
 
 
 def _names_bound(tree: ast.AST) -> set[str]:

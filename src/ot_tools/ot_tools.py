@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
 
-from ot.context import Permission, System, ToolContext
+from ot.context import Foreign, Permission, System, ToolContext
 from ot.errors import ArgumentError, SandboxDenied, ToolError
 from ot.registry import Registry, python_name
 from ot.signature import arguments, signature
@@ -361,7 +361,9 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
         ignore_case=ignore_case,
         agent=context.agent_id,
     )
-    return await anyio.to_thread.run_sync(window)
+    found: dict[str, Any] = await anyio.to_thread.run_sync(window)
+    await _tell_origin(context, handle)
+    return found
 
 
 @tool(logged=("handle",), continued_by="part")
@@ -376,9 +378,19 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
         len(ot.load(handle="abc123"))
     """
     results = _system(context).results
+    await _tell_origin(context, handle)
     if part is None:
         return await anyio.to_thread.run_sync(results.load, handle, context.agent_id)
     return await anyio.to_thread.run_sync(results.part, handle, part, context.agent_id)
+
+
+async def _tell_origin(context: ToolContext, handle: str) -> None:
+    """What a server said is still what it said when it is looked at later."""
+    if context.heard is not None:
+        origin = partial(_system(context).results.origin, handle, context.agent_id)
+        source, is_untrusted = await anyio.to_thread.run_sync(origin)
+        if is_untrusted:
+            context.heard(Foreign(source, {}, is_untrusted))
 
 
 # --- parts --------------------------------------------------------------------------------------------------------

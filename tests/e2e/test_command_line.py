@@ -1,25 +1,20 @@
 """The commands as a person types them: what they print, where, and with which exit status."""
 
+import contextlib
 import json
 import os
 import pty
+import random
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.support import PROGRAM, command_line, configure, environment, eventually, scratch_of
 
 from ot.version import __version__
-
-
-def test_the_demonstration_runs_and_says_what_is_next(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "demo")
-    assert done.returncode == 0, done.stderr
-    assert '"cores"' in done.stdout
-    assert "PermissionError" in done.stdout
-    assert "Next: connect your assistant" in done.stdout
-    assert "\033" not in done.stdout
 
 
 def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
@@ -64,10 +59,7 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run",), "give the code once"),
-        (("run", "1", "-f", "x"), "give the code once"),
         (("run", "-f", "missing.py"), "cannot be read"),
-        (("call", "machine.memory", "unit"), "write key=value"),
         (("call", "machine.memory", "unit=furlong"), "is not one of"),
         (("call", "machine.memroy"), "Did you mean machine.memory"),
         (("trust",), "no .onetool folder"),
@@ -147,6 +139,66 @@ def test_in_a_terminal_it_says_what_to_type(tmp_path: Path) -> None:
     os.close(theirs)
     assert done.returncode == 0
     assert "onetool demo" in done.stdout
+    assert "No assistant is connected yet." in done.stdout
+    assert "Next: onetool connect claude-code --write" in done.stdout
+
+
+def in_terminal(home: Path, *arguments: str, typed: str = "") -> str:
+    """What a person sees who has typed something ahead."""
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    with subprocess.Popen(
+        [PROGRAM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(home), cwd=home
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # what a terminal says when its last process has gone
+            while part := os.read(ours, 65536):
+                shown += part
+        assert process.wait(30) == 0, shown
+    os.close(ours)
+    return shown.decode()
+
+
+def test_the_status_counts_what_there_is_and_knows_who_is_connected(tmp_path: Path) -> None:
+    command_line(tmp_path, "init")
+    command_line(tmp_path, "connect", "cursor", "--write")
+    listed = json.loads(command_line(tmp_path, "tools", "--info", "list", "--json").stdout)
+    shown = in_terminal(tmp_path)
+    assert f"{len(listed)} tools in " in shown
+    assert "Connected: Cursor." in shown
+    assert 'Next: ask your assistant: "' in shown
+
+
+def test_the_status_says_first_what_is_wrong(tmp_path: Path) -> None:
+    configure(tmp_path, "executon: {}")
+    shown = in_terminal(tmp_path)
+    assert "Next: mend the configuration" in shown
+    assert "onetool.yaml:1" in shown
+
+
+@pytest.mark.parametrize(("typed", "connects"), [("\n", True), ("y\n", True), ("n\n", False), ("\x04", False)])
+def test_init_asks_once_and_takes_the_answer(tmp_path: Path, typed: str, connects: bool) -> None:
+    (tmp_path / ".cursor").mkdir()
+    shown = in_terminal(tmp_path, "init", typed=typed)
+    assert "Connect Cursor, so that it can use these tools? [Y/n]" in shown
+    assert (tmp_path / ".cursor" / "mcp.json").exists() == connects
+
+
+def test_init_lets_one_choose_among_several(tmp_path: Path) -> None:
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".codex").mkdir()
+    assert "cursor, codex, or none? [cursor]" in in_terminal(tmp_path, "init", typed="codex\n")
+    assert (tmp_path / ".codex" / "config.toml").exists()
+    assert not (tmp_path / ".cursor" / "mcp.json").exists()
+
+
+def test_init_asks_nothing_without_a_terminal_or_with_yes(tmp_path: Path) -> None:
+    (tmp_path / ".cursor").mkdir()
+    assert "onetool connect cursor --write" in command_line(tmp_path, "init").stdout
+    assert not (tmp_path / ".cursor" / "mcp.json").exists()
+    assert "Restart Cursor" in in_terminal(tmp_path, "init", "--yes")
+    assert (tmp_path / ".cursor" / "mcp.json").exists()
 
 
 def test_output_into_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
@@ -160,3 +212,290 @@ def test_output_into_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stderr == ""
+
+
+# --- JSON --------------------------------------------------------------------------------------------------
+
+API = {
+    "openapi": "3.0.0",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "https://pets.example"}],
+    "paths": {"/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "ok"}}}}},
+}
+
+
+@pytest.mark.slow
+def test_every_command_that_prints_data_prints_json_and_nothing_else(tmp_path: Path) -> None:
+    """In this order, because some need what others make. `serve --http --json` is in test_http_server."""
+    (tmp_path / "pets.json").write_text(json.dumps(API), encoding="utf-8")
+    (tmp_path / "servers.json").write_text('{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8")
+    commands = (
+        "init",
+        "tools",
+        "tools --info full",
+        "tools nothing-of-this-name",
+        "help machine",
+        "run 1/0",
+        "call machine.now",
+        "call machine.nwo",
+        "connect cursor",
+        "connect cursor --write",
+        "import servers.json --dry-run",
+        "import servers.json --user",
+        "import pets.json",
+        "bundles",
+        "bundles list --all",
+        "bundles disable pets",
+        "bundles enable pets",
+        "bundles export pets",
+        "stats",
+        "token create laptop",
+        "token list",
+        "token delete laptop",
+    )
+    for command in commands:
+        done = command_line(tmp_path, *command.split(), "--json")
+        shown = json.loads(done.stdout)
+        assert isinstance(shown, dict | list) or command.startswith("call"), command  # a result is what it is
+
+
+def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / ".onetool").mkdir(parents=True)
+    for command, trusted in (("trust", True), ("untrust", False)):
+        done = subprocess.run(
+            [PROGRAM, command, "--json"], cwd=project, env=environment(tmp_path), capture_output=True, check=True
+        )
+        assert json.loads(done.stdout)["trusted"] is trusted
+
+
+def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Path) -> None:
+    done = command_line(tmp_path, "connect", "codex", "--folder", "missing", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is no folder" in done.stderr
+
+
+# --- the exit status ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("--version", 0),
+        ("--help", 0),
+        ("run --help", 0),
+        ("run 1", 0),
+        ("run 1/0", 1),
+        ("run -f missing.py", 1),
+        ("call machine.nwo", 1),
+        ("trust", 1),
+        ("run", 2),
+        ("run 1 -f x", 2),
+        ("run 1 --nonsense", 2),
+        ("call machine.memory unit", 2),
+        ("call machine.memory unit=GiB unit=MiB", 2),
+        ("tools --info much", 2),
+        ("connect nobody", 2),
+        ("serve --port 1", 2),
+        ("token", 2),
+        ("completion", 2),
+        ("tolls", 2),
+        ("--nonsense", 2),
+    ],
+)
+def test_the_status_says_how_it_went(tmp_path: Path, command: str, status: int) -> None:
+    done = command_line(tmp_path, *command.split())
+    assert done.returncode == status, done.stderr
+    assert (done.stderr == "") == (status == 0 or command == "run 1/0")
+
+
+def test_the_overview_lists_what_a_status_means(tmp_path: Path) -> None:
+    assert "0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143" in command_line(tmp_path, "--help").stdout
+
+
+# --- hostile surroundings ----------------------------------------------------------------------------------
+
+EVERYTHING = (
+    "run 1",
+    "call machine.now",
+    "tools",
+    "help",
+    "connect cursor --write",
+    "import cursor",
+    "bundles",
+    "init",
+    "stats",
+    "token create a",
+    "token list",
+    "accept x",
+    "trust",
+    "completion bash",
+)
+
+
+def in_shell(home: Path, script: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """`$o` is the program."""
+    variables = {**environment(home), "o": PROGRAM, **env}
+    return subprocess.run(
+        ["sh", "-c", script],
+        cwd=home,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_words(done: subprocess.CompletedProcess[bytes], *statuses: int) -> None:
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode in statuses, said
+    for trace in ("Traceback", "Exception ignored", "should not"):
+        assert trace not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", EVERYTHING)
+def test_no_surroundings_bring_a_traceback(tmp_path: Path, command: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert_words(in_shell(home, f"$o {command} >&-"), 0, 1)
+    assert_words(in_shell(home, f"$o {command} >&- 2>&- <&-"), 0, 1)
+    assert_words(in_shell(home, f"$o {command} >/dev/full"), 1)
+    assert_words(in_shell(home, f"mkdir gone; cd gone; rmdir ../gone; $o {command}"), 1)
+    assert_words(in_shell(home, f"$o {command}", HOME="/dev/null/nowhere"), 0, 1)
+    assert_words(in_shell(home, f"set -- {command}; c=$1; shift; $o $c --config . $*"), 0, 1)
+    assert_words(in_shell(home, f"set -- {command}; c=$1; shift; $o $c --config missing.yaml $*"), 0, 1)
+    assert_words(in_shell(home, f"$o {command}", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"), 0, 1)
+    assert_words(in_shell(home, f"$o {command} $(printf '\\377')"), 0, 1, 2)
+
+
+def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    done = in_shell(tmp_path, "$o --version >/dev/full")
+    assert (done.returncode, done.stderr) == (1, b"onetool: the output cannot be written: No space left on device\n")
+
+
+def test_odd_letters_are_printed_in_any_locale(tmp_path: Path) -> None:
+    code = "'\\u2026\\udcff'"
+    latin = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert_words(in_shell(tmp_path, f'$o run "{code}"', **latin), 0)
+    assert_words(in_shell(tmp_path, f'$o run "{code}"'), 0)
+
+
+CRASH = "import sys; from ot.cli import main, tools; tools.main = lambda _: {}['odd']; sys.exit(main.main(['tools']))"
+
+
+def crashed(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    variables = {**environment(home), **env}
+    return subprocess.run(
+        [sys.executable, "-c", CRASH], cwd=home, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_what_nobody_expected_is_two_lines_and_an_entry_in_the_log(tmp_path: Path) -> None:
+    done = crashed(tmp_path)
+    log = tmp_path / ".onetool" / "logs" / "onetool.log"
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "onetool: something went wrong that should not: KeyError: 'odd'",
+        f"onetool: the details are in {log}",
+    ]
+    assert "Traceback" in json.loads(log.read_text(encoding="utf-8"))["text"]
+
+
+def test_the_details_can_be_seen_at_once(tmp_path: Path) -> None:
+    done = crashed(tmp_path, ONETOOL_DEBUG="1")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    unwritable = crashed(tmp_path, HOME="/dev/null")
+    assert unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and try again to see the details"
+
+
+# --- being told to end -------------------------------------------------------------------------------------
+
+# The program says when it has begun: what Python does before is not ours.
+BEGINS = "import sys; from ot.cli.main import main; print('begins', flush=True); sys.exit(main(sys.argv[1:]))"
+SLOW_TOOL = "import time\ndef wait(seconds: float) -> float:\n    time.sleep(seconds)\n    return seconds\n"
+ENDLESS = {
+    "run": ("run", "while True: pass"),
+    "call": ("call", "slow.wait", "seconds=600"),
+    "import": ("import", "cursor", "--user"),
+    "serve": ("serve",),
+    "serve --http": ("serve", "--http", "--port", "0"),
+}
+
+
+def in_session(session: int) -> list[str]:
+    """Processes that are alive in a session; one that nobody has waited for yet is not."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, its = status.read_text(errors="replace").rpartition(") ")[2].split()[:4]
+            if int(its) == session and state != "Z":
+                found.append((status.parent / "cmdline").read_text(errors="replace"))
+    return found
+
+
+def descendants_of(home: Path) -> list[str]:
+    """Processes that know this home, in whatever session they are."""
+    mark, found = f"HOME={home}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in environ.read_bytes().split(b"\0"):
+                found.append((environ.parent / "cmdline").read_text(errors="replace"))
+    return found
+
+
+@contextlib.contextmanager
+def begun(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+    tool = home / ".onetool" / "tools" / "slow" / "slow_tools.py"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(SLOW_TOOL, encoding="utf-8")
+    (home / ".cursor").mkdir()
+    (home / ".cursor" / "mcp.json").write_text('{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "-c", BEGINS, *command],
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        yield process
+
+
+def leftovers(home: Path) -> list[Path]:
+    temporary = [path for path in scratch_of(home).iterdir() if path.name != "uv"]
+    return [*temporary, *home.rglob("*.tmp"), *home.rglob("*.new")]
+
+
+def assert_nothing_is_left(session: int, home: Path) -> None:
+    assert eventually(lambda: not in_session(session)), in_session(session)
+    assert eventually(lambda: not descendants_of(home)), descendants_of(home)
+    assert leftovers(home) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_at_whatever_moment_leaves_nothing(tmp_path: Path, what: str, number: signal.Signals) -> None:
+    for turn in range(4):
+        home = tmp_path / str(turn)
+        home.mkdir()
+        with begun(home, *ENDLESS[what]) as process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(random.uniform(0, 2.5))
+            ended_itself = process.poll() is not None
+            for _ in range(1 + turn % 2):  # and some are impatient
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)  # as a terminal does it
+            out, err = process.communicate(timeout=30)
+        fine = {0} if what in {"import", "serve --http"} else set()
+        assert process.returncode in {130 if number == signal.SIGINT else 143, -number, *fine}, (out, err)
+        assert "Traceback" not in out + err
+        assert what == "import" or not ended_itself
+        assert_nothing_is_left(process.pid, home)

@@ -59,7 +59,7 @@ def test_every_client_is_connected_once(tmp_path: Path, client: str) -> None:
     assert str(user_file(tmp_path, client)) in shown.stdout
     assert not user_file(tmp_path, client).exists()
     first = command_line(tmp_path, "connect", client, "--write")
-    assert "then ask it:" in first.stdout
+    assert first.stdout.endswith('then ask it: "What tools do you have in OneTool?"\n')
     assert entry_in(user_file(tmp_path, client), client)["command"] == PROGRAM
     before = user_file(tmp_path, client).read_bytes()
     again = command_line(tmp_path, "connect", client, "--write")
@@ -86,6 +86,18 @@ def test_a_file_is_extended_with_a_backup_and_a_diff_without_secrets(tmp_path: P
     assert "\n" not in new.replace("\r\n", "")
     assert '+        "onetool": {' in done.stdout
     assert "a-long-token" not in done.stdout
+
+
+def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
+    file = write(tmp_path / ".cursor" / "mcp.json", "{}")
+    for before in ("{}", None):
+        if before is None:
+            file.unlink()
+        done = command_line(tmp_path, "connect", "cursor", "--write")
+        undo = next(line for line in done.stdout.splitlines() if line.startswith("To undo it: "))
+        subprocess.run(undo.removeprefix("To undo it: "), shell=True, check=True)
+        assert (file.read_text() if file.exists() else None) == before
+        assert not list(file.parent.glob("*.bak*"))
 
 
 def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
@@ -200,6 +212,29 @@ def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None
     settings = load(find_folders({}, folder, None, tmp_path), {}).settings
     assert settings.servers["github"].env == {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"}
     assert settings.servers["dash_board"].headers == {"Authorization": "Bearer a-long-token"}
+
+
+def test_an_import_ends_with_what_to_ask(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    write(tmp_path / ".cursor" / "mcp.json", SETTINGS.replace('"onetool": {"command": "onetool"},', ""))
+    question = 'then ask it: "Which tools does github have in OneTool?"\n'
+    done = imported(tmp_path, folder, "cursor", "--user")
+    assert done.stdout.endswith(f"Connect your assistant: onetool connect cursor --write. Restart it, {question}")
+    command_line(tmp_path, "connect", "zed", "--write")
+    assert imported(tmp_path, folder, "cursor").stdout.endswith(f"Restart your assistant, {question}")
+    assert "then ask it" not in imported(tmp_path, folder, "cursor").stdout, "nothing new came"
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "a link to itself"])
+def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path, obstacle: str) -> None:
+    folder = project(tmp_path)
+    write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    place = folder / ".onetool"
+    place.touch() if obstacle == "a file" else place.symlink_to(place)
+    done = imported(tmp_path, folder, "cursor")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"onetool: {folder / '.onetool'}")
+    assert "should not" not in done.stderr
 
 
 def test_a_second_import_changes_nothing(tmp_path: Path) -> None:

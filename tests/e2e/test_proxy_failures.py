@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -289,6 +290,16 @@ def test_answers_of_a_server_that_is_not_trusted_are_always_wrapped(tmp_path: Pa
         assert app.value(f"__sanitize__ = False\ns.{ECHO}").startswith("<external-content-")
         assert "[REDACTED:trigger]" in app.failure(f"bad.{ECHO}")
         assert app.value(f"good.{ECHO}") == "a"
+
+
+def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_path: Path) -> None:
+    settings = {"servers": {"s": hostile("good", tmp_path, sanitize=True)}, "output": {"max_inline_size": 300}}
+    with opened(settings) as app:
+        kept = app.run(f"[s.{ECHO}] * 100").text
+        handle = re.search(r"[0-9a-f]{32}", kept.partition("handle")[2])
+        assert handle is not None, kept
+        for look in ("ot.result(handle='{}', limit=5)", "len(ot.load(handle='{}'))"):
+            assert app.value(look.format(handle[0])).startswith("<external-content-"), look
 
 
 # --- lists on disk -----------------------------------------------------------------------------------------

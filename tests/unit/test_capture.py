@@ -241,6 +241,10 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "private names in a class": ("class A:\n    __x = 5\n    def f(self): return self.__x\nA().f()", 5),
     "globals and locals": ("x = 5\n[globals()['x'], 'x' in dir()]", [5, True]),
     "exec and eval": ("x = 5\nexec('y = x + 1')\neval('x + y')", 11),
+    "what exec has bound": ("exec('y = 6')\ny", 6),
+    "eval in a comprehension": ("x = 5\n[eval('n + x') for n in range(2)]", [5, 6]),
+    "an eval of its own": ("def eval(x): return x\neval('1 + 1')", "1 + 1"),
+    "arguments for eval": ("x = 5\neval('x', {'x': 6}) + eval(*['x'])", 11),
     "a lambda's default": ("fs = [lambda n=n: n for n in range(3)]\n[f() for f in fs]", [0, 1, 2]),
     "a single dispatch": (
         "import functools\n@functools.singledispatch\ndef f(x): return 'any'\n@f.register\ndef _(x: int): return 'int'\n[f(1), f('')]",

@@ -21,6 +21,7 @@ from ot.errors import ConfigError
 from ot.paths import find_folders
 
 DEFAULTS = """
+    version: 1
     aliases: {}
     snippets: {}
     servers: {}
@@ -425,7 +426,7 @@ def test_secrets_never_show_in_errors_or_reprs(place: Place) -> None:
         auth: {tokens: [{name: x, hash: y, agent: "${TOKEN}"}]}
     """)
     assert "canary" not in message
-    assert len(message.split("\n")) == 9
+    assert len(message.split("\n")) == 10
     loaded = place.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
     assert "canary" not in repr(loaded) + repr(place.load())
 

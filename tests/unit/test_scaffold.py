@@ -11,12 +11,30 @@ from tests.extensions_support import configure, opened_at
 from tests.support import PROGRAM, command_line, environment
 
 from ot.app import read_settings
-from ot.config.model import Settings
+from ot.config.model import (
+    Agent,
+    Budgets,
+    Pack,
+    Param,
+    Sandbox,
+    Section,
+    Server,
+    Settings,
+    Snippet,
+    Token,
+    ToolFilter,
+    Topic,
+)
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 from ot.extensions import source
 from ot.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
 
+UNCOMMENTED = re.sub(r"(?m)^#(?!#)", "", CONFIGURATION)
+EXAMPLES = {
+    key: re.sub(r"(?m)(?<=\S) {2,}\S.*$", "", text.replace("##", "  "))
+    for key, text in re.findall(r"(?m)^#(\w+): \{\}.*\n((?:##   .*\n)+)", CONFIGURATION)
+}
 WRITER = "agents: {default: {permissions: [read, write]}}"
 
 
@@ -48,17 +66,36 @@ def test_the_configuration_is_right_and_says_nothing_yet(tmp_path: Path) -> None
     assert loaded.settings == Settings()
 
 
-def test_all_that_is_commented_out_would_be_right_too() -> None:
-    uncommented = re.sub(r"(?m)^#(?=[a-z]+:|  )", "", CONFIGURATION).replace("aliases: {}", "aliases:")
-    written = yaml.safe_load(uncommented.replace("snippets: {}", "snippets:"))
-    settings = Settings.model_validate(written)
-    assert settings.aliases == {"hi": "hello.greet"}
-    assert "greet_all" in settings.snippets
-    assert settings.execution == Settings().execution
-    assert settings.workers == Settings().workers
-    assert settings.output == Settings().output
-    assert settings.stats == Settings().stats
-    assert settings.agents == Settings().agents
+def test_all_that_is_commented_out_is_the_default(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    configure(folder, UNCOMMENTED)
+    loaded = read_settings({}, tmp_path, None, tmp_path)
+    assert loaded.settings == Settings()
+    assert loaded.problems == ()
+
+
+def test_every_setting_is_shown_with_its_default() -> None:
+    written = yaml.safe_load(UNCOMMENTED)
+    assert written.keys() == Settings.kinds().keys()
+    for key, kind in Settings.kinds().items():
+        if isinstance(kind, type) and issubclass(kind, Section):
+            assert written[key].keys() == kind.kinds().keys(), key
+    assert written["agents"]["default"].keys() == Agent.kinds().keys()
+    assert written["agents"]["default"]["budgets"].keys() == Budgets.kinds().keys()
+
+
+@pytest.mark.parametrize("kind", [Server, ToolFilter, Pack, Snippet, Param, Token, Topic, Sandbox])
+def test_every_key_of_an_entry_stands_in_an_example(kind: type[Section]) -> None:
+    missing = [key for key in kind.kinds() if not re.search(rf"[#{{ ]{key}:", CONFIGURATION)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("key", ["aliases", "snippets", "projects", "servers", "tools"])
+def test_the_examples_are_right(tmp_path: Path, key: str) -> None:
+    """Each stands under the setting that it is for, with words behind some of its values."""
+    configure(tmp_path / ".onetool", f"{key}:\n{EXAMPLES[key]}")
+    env = {"GITHUB_TOKEN": "1", "DASHBOARD_TOKEN": "2"}
+    assert getattr(read_settings(env, tmp_path, None, tmp_path).settings, key)
 
 
 def test_what_is_private_or_made_again_stays_out_of_git() -> None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from ot.bundles.index import EPOCH, microseconds, opened
 from ot.bundles.model import timestamp
+from ot.newer import Newer, refuse_newer
 from ot.stats.background import Background, alone, put_aside
 
 VERSION: Final = 1
@@ -77,7 +78,7 @@ class Counters:
             try:
                 database = self._opened_for_reading()
                 return {} if database is None else _usage(database, tool_ids)
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, sqlite3.Error, Newer) as error:
                 self._let_go()
                 self._problems["reading"] = f"calls of stored tools cannot be read from {self._file}: {error}"
                 return {}
@@ -107,7 +108,7 @@ class Counters:
             return True
         try:
             self._write(calls, gone)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, Newer) as error:
             self._problems["writing"] = f"calls of stored tools cannot be written to {self._file}: {error}"
             self._waiting.extendleft(calls)
             self._forgotten.extend(tool_id for (tool_id,) in gone)
@@ -129,7 +130,7 @@ class Counters:
     def _add(self, calls: list[Calls], gone: list[tuple[str]]) -> None:
         self._file.touch(mode=0o600)
         with closing(_opened(self._file)) as database:
-            if database.execute("pragma user_version").fetchone() == (0,):
+            if _version(database) == 0:
                 database.executescript(SCHEMA)
             database.execute("begin immediate")
             database.executemany(COUNT, calls)
@@ -141,8 +142,15 @@ def _opened(file: Path) -> sqlite3.Connection:
     return opened(f"{file.absolute().as_uri()}?mode=rw")
 
 
+def _version(database: sqlite3.Connection) -> int:
+    """0 where there is no table yet; one that says nothing is the first."""
+    version = int(database.execute("pragma user_version").fetchone()[0])
+    refuse_newer(version, VERSION, "it")
+    return version or int(database.execute("select count(*) from sqlite_master where name = 'usage'").fetchone()[0])
+
+
 def _usage(database: sqlite3.Connection, tool_ids: Iterable[str]) -> dict[str, Usage]:
-    if database.execute("pragma user_version").fetchone() == (0,):  # it is just being made
+    if _version(database) == 0:  # it is just being made
         return {}
     query = "select calls, last from usage where tool = ?"
     rows = ((tool_id, database.execute(query, (tool_id,)).fetchone()) for tool_id in tool_ids)

@@ -2,10 +2,14 @@
 
 import argparse
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ot.app import OneTool
 from ot.cli.opening import with_settings
+from ot.cli.terminal import Progress
 from ot.render import render
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,8 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def accept(app: OneTool) -> int:
-        changed = await app.servers.accept(options.server)
+    async def accept(app: "OneTool") -> int:
+        with Progress(f"asking {options.server} for its tools"):
+            changed = await app.servers.accept(options.server)
         if options.json:
             print(render({"server": options.server, "accepted": changed}, "json"))
         else:

@@ -6,18 +6,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
-from ot.app import OneTool
-from ot.bundles.model import Bundle, StoredTool
-from ot.bundles.store import BundleStore
 from ot.cli.opening import with_settings
 from ot.errors import BundleError, ToolError
 from ot.registry import nearest, python_name, shown
 from ot.sanitise import clean
 from ot_child.summary import number
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
+    from ot.bundles.model import Bundle, StoredTool
+    from ot.bundles.store import BundleStore
 
 STDOUT = "-"
 ABOUT = 80
@@ -55,7 +55,9 @@ def main(options: argparse.Namespace) -> int:
         return _import(options, as_json=as_json)
     work = {"export": _export, "enable": _switch, "disable": _switch}.get(options.action, _list)
 
-    async def in_a_thread(app: OneTool) -> int:
+    async def in_a_thread(app: "OneTool") -> int:
+        import anyio.to_thread
+
         await app.discover()  # whether a tool's function is there, only all packs together can tell
         return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
 
@@ -75,8 +77,8 @@ def _import(options: argparse.Namespace, *, as_json: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    bundle: Bundle
-    tools: list[StoredTool]
+    bundle: "Bundle"
+    tools: "list[StoredTool]"
 
     @property
     def in_use(self) -> int:
@@ -91,7 +93,7 @@ class Row:
         }
 
     @property
-    def _broken(self) -> list[StoredTool]:
+    def _broken(self) -> "list[StoredTool]":
         return [tool for tool in self.tools if tool.disabled_reason]
 
     def as_text(self, width: int) -> str:
@@ -108,7 +110,7 @@ class Row:
         return shorten(clean(text, ABOUT * 10), ABOUT, placeholder=" …")  # somebody else's words, for a terminal
 
 
-def _list(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     rows = [_row(app, bundle) for bundle in sorted(app.bundles.all_bundles(), key=lambda one: one.slug)]
     chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
     if as_json:
@@ -122,7 +124,7 @@ def _list(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
     return 0
 
 
-def _row(app: OneTool, bundle: Bundle) -> Row:
+def _row(app: "OneTool", bundle: "Bundle") -> Row:
     return Row(bundle, [app.bundles.shown(tool) for tool in app.bundles.store.tools_of(bundle.id)])
 
 
@@ -135,7 +137,7 @@ def _ending(rows: list[Row], chosen: list[Row]) -> list[str]:
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-def _export(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     from ot.bundles import archive
 
     bundle = _bundle(app, options.slug)
@@ -166,7 +168,7 @@ def _write_new(file: Path, content: bytes) -> None:
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
-def _switch(app: OneTool, options: argparse.Namespace, as_json: bool) -> int:
+def _switch(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     on = options.action == "enable"
     slug, tool, version = _parts(options.what)
     bundle, store = _bundle(app, slug), app.bundles.store
@@ -189,7 +191,7 @@ def _parts(what: str) -> tuple[str, str, str]:
     return slug, tool, version
 
 
-def _switched(store: BundleStore, bundle: Bundle, tool: StoredTool, *, on: bool) -> str:
+def _switched(store: "BundleStore", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
     try:
         store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
     except BundleError as error:
@@ -199,7 +201,7 @@ def _switched(store: BundleStore, bundle: Bundle, tool: StoredTool, *, on: bool)
     return f"{bundle.slug}.{tool.slug}@{tool.version}"
 
 
-def _print_switched(changed: list[str], bundle: Bundle, *, on: bool, as_json: bool, is_bundle: bool) -> None:
+def _print_switched(changed: list[str], bundle: "Bundle", *, on: bool, as_json: bool, is_bundle: bool) -> None:
     if as_json:
         print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
         return
@@ -211,14 +213,14 @@ def _print_switched(changed: list[str], bundle: Bundle, *, on: bool, as_json: bo
 # --- finding -------------------------------------------------------------------------------------------------------
 
 
-def _bundle(app: OneTool, slug: str) -> Bundle:
+def _bundle(app: "OneTool", slug: str) -> "Bundle":
     found = app.bundles.store.bundle_by_slug(slug)
     if found is None:
         raise ToolError(_unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()], "Bundles"))
     return found
 
 
-def _versions(bundle: Bundle, tools: list[StoredTool], slug: str, version: str) -> list[StoredTool]:
+def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: str) -> "list[StoredTool]":
     exact = [tool for tool in tools if tool.slug == slug]
     named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
     if not named:

@@ -3,16 +3,19 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ot.app import OneTool
 from ot.bus.bind import full_name
 from ot.cli.opening import with_settings
-from ot.errors import ToolError, describe
+from ot.cli.terminal import Progress
+from ot.errors import describe
 from ot.registry import python_name
 from ot.render import render
 from ot_child.data import as_data
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    texts = _texts(options.arguments)
+    texts = _texts(options)
 
-    async def call(app: OneTool) -> int:
-        arguments = await _arguments(app, options.name, texts)
-        result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
+    async def call(app: "OneTool") -> int:
+        with Progress(f"calling {options.name}"):
+            arguments = await _arguments(app, options.name, texts)
+            result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
         if result.error is not None:
             return _failed(describe(result.error), as_json=options.json)
         value = as_data(result.value)
@@ -53,19 +57,19 @@ def _in_a_shell(message: str) -> str:
     return message.replace("Type ot.tools() to", "Type `onetool tools` to")
 
 
-def _texts(arguments: Iterable[str]) -> dict[str, str]:
+def _texts(options: argparse.Namespace) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for argument in arguments:
+    for argument in options.arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise ToolError(f"{argument!r} is no argument; write key=value, for example unit=GiB")
+            options.refuse(f"{argument!r} is no argument; write key=value, for example unit=GiB")
         if key in texts:
-            raise ToolError(f"{key} is given twice; write it once")
+            options.refuse(f"{key} is given twice; write it once")
         texts[key] = text
     return texts
 
 
-async def _arguments(app: OneTool, name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+async def _arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     """What was typed, as data; where the tool wants a text, `id=1` is one."""
     await app.discover({python_name(name).partition(".")[0]})
     tool = app.registry.get(name)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ot import paths
+from ot.cli.endings import undisturbed
 from ot.clients import files, hiding, json_edit, jsonc, launch, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
 from ot.clients.edits import applied, line_of
 from ot.errors import ConfigError, ToolError
 from ot.redact import Redactor
 
-QUESTION = "Which tools can you reach through onetool? Run ot.help() to find out."
+QUESTION = "What tools do you have in OneTool?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +43,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="merge it into the file; the old one is kept as .bak")
     parser.add_argument("--project", action="store_true", help="for this folder only, in a file that is often shared")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="the folder that OneTool works in (OT_CWD)")
-    parser.add_argument("--command", metavar="TEXT", help="the command that starts OneTool, such as 'uvx onetool'")
+    parser.add_argument("--command", metavar="TEXT", help="the command that starts OneTool, such as onetool")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
-    working_dir = paths.placed(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
-    place = Place(sys.platform, os.environ, Path.home(), working_dir)
-    plan = make_plan(CLIENTS[options.client], place, _launch(options.command), options)
+    plan = make_plan(CLIENTS[options.client], this_place(), _launch(options.command), options)
     # A diff shows the lines around, and those may hold keys of other servers.
     redact = Redactor(hiding.secrets_in(plan.data))
     diff = files.diff(plan.before, plan.text, redact)
-    backup = files.write(plan.before, plan.text) if options.write and plan.changes else None
+    with undisturbed():
+        backup = files.write(plan.before, plan.text) if options.write and plan.changes else None
     if options.json:
         print(json.dumps(_as_data(plan, options, diff, backup), indent=2, ensure_ascii=False))
     else:
         print(_as_text(plan, options, diff, backup))
     return 0
+
+
+def this_place() -> Place:
+    working_dir = paths.placed(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
+    return Place(sys.platform, os.environ, Path.home(), working_dir)
+
+
+def connected(place: Place) -> list[Client]:
+    """The clients that have us in one of their files."""
+    return [client for client in CLIENTS.values() if any(_has_us(client, file) for file in client.files(place))]
+
+
+def present(place: Place) -> list[Client]:
+    """The clients that seem to be installed: they have left a file, or a folder of their own."""
+    return [client for client in CLIENTS.values() if _is_present(client.user(place), place.home)]
+
+
+def what_to_ask(place: Place, question: str, client: str = "") -> str:
+    """The last line of a command that has brought something new; `client` is the one it was about."""
+    if connected(place):
+        return f'Restart your assistant, then ask it: "{question}"'
+    first = client or next((each.name for each in present(place)), next(iter(CLIENTS)))
+    return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
+
+
+def _has_us(client: Client, file: Path) -> bool:
+    try:
+        data = _data(files.read(file))
+    except ToolError:
+        return False
+    for key in client.path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data is not None
+
+
+def _is_present(file: Path, home: Path) -> bool:
+    try:
+        return file.exists() or (file.parent != home and file.parent.is_dir())
+    except OSError:
+        return False
 
 
 def make_plan(client: Client, place: Place, start: launch.Launch, options: argparse.Namespace) -> Plan:
@@ -73,7 +113,9 @@ def make_plan(client: Client, place: Place, start: launch.Launch, options: argpa
     if start.note:
         notes.append(start.note)
     if options.project and options.command is None:
-        notes.append("The path is this machine's. For a file that others share, give --command 'uvx onetool' or such.")
+        notes.append(
+            "The path is this machine's. For a file that others share give --command onetool, if they all have that."
+        )
     return Plan(client, data, entry, before, applied(before.text, edits), tuple(notes))
 
 
@@ -81,7 +123,7 @@ def _launch(command: str | None) -> launch.Launch:
     if command is not None:
         words = shlex.split(command, posix=os.name == "posix")
         if not words:
-            raise ToolError("--command is empty; give what starts OneTool, such as 'uvx onetool'")
+            raise ToolError("--command is empty; give what starts OneTool, such as onetool")
         return launch.Launch(words[0], tuple(words[1:]))
     try:
         direct_url = metadata.distribution(launch.PROGRAM).read_text("direct_url.json")
@@ -138,6 +180,7 @@ def _as_data(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | 
         "changes": plan.changes,
         "written": bool(options.write and plan.changes),
         "backup": str(backup) if backup else None,
+        "undo": _undo(plan, backup) if options.write and plan.changes else None,
         "diff": diff,
         "notes": plan.notes,
     }
@@ -145,7 +188,7 @@ def _as_data(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | 
 
 def _as_text(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | None) -> str:
     body = _written(plan, diff, backup) if options.write else _shown(plan, options)
-    last = f"Restart {plan.client.title}, then ask it: {QUESTION}"
+    last = f'Restart {plan.client.title}, then ask it: "{QUESTION}"'
     return "\n".join([*body, *(f"Note: {note}" for note in plan.notes), "", last])
 
 
@@ -162,4 +205,10 @@ def _written(plan: Plan, diff: str, backup: Path | None) -> list[str]:
     if not plan.changes:
         return [f"{plan.before.path} has it already; nothing was changed."]
     kept = f"; what was there is kept in {backup}" if backup else ""
-    return [diff, "", f"wrote {plan.before.path}{kept}"]
+    return [diff, "", f"wrote {plan.before.path}{kept}", f"To undo it: {_undo(plan, backup)}"]
+
+
+def _undo(plan: Plan, backup: Path | None) -> str:
+    """What to type. A link is followed, as it was when the file was written."""
+    target = os.path.realpath(plan.before.path)
+    return shlex.join(["mv", str(backup), target] if backup else ["rm", target])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ot.cli.endings import undisturbed
 from ot.clients import files
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
@@ -18,7 +19,7 @@ def configuration(folders: Folders) -> Iterator[files.Read]:
     """The configuration file of the folder where things are kept, as it is now; nobody else changes it meanwhile."""
     try:
         folders.user.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(folders.user / LOCK):
+        with locked(folders.user / LOCK), undisturbed():
             yield files.read(folders.config_of(folders.data))
     except OSError as error:
         raise ToolError(f"{folders.user} cannot be written: {error.strerror or error}") from None

@@ -1,10 +1,14 @@
 """Help on a tool, a pack or an alias, or a search for words; an overview without any."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from ot.app import OneTool
 from ot.cli.opening import with_settings
+from ot.cli.terminal import Progress
 from ot.render import render
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,8 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def show(app: OneTool) -> int:
-        text = (await app.bus.call_tool("ot.help", {"query": " ".join(options.query)}, app.context())).unwrap()
+    async def show(app: "OneTool") -> int:
+        with Progress("looking for help"):
+            text = (await app.bus.call_tool("ot.help", {"query": " ".join(options.query)}, app.context())).unwrap()
         print(render({"help": text}, "json") if options.json else text)
         return 0
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ot import paths, scaffold, yaml12
+from ot.cli.connect import what_to_ask
+from ot.cli.endings import undisturbed
 from ot.clients import files, hiding, reading, taking, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
 from ot.config.trust import is_trusted, trust
@@ -21,6 +23,7 @@ from ot.errors import ToolError
 from ot.redact import Redactor
 
 SECTION = "servers"
+QUESTION = "Which tools does {server} have in OneTool?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _import_servers(options: argparse.Namespace) -> int:
     if options.name or options.server or options.write:
-        raise ToolError("--name, --server and --write are for OpenAPI documents and bundles, not for servers")
+        options.refuse("--name, --server and --write are for OpenAPI documents and bundles, not for servers")
     folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
     folder = folders.user if options.user else _target(folders)
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
@@ -69,8 +72,12 @@ def _import_servers(options: argparse.Namespace) -> int:
     # A name such as `token` says what is secret in a client's file, in a diff nothing does.
     redact = Redactor({*plan.taken.secrets.values(), *hiding.secrets_in(plan.taken.servers)})
     diff = files.diff(plan.config, plan.config_text, redact)
-    done = [] if options.dry_run else _carry_out(plan, folder, folders)
+    with undisturbed():
+        done = [] if options.dry_run else _carry_out(plan, folder, folders)
     print(_as_json(plan, diff, done) if options.json else _as_text(plan, diff, done, options))
+    if plan.taken.servers and not options.dry_run and not options.json:
+        client = options.source if options.source in CLIENTS else ""
+        print(f"\n{what_to_ask(place, QUESTION.format(server=next(iter(plan.taken.servers))), client)}")
     return 0
 
 
@@ -133,7 +140,10 @@ def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
     if not plan.taken.servers:
         return []
     is_new, is_users = not folder.exists(), os.path.realpath(folder) == os.path.realpath(folders.user)
-    folder.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ToolError(f"{folder} cannot be made: {error.strerror or error}; nothing was changed") from None
     done = [*_write_secrets(plan, folder), _write(plan.config, plan.config_text)]
     if is_users or folders.config_file is not None:
         return done

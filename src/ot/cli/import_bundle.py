@@ -17,6 +17,8 @@ from ot.bundles.imported import Imported, ToolEntry
 from ot.bundles.source import folder_of, store_of
 from ot.bundles.taking import Taken, read, take_over
 from ot.cli import editing
+from ot.cli.connect import this_place, what_to_ask
+from ot.cli.endings import undisturbed
 from ot.clients import files, hiding, yaml_edit, yaml_lists
 from ot.config.load import Loaded, load
 from ot.config.trust import is_trusted, trust
@@ -30,6 +32,7 @@ from ot_child.summary import number
 
 SECTION, KEY = "http", "allowedHosts"
 MOST_PROBLEMS = 10
+QUESTION = "What can you do with {slug} in OneTool?"
 INDENT = "  "
 
 
@@ -75,7 +78,8 @@ def content_of(path: Path) -> bytes:
 
 
 def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
-    folders, done = _trusted(_folders(options), is_dry=options.dry_run)
+    with undisturbed():
+        folders, done = _trusted(_folders(options), is_dry=options.dry_run)
     loaded = load(folders, os.environ, trust=True if folders.project else None)
     try:
         found = read(content, name=options.name, server=options.server)
@@ -244,6 +248,7 @@ def _what_now(report: Report) -> Iterator[str]:
         yield "Call one:"
         yield f"{INDENT}{_in_a_shell(name, arguments)}"
         yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    yield f"\n{what_to_ask(this_place(), QUESTION.format(slug=report.slug))}"
 
 
 # --- an example ----------------------------------------------------------------------------------------------------

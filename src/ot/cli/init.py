@@ -1,12 +1,22 @@
-"""Make .onetool/ in this folder: a configuration to fill in and an example pack. Files that exist stay as they are."""
+"""Make .onetool/ in this folder: a configuration to fill in and an example pack. Files that exist stay as they are.
+
+In a terminal it asks once whether to connect the assistant that it finds; --yes connects it without asking.
+"""
 
 import argparse
-import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ot import paths, scaffold
+from ot.cli import connect
+from ot.cli.endings import undisturbed
+from ot.cli.terminal import is_terminal
 from ot.config.trust import trust
 from ot.errors import ToolError
+
+if TYPE_CHECKING:
+    from ot.clients.catalogue import Client
 
 NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'
@@ -16,15 +26,16 @@ Look at:   onetool tools hello --info full
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.add_argument("--yes", action="store_true", help="ask nothing and connect the assistant that is found")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON, and ask nothing")
 
 
 def main(options: argparse.Namespace) -> int:
-    working_dir = paths.placed(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
-    folder, user = working_dir / paths.FOLDER, Path.home() / paths.FOLDER
-    written = scaffold.write_folder(folder)
-    if folder.resolve() != user.resolve():
-        _trust(folder, user)
+    folder, user = connect.this_place().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
+    with undisturbed():
+        written = scaffold.write_folder(folder)
+        if folder.resolve() != user.resolve():
+            _trust(folder, user)
     if options.json:
         from ot.render import render
 
@@ -32,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
         return 0
     print("\n".join(f"wrote {file}" for file in written) or f"{folder} has all of it already")
     print(f"\n{NEXT.format(example=scaffold.extension_file(folder, scaffold.EXAMPLE_PACK))}", end="")
-    return 0
+    return _connect(options)
 
 
 def _trust(folder: Path, user: Path) -> None:
@@ -42,3 +53,41 @@ def _trust(folder: Path, user: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise ToolError(f"{folder} is made but not trusted, because {user} cannot be written: {reason}") from None
+
+
+# --- an assistant --------------------------------------------------------------------------------------------------
+
+
+def _connect(options: argparse.Namespace) -> int:
+    """One that is here and does not know us yet; nobody is asked about anything else."""
+    place = connect.this_place()
+    known = {client.name for client in connect.connected(place)}
+    new = [client for client in connect.present(place) if client.name not in known]
+    if not new:
+        return 0
+    if not options.yes and not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        print(f"Connect:   onetool connect {new[0].name} --write")
+        return 0
+    chosen = new[0] if options.yes else _asked(new)
+    if chosen is None:
+        print(f"To connect one later: onetool connect {new[0].name} --write")
+        return 0
+    print()
+    given = {"client": chosen.name, "write": True, "project": False, "folder": None, "command": None, "json": False}
+    return connect.main(argparse.Namespace(**given))
+
+
+def _asked(clients: "list[Client]") -> "Client | None":
+    """The assistant that a person chooses; an empty line takes the first, and whatever is none of them none."""
+    names = {client.name: client for client in clients}
+    first = clients[0]
+    if len(clients) == 1:
+        question, yes = f"\nConnect {first.title}, so that it can use these tools? [Y/n] ", {"", "y", "yes"}
+    else:
+        question, yes = f"\nConnect which assistant: {', '.join(names)}, or none? [{first.name}] ", {""}
+    try:
+        answer = input(question).strip().lower()
+    except EOFError:
+        print()
+        return None
+    return first if answer in yes else names.get(answer)

@@ -1,15 +1,18 @@
-"""The command line: finds the command, loads only that, runs it, and turns errors into words and an exit status.
+"""The command line: finds the command, loads only that, and runs it.
 
-Each command is a module here with `HELP`, `add_arguments(parser)` and `main(options) -> int`. Nothing else is
-imported before it is needed: `onetool tools` must not pay for the MCP library.
+Each command is a module here with `add_arguments(parser)` and `main(options) -> int`. Nothing else is imported before
+it is needed: `onetool tools` must not pay for the MCP library, and who presses Tab not for any. How a command ends is
+`ot.cli.endings`.
 """
 
 import argparse
 import importlib
-import os
 import sys
+from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
+
+from ot.errors import ToolError
 
 COMMANDS = {
     "serve": "run the MCP server (on stdio; this is what a bare `onetool` does)",
@@ -28,35 +31,39 @@ COMMANDS = {
     "accept": "take over changed definitions of a server's tools",
     "trust": "let this folder's .onetool/ take effect",
     "untrust": "take that back",
+    "completion": "print what makes bash, zsh or fish complete commands and tools",
 }
+
+ENDING = """\
+`onetool COMMAND --help` says more. With --json a command prints JSON and nothing else; what went wrong stays words on
+the error stream.
+
+exit status: 0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143 told to end. A server that is told to stop ends with 0.\
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
+    from ot.cli.endings import ended
+
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        status = _dispatch(arguments)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone: `onetool tools | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    return status
+    return ended(lambda: _dispatch(arguments))
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from ot.errors import ToolError
+    if arguments[:2] == ["completion", "--answer"]:  # somebody has pressed Tab and waits
+        from ot.cli.completion import answer
 
+        return answer(arguments[2:])
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         name, arguments = _without_command(arguments)
     else:
         arguments = arguments[1:]
-    try:
-        return _run_command(name, arguments)
-    except ToolError as error:
-        print(f"onetool: {error}", file=sys.stderr)
-        return 1
+    parser, run = command(name)
+    options = parser.parse_args(arguments)
+    options.refuse = parser.error  # for what only the command itself can tell to be wrong usage
+    _check_surroundings()
+    return run(options)
 
 
 def _without_command(arguments: list[str]) -> tuple[str, list[str]]:
@@ -85,7 +92,7 @@ def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="onetool",
         description="One MCP server with one tool, run: Python that calls every tool there is.",
-        epilog=f"commands:\n{listed}\n\n`onetool COMMAND --help` says more.",
+        epilog=f"commands:\n{listed}\n\n{ENDING}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"onetool {__version__}")
@@ -93,10 +100,23 @@ def _overview() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_command(name: str, arguments: list[str]) -> int:
-    command = importlib.import_module(f"ot.cli.{name}_" if iskeyword(name) else f"ot.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"onetool {name}", description=command.__doc__)
+def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
+    """What a command takes, and what runs it."""
+    module = importlib.import_module(f"ot.cli.{name}_" if iskeyword(name) else f"ot.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
-    command.add_arguments(parser)
-    status: int = command.main(parser.parse_args(arguments))
-    return status
+    module.add_arguments(parser)
+    return parser, module.main
+
+
+def _check_surroundings() -> None:
+    """What every command needs, said once and in words."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ToolError(f"the folder that you are in cannot be used: {reason}. Go to another one: cd") from None
+    try:
+        Path.home()
+    except RuntimeError:
+        raise ToolError("your home folder is not known; set HOME to it") from None

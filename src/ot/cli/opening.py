@@ -1,34 +1,62 @@
-"""Opening OneTool for one command: settings from this machine's files, one event loop, closed again at the end."""
+"""Opening OneTool for one command: settings from this machine's files, one event loop, closed again at the end.
+
+However it ends: Ctrl+C and SIGTERM cancel the work, so that everything that was started is taken down.
+"""
 
 import argparse
-import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ot.app import OneTool, read_settings
+from ot.cli.endings import Terminated
 from ot.errors import ToolError
 
+if TYPE_CHECKING:
+    from ot.app import OneTool
+
 T = TypeVar("T")
-Work = Callable[[OneTool], Awaitable[T]]
+Work = Callable[["OneTool"], Awaitable[T]]
 
 
 def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
     """Whatever the settings are: for commands that report what is wrong with them themselves."""
+    from ot.app import OneTool, read_settings
 
     async def opened() -> T:
         async with OneTool(read=lambda: read_settings(os.environ, Path.cwd(), options.config)) as app:
             return await work(app)
 
-    return asyncio.run(opened())
+    return heeding_signals(opened)
+
+
+def heeding_signals(work: Callable[[], Awaitable[T]]) -> T:
+    """The work on an event loop, cancelled by the first signal that asks for its end."""
+    import asyncio
+
+    told: list[signal.Signals] = []
+
+    async def heeded() -> T:
+        _heed_signals(told)
+        return await work()
+
+    try:
+        result = asyncio.run(heeded())
+    except asyncio.CancelledError:
+        if not told:
+            raise
+    if told:
+        raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
+    return result
 
 
 def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     """Only with settings that are right; what a person should know about them goes to the error stream."""
 
-    async def checked(app: OneTool) -> T:
+    async def checked(app: "OneTool") -> T:
         if app.config_error is not None:
             raise ToolError(f"the configuration is wrong:\n{app.config_error}")
         for problem in app.problems:
@@ -36,3 +64,20 @@ def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
         return await work(app)
 
     return with_onetool(options, checked)
+
+
+def _heed_signals(told: list[signal.Signals]) -> None:
+    """The first cancels what runs. Those after it change nothing, or what takes everything down would be cut off."""
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        if not told:
+            task.cancel()
+        told.append(number)
+
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # on Windows, or in a thread
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)

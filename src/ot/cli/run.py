@@ -3,11 +3,15 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ot.app import OneTool
 from ot.cli.opening import with_onetool
+from ot.cli.terminal import Progress
 from ot.errors import ToolError
-from ot.render import FORMATS
+from ot_child.data import FORMATS
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     code = _code(options)
 
-    async def run(app: OneTool) -> int:
-        answer = await app.run(code, agent=options.agent, preset_format=options.format)
+    async def run(app: "OneTool") -> int:
+        with Progress("running"):
+            answer = await app.run(code, agent=options.agent, preset_format=options.format)
         if options.json:
             from ot.render import render
 
@@ -36,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _code(options: argparse.Namespace) -> str:
     if (options.code is None) == (options.file is None):
-        raise ToolError(
+        options.refuse(
             "give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin"
         )
     try:

@@ -6,19 +6,21 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ot.app import OneTool
 from ot.cli.opening import with_onetool
-from ot.errors import ToolError
+from ot_child.summary import number
 
 if TYPE_CHECKING:
+    from ot.app import OneTool
     from ot.faces.http.gate import Bind
 
 HOST, PORT = "127.0.0.1", 8765
 STATUS = """\
 onetool {version}: this is an MCP server, it waits for an assistant on standard input.
-{tools} tools in {packs} packs are ready.
+{tools} in {packs} {are} ready. {connected}
 
-Type instead:
+Next: {next}
+
+Or type:
   onetool demo          see what it does
   onetool run 'CODE'    run code as an assistant would
   onetool tools         list the tools
@@ -48,11 +50,11 @@ def main(options: argparse.Namespace) -> int:
     if options.http:
         return _over_http(options)
     if options.host is not None or options.port is not None or options.json:
-        raise ToolError("--host, --port and --json are for HTTP; type `onetool serve --http` with them")
+        options.refuse("--host, --port and --json are for HTTP; type `onetool serve --http` with them")
     return with_onetool(options, _status if sys.stdin.isatty() else partial(_serve, names=options.expose))
 
 
-async def _serve(app: OneTool, names: list[str]) -> int:
+async def _serve(app: "OneTool", names: list[str]) -> int:
     from ot.faces.mcp_server import serve_stdio
 
     await _expose(app, names)
@@ -60,7 +62,7 @@ async def _serve(app: OneTool, names: list[str]) -> int:
     return 0
 
 
-async def _expose(app: OneTool, names: list[str]) -> None:
+async def _expose(app: "OneTool", names: list[str]) -> None:
     """Raises where there is nothing of such a name."""
     if names:
         from ot.faces.mcp_exposed import check
@@ -69,11 +71,36 @@ async def _expose(app: OneTool, names: list[str]) -> None:
         await check(app)
 
 
-async def _status(app: OneTool) -> int:
+async def _status(app: "OneTool") -> int:
+    """What is known on this disk: no server is started for it."""
+    import anyio.to_thread
+
     from ot.version import __version__
 
-    print(STATUS.format(version=__version__, tools=len(app.registry), packs=len(app.registry.packs())))
+    await app.discover(())
+    await app.bundles.discover()
+    tools, packs = len(app.registry), len(app.registry.packs())
+    connected, what_next = await anyio.to_thread.run_sync(_clients)
+    if app.config_error is not None:
+        what_next = f"mend the configuration, without which nothing runs:\n{app.config_error}"
+    shown = {"tools": number(tools, "tool"), "packs": number(packs, "pack"), "are": "is" if tools == 1 else "are"}
+    print(STATUS.format(version=__version__, connected=connected, next=what_next, **shown))
+    for problem in app.problems:
+        print(f"\nonetool: note: {problem}", file=sys.stderr)
     return 0
+
+
+def _clients() -> tuple[str, str]:
+    """Who is connected, and what to do next."""
+    from ot.cli import connect
+    from ot.clients.catalogue import CLIENTS
+
+    place = connect.this_place()
+    titles = [client.title for client in connect.connected(place)]
+    if titles:
+        return f"Connected: {', '.join(titles)}.", f'ask your assistant: "{connect.QUESTION}"'
+    first = next((client.name for client in connect.present(place)), next(iter(CLIENTS)))
+    return "No assistant is connected yet.", f"onetool connect {first} --write"
 
 
 # --- HTTP ----------------------------------------------------------------------------------------------------------
@@ -83,7 +110,7 @@ def _over_http(options: argparse.Namespace) -> int:
     host = HOST if options.host is None else options.host
     port = PORT if options.port is None else options.port
 
-    async def serve(app: OneTool) -> int:
+    async def serve(app: "OneTool") -> int:
         from ot.faces.http.running import serve_http
 
         _tell_problems(app)
@@ -94,7 +121,7 @@ def _over_http(options: argparse.Namespace) -> int:
     return with_onetool(options, serve)
 
 
-def _tell_problems(app: OneTool) -> None:
+def _tell_problems(app: "OneTool") -> None:
     if app.config_error is not None:
         print(f"onetool: the configuration is wrong:\n{app.config_error}", file=sys.stderr)
     for problem in app.problems:

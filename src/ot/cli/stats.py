@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ot.app import OneTool
 from ot.cli.opening import with_settings
 from ot.errors import ToolError
 from ot.render import render
 from ot_child.summary import number
 
 if TYPE_CHECKING:
+    from ot.app import OneTool
     from ot.stats.summary import Summary
 
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def show(app: OneTool) -> int:
+    async def show(app: "OneTool") -> int:
         summary = _summary(app, options)
         if options.html:
             _write(options.html, summary)
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
     return with_settings(options, show)
 
 
-def _summary(app: OneTool, options: argparse.Namespace) -> "Summary":
+def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
     """Not through `ot.stats`: a person who asks in a shell may write where they may write, and asking is no call."""
     from ot.stats.summary import summarise
 

@@ -6,14 +6,16 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ot.cli import editing
 from ot.clients import files, yaml_lists
-from ot.config.load import Loaded, load
-from ot.config.model import Token
 from ot.errors import ToolError
 from ot.paths import find_folders
+
+if TYPE_CHECKING:
+    from ot.config.load import Loaded
+    from ot.config.model import Token
 
 SECTION, KEY = "auth", "tokens"
 NAME = re.compile(r"\w[\w.@-]{0,63}")
@@ -32,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ot.config.load import load
+
     loaded = load(find_folders(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     for problem in loaded.problems:
         print(f"onetool: note: {problem}", file=sys.stderr)
@@ -41,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
 # --- create --------------------------------------------------------------------------------------------------------
 
 
-def _create(loaded: Loaded, options: argparse.Namespace) -> int:
+def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     from ot.faces.http.keys import hash_of, new_token
 
     _check_new(loaded, options.name, options.agent)
@@ -59,7 +63,7 @@ def _create(loaded: Loaded, options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_new(loaded: Loaded, name: str, agent: str) -> None:
+def _check_new(loaded: "Loaded", name: str, agent: str) -> None:
     if not NAME.fullmatch(name):
         raise ToolError(
             f"{name!a} is no name for a token; a name has up to 64 letters, digits and _ . @ -, like laptop"
@@ -97,7 +101,7 @@ def _print_new(token: str, options: argparse.Namespace, file: Path, notes: list[
 # --- list ----------------------------------------------------------------------------------------------------------
 
 
-def _list(loaded: Loaded, options: argparse.Namespace) -> int:
+def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
     tokens = [_facts(token) for token in loaded.settings.auth.tokens]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
@@ -109,7 +113,7 @@ def _list(loaded: Loaded, options: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(token: Token) -> dict[str, str]:
+def _facts(token: "Token") -> dict[str, str]:
     variable = {"token_env": token.token_env} if token.token_env else {}
     return {"name": token.name, "agent": token.agent, **variable}
 
@@ -121,7 +125,7 @@ def _from(token: dict[str, str]) -> str:
 # --- delete --------------------------------------------------------------------------------------------------------
 
 
-def _delete(loaded: Loaded, options: argparse.Namespace) -> int:
+def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
     with editing.configuration(loaded.folders) as before:
         index = _index(loaded, before, options.name)
         text = yaml_lists.without_item(before.text, str(before.path), SECTION, KEY, index)
@@ -133,7 +137,7 @@ def _delete(loaded: Loaded, options: argparse.Namespace) -> int:
     return 0
 
 
-def _index(loaded: Loaded, before: files.Read, name: str) -> int:
+def _index(loaded: "Loaded", before: files.Read, name: str) -> int:
     there = yaml_lists.list_in(before.text, str(before.path), SECTION, KEY)
     names = [item.get("name") if isinstance(item, dict) else None for item in there]
     if name in names:
@@ -144,5 +148,5 @@ def _index(loaded: Loaded, before: files.Read, name: str) -> int:
     raise ToolError(f"there is no token {name}; tokens are {', '.join(known) or 'none'}")
 
 
-def _files(loaded: Loaded) -> str:
+def _files(loaded: "Loaded") -> str:
     return ", ".join(map(str, loaded.files))

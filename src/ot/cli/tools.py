@@ -1,11 +1,14 @@
 """List tools, all or those whose name contains PATTERN."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ot.app import OneTool
 from ot.cli.opening import with_settings
+from ot.cli.terminal import Progress
 from ot.render import render
+
+if TYPE_CHECKING:
+    from ot.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def show(app: OneTool) -> int:
+    async def show(app: "OneTool") -> int:
         arguments = {"pattern": options.pattern, "info": options.info}
-        found = (await app.bus.call_tool("ot.tools", arguments, app.context())).unwrap()
+        with Progress("looking for tools"):
+            found = (await app.bus.call_tool("ot.tools", arguments, app.context())).unwrap()
         print(render(found, "json") if options.json else _text(found, options.pattern))
         return 0
 

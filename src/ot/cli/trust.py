@@ -1,6 +1,7 @@
 """Let this folder's .onetool/ take effect: its servers, agents and extension tools may run from now on."""
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -10,14 +11,17 @@ from ot.paths import FOLDER, Folders, find_folders, is_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     folders = project_folders(options)
     assert folders.project is not None
     trust(folders.project, folders.user)
-    print(f"{folders.project} is trusted. A change of servers, agents or rights asks again.")
+    if options.json:
+        print(json.dumps({"folder": str(folders.project), "trusted": True}, ensure_ascii=False))
+    else:
+        print(f"{folders.project} is trusted. A change of servers, agents or rights asks again.")
     return 0
 
 

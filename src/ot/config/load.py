@@ -11,6 +11,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,13 +19,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from ot import paths, yaml12
-from ot.config.model import Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
+from ot.config.model import VERSION, Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
 from ot.config.trust import Verdict, judge
 from ot.errors import ConfigError
+from ot.newer import Newer, refuse_newer
 from ot.paths import Folders
 
 _PREFIX = "ONETOOL_"
-_NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_TRUST"})
+_VERSION_KEY = "version"
+# A version is that of a file; what packagers put into ONETOOL_VERSION is that of the program.
+_NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST", "ONETOOL_VERSION"})
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,6 +36,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _INSIDE_REFERENCE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _PLACE = re.compile(r"(.+?):([0-9]+): ")
 _CLOSE_ENOUGH = 70
+_MOST_MISTAKES = 100
 
 _WHOLE, _NUMBER, _SWITCH = "must be a whole number", "must be a number", "must be true or false"
 _LIST, _MAPPING = "must be a list like [a, b]", "must be a mapping, `key: value`"
@@ -73,8 +78,25 @@ class _Part:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is right of a configuration, what is wrong with it, and where in it a key stands."""
+
+    loaded: Loaded
+    errors: tuple[str, ...]
+    place_of: Callable[[Loc], str]
+
+
 def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
     """The configuration in force. `trust`, where given, is the person's answer; else the store is asked."""
+    examined = examine(folders, env, trust=trust)
+    if examined.errors:
+        raise ConfigError("\n".join(examined.errors))
+    return examined.loaded
+
+
+def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
+    """For who looks for faults: what is wrong is left out of the settings. They are not to be worked with."""
     folders, problems = _judged(folders, env, trust)
     reader = _Reader(folders)
     secrets = reader.secrets()
@@ -82,9 +104,8 @@ def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None)
     notes = whole.override(env, folders.working_dir)
     filled = whole.filled(ChainMap(secrets, dict(env)), reader.secrets_are_whole)
     settings = whole.checked(_with_placed_tools_dir(filled, whole, folders))
-    if settings is None or whole.errors:
-        raise ConfigError("\n".join(sorted(set(whole.errors), key=_place_in_message)))
-    return Loaded(settings, secrets, (*problems, *notes), tuple(reader.files), folders)
+    loaded = Loaded(settings, secrets, (*problems, *notes), tuple(reader.files), folders)
+    return Examined(loaded, tuple(sorted(set(whole.errors), key=_place_in_message)), whole.place_of)
 
 
 def _place_in_message(message: str) -> tuple[str, int, str]:
@@ -133,10 +154,20 @@ class _Reader:
             self.errors.append(str(error))
             return None
         self.files.append(path)
-        if document.data is None or isinstance(document.data, dict):
-            return document
-        self.errors.append(f"{path}:{document.line()}: the file must hold `key: value` lines")
-        return None
+        if document.data is not None and not isinstance(document.data, dict):
+            self.errors.append(f"{path}:{document.line()}: the file must hold `key: value` lines")
+            return None
+        return document if not typed or self._is_for_us(document) else None
+
+    def _is_for_us(self, document: yaml12.Document) -> bool:
+        """Of a file that a newer OneTool means, only that is said."""
+        try:
+            place = f"{document.source}:{document.line((_VERSION_KEY,))}:"
+            refuse_newer((document.data or {}).get(_VERSION_KEY), VERSION, place)
+        except Newer as error:
+            self.errors.append(error.message)
+            return False
+        return True
 
     def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
         path = folder / paths.SECRETS
@@ -154,7 +185,7 @@ class _Reader:
     def _parts_of(self, folder: Path) -> Iterator[_Part]:
         inline = self._mapping(self._folders.config_of(folder))
         if prompts := self._mapping(folder / paths.PROMPTS):
-            yield _part(prompts, ("prompts",), folder)
+            yield _part(prompts, ("prompts",), folder, leave_out=(_VERSION_KEY,))
         yield from self._agents(folder, _inline_agents(inline))
         if inline:
             yield _part(inline, (), folder)
@@ -171,7 +202,7 @@ class _Reader:
             if name in taken:
                 self.errors.append(f"{place}: the agent {_shown(name)} is in {taken[name]} already; keep one")
             taken[name] = place
-            yield _part(document, ("agents", name), folder, leave_out="name")
+            yield _part(document, ("agents", name), folder, leave_out=("name", _VERSION_KEY))
 
 
 def _is_open_to_others(path: Path) -> bool:
@@ -196,8 +227,8 @@ def _inline_agents(document: yaml12.Document | None) -> dict[str, str]:
     return {name: f"{document.source}:{document.line(('agents', name))}" for name in agents}
 
 
-def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: str = "") -> _Part:
-    data: Any = {key: value for key, value in (document.data or {}).items() if key != leave_out}
+def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
+    data: Any = {key: value for key, value in (document.data or {}).items() if key not in leave_out}
     for key in reversed(prefix):
         data = {key: data}
     return _Part(data, lambda loc: f"{document.source}:{document.line(loc[len(prefix) :])}", folder)
@@ -252,26 +283,34 @@ class _Whole:
             for key, value in self._raw.items()
         }
 
-    def checked(self, data: dict[str, Any]) -> Settings | None:
-        try:
-            settings = Settings.model_validate(data)
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            for one in found:
-                if one["loc"] not in self._unfilled:
-                    self._complain(one["loc"], self._phrase(one["type"], one["loc"], one))
-            return None
+    def checked(self, data: dict[str, Any]) -> Settings:
+        """The settings, without what is wrong; a server counts whole or not at all."""
+        settings, wrong = _validated(data)
+        for one in wrong:
+            if one["loc"] not in self._unfilled:
+                self._complain(one["loc"], self._phrase(one["type"], one["loc"], one))
+        if settings is None or self._unfilled:
+            settings = _what_is_right(data, self._unfilled)
         for loc, reason in contradictions(settings):
-            self._complain(loc, reason)
+            if not (wrong and self._names_a_wrong_agent(loc)):
+                self._complain(loc, reason)
         return settings
+
+    def _names_a_wrong_agent(self, loc: Loc) -> bool:
+        """A token, whose agent is there and was left out."""
+        agents = self._raw.get("agents")
+        return loc[0] == "auth" and isinstance(agents, dict) and _value_at(self._raw, loc) in agents
 
     def part_of(self, loc: Loc) -> _Part | None:
         """The part that had the last word about a key, or about the nearest thing around it."""
         return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
 
-    def _complain(self, loc: Loc, reason: str) -> None:
+    def place_of(self, loc: Loc) -> str:
         part = self.part_of(loc)
-        self.errors.append(f"{part.where(loc) if part else 'the configuration'}: {_dotted(loc)} {reason}")
+        return part.where(loc) if part else "the configuration"
+
+    def _complain(self, loc: Loc, reason: str) -> None:
+        self.errors.append(f"{self.place_of(loc)}: {_dotted(loc)} {reason}")
 
     def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> str:
         if kind == "extra_forbidden":
@@ -281,6 +320,36 @@ class _Whole:
         value = _value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
         return f"{phrase}, not {_shown(value)}" if echo else phrase
+
+
+def _validated(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
+    try:
+        return Settings.model_validate(data), []
+    except ValidationError as error:
+        return None, list(error.errors(include_url=False, include_input=False))
+
+
+def _what_is_right(data: dict[str, Any], unfilled: Iterable[Loc]) -> Settings:
+    """What is wrong is left out, one thing after the other: without it the next may be right."""
+    for loc in sorted(set(map(_smallest_whole, unfilled)), key=str):
+        data = _without(data, loc)
+    for _ in range(_MOST_MISTAKES):
+        settings, wrong = _validated(data)
+        if settings is not None:
+            return settings
+        data = _without(data, _smallest_whole(wrong[0]["loc"]))
+    return Settings()
+
+
+def _smallest_whole(loc: Loc) -> Loc:
+    """A server, or a list: a part that is left out would make something else of it."""
+    return loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
+
+
+def _without(data: Any, loc: Loc) -> Any:
+    """A copy without what stands there, or without the nearest thing around it where nothing does."""
+    key, inner = loc[0], loc[1 : _depth(data, loc)]
+    return {name: _without(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
 
 
 def _merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

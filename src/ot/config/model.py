@@ -23,6 +23,7 @@ from pydantic.alias_generators import to_camel
 from ot.context import Permission, permissions as permissions_of
 
 Loc = tuple[str | int, ...]
+VERSION = 1  # of the files of settings; a change that an older OneTool would misread raises it
 
 
 def _no_switch(value: Any) -> Any:
@@ -101,8 +102,10 @@ class Param(Section):
     """A parameter of a snippet; one whose default is not written must be given."""
 
     null_counts = frozenset({"default"})
-    description: str = ""
-    default: Any = None
+    description: str = Field(default="", description="What to give, for whoever fills it in")
+    default: Any = Field(
+        default=None, description="Taken where nothing is given; a parameter without one must be given"
+    )
 
     @property
     def required(self) -> bool:
@@ -110,30 +113,43 @@ class Param(Section):
 
 
 class Snippet(Section):
-    description: str = ""
-    params: Mapping[str, Param] = {}
-    body: str
+    description: str = Field(default="", description="What it does")
+    params: Mapping[str, Param] = Field(default={}, description="Its parameters, by name")
+    body: str = Field(description="Python with `{{ name }}` where a value goes; a value never becomes code")
 
 
 class ToolFilter(Section):
-    include: Names = ()
-    exclude: Names = ()
+    include: Names = Field(default=(), description="Names or patterns of tools to show; all where it is empty")
+    exclude: Names = Field(default=(), description="Names or patterns of tools to leave out")
 
 
 class Server(Section):
-    command: Name | None = None
-    args: tuple[Text, ...] = ()
-    env: Mapping[str, Text] = Field(default={}, repr=False)
-    cwd: Name | None = None
-    url: WebAddress | None = None
-    headers: Mapping[str, Text] = Field(default={}, repr=False)
-    transport: Literal["http", "sse"] = "http"
-    enabled: bool = True
-    timeout: Seconds = 30
-    idle_timeout: Seconds = 600
-    tools: ToolFilter = Field(default_factory=ToolFilter)
-    pin: Literal["warn", "strict", "off"] = "warn"
-    sanitize: bool = False
+    command: Name | None = Field(
+        default=None, description="The program to start, for a server on standard input and output"
+    )
+    args: tuple[Text, ...] = Field(default=(), description="Its arguments")
+    env: Mapping[str, Text] = Field(
+        default={}, repr=False, description="Variables for it, beside PATH, HOME and the like"
+    )
+    cwd: Name | None = Field(
+        default=None, description="The folder that it is started in; the working folder if left out"
+    )
+    url: WebAddress | None = Field(default=None, description="The address, for a server that is reached over HTTP")
+    headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers to send with every request to it")
+    transport: Literal["http", "sse"] = Field(
+        default="http", description="Which kind of HTTP it speaks: streamable HTTP, or the older SSE"
+    )
+    enabled: bool = Field(default=True, description="Whether it is used at all")
+    timeout: Seconds = Field(default=30, description="Seconds after which a call is given up")
+    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which it is stopped")
+    tools: ToolFilter = Field(default_factory=ToolFilter, description="Which of its tools are shown")
+    pin: Literal["warn", "strict", "off"] = Field(
+        default="warn",
+        description="When a tool's definition changes: a note, a refusal until `onetool accept`, or nothing",
+    )
+    sanitize: bool = Field(
+        default=False, description="Whether whatever it says is marked as foreign and traps are taken out"
+    )
 
     @model_validator(mode="after")
     def _runs_or_is_reached(self) -> Self:
@@ -143,25 +159,31 @@ class Server(Section):
 
 
 class Prompts(Section):
-    instructions: str = ""
-    packs: Mapping[str, str] = {}
+    instructions: str = Field(default="", description="Words for the model, sent to every client that connects")
+    packs: Mapping[str, str] = Field(default={}, description="Words for the model on a pack, shown by `ot.help`")
 
 
 class Sandbox(Section):
-    enabled: bool = True
-    allowed_paths: Names = ()
-    denied_patterns: Names = ()
+    enabled: bool = Field(default=True, description="Whether there is one; without it everything is open")
+    allowed_paths: Names = Field(
+        default=(), description="Folders that may be used; the working folder where it is empty"
+    )
+    denied_patterns: Names = Field(default=(), description="Names that may not be used, wherever they are")
 
 
 class Pack(Section):
     """`tools.<pack>`: what the product reads, and `options`, what only the pack itself understands."""
 
     model_config = ConfigDict(extra="allow")
-    timeout: Seconds | None = None
-    permissions: Permissions | None = None
-    secrets: Names = ()
-    sandbox: Sandbox | None = None
-    cost_per_call: Cost = 0
+    timeout: Seconds | None = Field(default=None, description="Seconds after which a call of its tools is given up")
+    permissions: Permissions | None = Field(
+        default=None, description="What its tools need to be allowed, instead of what they say themselves"
+    )
+    secrets: Names = Field(default=(), description="Names of secrets that its worker gets as variables")
+    sandbox: Sandbox | None = Field(
+        default=None, description="What its worker may touch (Linux); all that the user may if left out"
+    )
+    cost_per_call: Cost = Field(default=0, description="What a call counts in the cost of a budget")
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -169,76 +191,104 @@ class Pack(Section):
 
 
 class Execution(Section):
-    timeout: Seconds = 120
-    memory_mb: Count = 512
-    max_tool_calls: Count = 1000
-    max_command_bytes: Count = 1_000_000
-    max_output_bytes: Count = 104_857_600
-    isolation: Literal["auto", "require", "off"] = "auto"
-    cells: Count = 2
+    timeout: Seconds = Field(default=120, description="Seconds that a run may take")
+    memory_mb: Count = Field(default=512, description="Memory of a run, in MiB")
+    max_tool_calls: Count = Field(default=1000, description="Calls of tools in one run")
+    max_command_bytes: Count = Field(default=1_000_000, description="How long the code may be")
+    max_output_bytes: Count = Field(
+        default=104_857_600, description="How much a run may print, write into its scratch folder, and give back"
+    )
+    isolation: Literal["auto", "require", "off"] = Field(
+        default="auto",
+        description="`auto`: what the kernel offers; `require`: no run without all of it; `off`: a plain process",
+    )
+    cells: Count = Field(default=2, description="Processes that wait for a run")
 
 
 class Workers(Section):
-    idle_timeout: Seconds = 600
-    start_timeout: Seconds = 120
-    call_timeout: Seconds = 60
+    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which a worker is stopped")
+    start_timeout: Seconds = Field(default=120, description="Seconds in which a worker must be ready")
+    call_timeout: Seconds = Field(default=60, description="Seconds after which a call of an extension tool is given up")
 
 
 class Output(Section):
-    max_inline_size: CountOrZero = 50_000
-    preview_lines: CountOrZero = 10
-    result_ttl: Seconds = 3600
-    sanitize: bool = False
+    max_inline_size: CountOrZero = Field(
+        default=50_000, description="Bytes up to which a value is shown whole; 0 for no limit"
+    )
+    preview_lines: CountOrZero = Field(default=10, description="Lines that the summary of a large result shows")
+    result_ttl: Seconds = Field(default=3600, description="Seconds for which a large result is kept")
+    sanitize: bool = Field(
+        default=False, description="Whether every answer is marked as foreign and traps are taken out"
+    )
 
 
 class Stats(Section):
-    enabled: bool = True
-    round_trip_ms: CountOrZero = 4000
+    enabled: bool = Field(default=True, description="Whether calls are counted")
+    round_trip_ms: CountOrZero = Field(
+        default=4000, description="What one turn of a model is taken to last, for the time saved"
+    )
 
 
 class Topic(Section):
-    pattern: Name
-    file: Name
+    pattern: Name = Field(description="Topics that it is for, like `notes` or `build:*`")
+    file: Name = Field(description="The file that messages are appended to, in the data folder if it is no full path")
 
 
 class Notify(Section):
-    topics: tuple[Topic, ...] = ()
+    topics: tuple[Topic, ...] = Field(default=(), description="Where messages of `ot.notify` go")
 
 
 class Http(CamelSection):
-    allowed_hosts: tuple[Host, ...] = ()
-    allow_private_addresses: bool = False
-    timeout_ms: Count = 10_000
-    max_response_bytes: Count = 10_485_760
-    retries: CountOrZero = 2
+    allowed_hosts: tuple[Host, ...] = Field(
+        default=(), description="Hosts that tools may call, like `api.example.com`, `*.example.com` or `localhost:8080`"
+    )
+    allow_private_addresses: bool = Field(
+        default=False, description="Whether those may be on your own network or machine"
+    )
+    timeout_ms: Count = Field(default=10_000, description="Milliseconds that a request of a stored tool may take")
+    max_response_bytes: Count = Field(default=10_485_760, description="How long an answer may be")
+    retries: CountOrZero = Field(
+        default=2, description="How often a stored tool asks again where asking twice does no harm"
+    )
 
 
 class Bundles(CamelSection):
-    dir: Name = "bundles"
-    max_tools: Count = 100_000
+    dir: Name = Field(default="bundles", description="Where bundles are kept, in the data folder if it is no full path")
+    max_tools: Count = Field(default=100_000, description="How many stored tools there may be")
 
 
 class Audit(Section):
-    file: Name = "logs/audit.jsonl"
+    file: Name = Field(
+        default="logs/audit.jsonl", description="The audit log, in the data folder if it is no full path"
+    )
 
 
 class Budgets(Section):
-    time_seconds: Seconds | None = None
-    calls: CountOrZero | None = None
-    tokens: CountOrZero | None = None
-    cost: Cost | None = None
-    permissions: Permissions | None = None
+    time_seconds: Seconds | None = Field(default=None, description="Seconds that all calls may take together")
+    calls: CountOrZero | None = Field(default=None, description="How many calls")
+    tokens: CountOrZero | None = Field(default=None, description="Tokens of all results, estimated")
+    cost: Cost | None = Field(default=None, description="The sum of `cost_per_call`")
+    permissions: Permissions | None = Field(
+        default=None, description="The same as `permissions` of the agent; write one of them"
+    )
 
 
 class Agent(Section):
     """A named set of limits. `tools` is None where all are allowed; an agent without `sandbox:` has one."""
 
-    permissions: Permissions = frozenset()
-    tools: Names | None = None
-    sandbox: Sandbox = Field(default_factory=Sandbox)
-    budgets: Budgets = Field(default_factory=Budgets)
-    tool_config: Mapping[str, Mapping[str, Any]] = {}
-    clients: Names = ()
+    permissions: Permissions = Field(default=frozenset(), description="Some of `read`, `write`, `exec`, `network`")
+    tools: Names | None = Field(
+        default=None, description="Names, packs or patterns of the only tools that it may call; all if left out"
+    )
+    sandbox: Sandbox = Field(default_factory=Sandbox, description="Which files its calls may touch")
+    budgets: Budgets = Field(
+        default_factory=Budgets, description="How much it may use, counted from the start of the server"
+    )
+    tool_config: Mapping[str, Mapping[str, Any]] = Field(
+        default={},
+        description="Arguments by tool, for calls that give none; a call may ask for less than a limit, not for more",
+    )
+    clients: Names = Field(default=(), description="MCP clients, by the name they give themselves, that are this agent")
 
     @model_validator(mode="before")
     @classmethod
@@ -256,10 +306,12 @@ class Agent(Section):
 
 
 class Token(Section):
-    name: Name
-    hash: Name | None = Field(default=None, repr=False)
-    token_env: Name | None = None
-    agent: Name = "default"
+    name: Name = Field(description="What it is called")
+    hash: Name | None = Field(
+        default=None, repr=False, description="SHA-256 of the token, as `onetool token create` writes it"
+    )
+    token_env: Name | None = Field(default=None, description="The variable that holds the token, instead of a hash")
+    agent: Name = Field(default="default", description="Which agent its clients are")
 
     @model_validator(mode="after")
     def _is_kept_in_one_place(self) -> Self:
@@ -269,29 +321,46 @@ class Token(Section):
 
 
 class Auth(Section):
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[Token, ...] = Field(default=(), description="Who may come over HTTP from elsewhere")
 
 
 class Settings(Section):
-    aliases: Mapping[str, Name] = {}
-    snippets: Mapping[str, Snippet] = {}
-    servers: Mapping[str, Server] = {}
-    projects: Mapping[str, Name] = {}
-    prompts: Prompts = Field(default_factory=Prompts)
-    tools: Mapping[str, Pack] = {}
-    tools_dir: Names = ()
-    execution: Execution = Field(default_factory=Execution)
-    workers: Workers = Field(default_factory=Workers)
-    output: Output = Field(default_factory=Output)
-    stats: Stats = Field(default_factory=Stats)
-    notify: Notify = Field(default_factory=Notify)
-    http: Http = Field(default_factory=Http)
-    bundles: Bundles = Field(default_factory=Bundles)
-    audit: Audit = Field(default_factory=Audit)
-    agents: Mapping[str, Agent] = Field(default={}, validate_default=True)
-    auth: Auth = Field(default_factory=Auth)
-    docs_url: WebAddress = "https://onetool.beycom.online/reference/tools/"
-    log_level: LogLevel = "INFO"
+    version: Count = Field(default=VERSION, description="Of the format of the file; one that is newer is refused")
+    aliases: Mapping[str, Name] = Field(default={}, description="Short names for tools")
+    snippets: Mapping[str, Snippet] = Field(default={}, description="Code with blanks, run as `$name key=value`")
+    servers: Mapping[str, Server] = Field(default={}, description="MCP servers whose tools become packs")
+    projects: Mapping[str, Name] = Field(
+        default={}, description='Folders by name, which may be read: `proj.NAME / "file"`'
+    )
+    prompts: Prompts = Field(
+        default_factory=Prompts, description="Words for the model; `prompts.yaml` may hold them too"
+    )
+    tools: Mapping[str, Pack] = Field(
+        default={},
+        description="Settings of each pack; keys that are not below are the pack's own, `ot.settings` in its file",
+    )
+    tools_dir: Names = Field(default=(), description="More folders with extension packs")
+    execution: Execution = Field(default_factory=Execution, description="Limits of a run")
+    workers: Workers = Field(default_factory=Workers, description="Processes of extension packs")
+    output: Output = Field(default_factory=Output, description="What of a result is shown")
+    stats: Stats = Field(default_factory=Stats, description="Counting calls")
+    notify: Notify = Field(default_factory=Notify, description="Messages for people")
+    http: Http = Field(default_factory=Http, description="Which hosts tools may call, and how")
+    bundles: Bundles = Field(default_factory=Bundles, description="Stored tools")
+    audit: Audit = Field(
+        default_factory=Audit, description="What is written down of calls that write, execute or use the network"
+    )
+    agents: Mapping[str, Agent] = Field(
+        default={},
+        validate_default=True,
+        description="Who may do what, here or in `agents/NAME.yml`; `default` has `[read, network]` if it says nothing",
+    )
+    auth: Auth = Field(default_factory=Auth, description="Clients over HTTP")
+    docs_url: WebAddress = Field(
+        default="https://onetool.beycom.online/reference/tools/",
+        description="Where `ot.help` says that more is to be read",
+    )
+    log_level: LogLevel = Field(default="INFO", description="What is below it is left out of the log")
 
     @field_validator("agents", mode="before")
     @classmethod

@@ -17,9 +17,11 @@ from typing import Any
 from ot import atomic, paths, yaml12
 from ot.errors import ConfigError
 from ot.locks import locked
+from ot.newer import Newer, refuse_newer
 
 STORE = "trust.json"
-PRESENTATIONAL = frozenset({"aliases", "snippets", "prompts", "output", "stats", "docs_url", "log_level"})
+VERSION = 1
+PRESENTATIONAL = frozenset({"version", "aliases", "snippets", "prompts", "output", "stats", "docs_url", "log_level"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,10 @@ def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
     """Whether a project folder may be used and, where it may not, what to tell the person."""
     if env.get("ONETOOL_TRUST") == "1" or _key(project) == _key(user_folder):
         return Verdict(trusted=True)
-    known, problems = _read_store(user_folder)
+    try:
+        known, problems = _read_store(user_folder)
+    except Newer as error:
+        return Verdict(False, (f"{project} is not trusted and was ignored: {error.message}",))
     # Nothing of a folder that nobody vouched for is read, not even to compare it.
     if _key(project) not in known:
         return Verdict(False, (*problems, f"{project} is not trusted and was ignored: {_advice(project)}"))
@@ -114,6 +119,7 @@ def _advice(project: Path) -> str:
 
 
 def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The folders with their fingerprints, and what is wrong with the file. One of a newer OneTool raises."""
     path = user_folder / STORE
     try:
         known = json.loads(path.read_bytes())
@@ -121,13 +127,17 @@ def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
         return {}, ()
     except (OSError, ValueError, RecursionError):
         known = None
+    if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
+        refuse_newer(known["version"], VERSION, path)
+        known = known.get("folders")
     if isinstance(known, dict) and all(isinstance(value, str) for value in known.values()):
         return known, ()
     return {}, (f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",)
 
 
 def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:
-    atomic.write(user_folder / STORE, json.dumps(known, indent=2, sort_keys=True), durable=True)
+    data = {"version": VERSION, "folders": known}
+    atomic.write(user_folder / STORE, json.dumps(data, indent=2, sort_keys=True), durable=True)
 
 
 def _locked(user_folder: Path) -> AbstractContextManager[None]:

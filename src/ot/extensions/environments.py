@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,8 +111,14 @@ class Environments:
         task = self._making.get(key)
         if task is None:
             task = self._making[key] = asyncio.ensure_future(self._make(header, file, tell))
-            task.add_done_callback(lambda _task: self._making.pop(key, None))
+            task.add_done_callback(partial(self._is_made, key))
         return await asyncio.shield(task)
+
+    def _is_made(self, key: str, task: "asyncio.Task[str]") -> None:
+        """Whoever waited for it may have given up: then nobody else asks what went wrong."""
+        self._making.pop(key, None)
+        if not task.cancelled():
+            task.exception()
 
     async def _make(self, header: Header, file: Path, tell: Tell) -> str:
         script, uv = await anyio.to_thread.run_sync(self._script, header)

@@ -80,6 +80,10 @@ class Pack:
             if self._is_retired:  # while it was being started
                 worker.retire()
 
+    async def warm_up(self, context: ToolContext) -> None:
+        """Have its process ready; what keeps it from that is raised."""
+        await self._ready_worker(context)
+
     @property
     def state(self) -> str:
         is_gone = self._worker is not None and self._worker.is_over

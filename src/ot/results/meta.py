@@ -5,6 +5,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import BinaryIO, Literal
 
+from ot.newer import refuse_newer
+
+VERSION = 1
 _LONG_LINE = 1_000  # where lines are longer than this on average, they are no help
 
 
@@ -19,6 +22,8 @@ class Meta:
     kind: Literal["json", "text"]
     total_chars: int
     value_beside: bool  # whether the data has a file of its own, because the text shows it in another form
+    is_untrusted: bool = False  # whether it came from a server whose answers are always to be wrapped
+    version: int = VERSION
 
     @property
     def created(self) -> float:
@@ -34,7 +39,10 @@ def written(meta: Meta) -> bytes:
 
 
 def read(file: BinaryIO) -> Meta:
-    return Meta(**json.load(file))
+    """One that says no version is of the first."""
+    facts = json.load(file)
+    refuse_newer(facts.get("version"), VERSION, f"the result {facts.get('handle')}")
+    return Meta(**facts)
 
 
 def as_written(seconds: float) -> str:

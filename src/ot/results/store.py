@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class ResultStore:
         is_json: bool = False,
         about: str = "",
         beside: str | None = None,
+        is_untrusted: bool = False,
     ) -> dict[str, Any]:
         """Keep the text, or the pieces of one, and return what stands for it.
 
@@ -66,6 +68,7 @@ class ResultStore:
                 self._files.publish(handle, "json", [beside.encode("utf-8", "backslashreplace")])
             with self._content(handle) as content:
                 meta = self._facts(handle, content, tool, agent, is_json=is_json, beside=beside is not None)
+                meta = replace(meta, is_untrusted=is_untrusted)
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [facts.written(meta)])
         return description(meta, summary(meta, about), first_lines)
@@ -100,6 +103,11 @@ class ResultStore:
             else:
                 part = _plain(content, meta, offset, limit, in_chars)
         return window.answer(meta, part, offset, in_chars=in_chars)
+
+    def origin(self, handle: str, agent: str = "default") -> tuple[str, bool]:
+        """What it came from, and whether that is to be wrapped whenever it is shown."""
+        meta = self._meta(handle, agent)
+        return meta.tool, meta.is_untrusted
 
     def load(self, handle: str, agent: str = "default") -> Any:
         """The whole value: data where it was data and JSON can hold it, else the text."""
@@ -177,7 +185,7 @@ class ResultStore:
             with self._files.reading(handle, "meta.json") as file:
                 meta = facts.read(file)
             age = self._clock() - meta.created
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             raise _not_found(handle) from None
         if meta.agent != agent:
             raise _not_found(handle)

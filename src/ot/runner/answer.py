@@ -168,7 +168,13 @@ class Presenter:
         tool, about = _tool(journal), block.about
         try:
             standing_for_it = self._store.store(
-                kept, tool=tool, agent=agent, about=about, is_json=block.is_json, beside=beside
+                kept,
+                tool=tool,
+                agent=agent,
+                about=about,
+                is_json=block.is_json,
+                beside=beside,
+                is_untrusted=journal.is_untrusted,
             )
         except ToolError as not_stored:
             block.pieces, block.is_lost = [explain.refusal(not_stored, journal.calls)], True

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ot.errors import ToolError
+from ot.newer import refuse_newer
 from ot.stats.background import Background, alone, put_aside
 
 if TYPE_CHECKING:
@@ -198,11 +199,10 @@ def opened(file: Path) -> "Iterator[Connection]":
 
 
 def version_of(database: "Connection", file: Path) -> int:
-    """The version of the tables, 0 where there are none; those of a newer OneTool are left alone."""
+    """The version of the tables, 0 where there are none; those that say nothing are the first."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise ToolError(f"{file} was written by a newer OneTool (version {version}, this one knows {VERSION})")
-    return version
+    refuse_newer(version, VERSION, file)
+    return version or int(database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'calls'").fetchone()[0])
 
 
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ot import atomic
+from ot.newer import Newer, refuse_newer
 from ot.stats.background import Background, alone, put_aside
 from ot.stats.keys import is_data
 
@@ -284,7 +285,7 @@ class Shapes:
         if self._known is None:
             try:
                 self._known = self._read()
-            except (OSError, _Unreadable):  # it is reported, and dealt with, when there is something to write
+            except (OSError, Newer, _Damaged):  # it is reported, and dealt with, when there is something to write
                 self._known = {}
         while self._learned:
             name, shape = self._learned.popleft()
@@ -306,7 +307,7 @@ class Shapes:
         try:
             with alone(self._file):
                 self._write(changed)
-        except (OSError, _Unreadable) as error:
+        except (OSError, Newer, _Damaged) as error:
             self.problem = f"the shapes of results cannot be written to {self._file}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
@@ -335,19 +336,13 @@ class Shapes:
     def _read(self) -> dict[str, Shape]:
         try:
             data = json.loads(self._file.read_bytes())
-            version, shapes = int(data["version"]), data["shapes"]
-            if version > VERSION:
-                raise _Unreadable(f"it was written by a newer OneTool (version {version}, this one knows {VERSION})")
-            return {str(name): from_json(shape) for name, shape in shapes.items()}
+            refuse_newer(data.get("version"), VERSION, "it")
+            return {str(name): from_json(shape) for name, shape in data["shapes"].items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _Damaged(f"{type(error).__name__}: {error}") from None
 
 
-class _Unreadable(Exception):
-    """The file has something in it that is not for us."""
-
-
-class _Damaged(_Unreadable):
+class _Damaged(Exception):
     """The file is not whole, or no file of ours."""

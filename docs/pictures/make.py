@@ -1,0 +1,136 @@
+# ruff: noqa: INP001, S603 - a script, no part of a package; what it starts is ours
+"""The pictures of the documentation, made of the real thing: `uv run python docs/pictures/make.py [FOLDER]`.
+
+`demo.svg` is what `onetool demo` prints in a terminal, cut to the most telling steps. `page.png` is the page after a
+run of the demonstration, in Chromium.
+"""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))  # for what tests use to open the page
+
+from tests.page_support import chromium, visiting  # noqa: E402 - after the line above, like the next
+from tests.rest_support import serving  # noqa: E402
+
+from ot import paths  # noqa: E402
+from ot.cli.demo import stage, steps  # noqa: E402
+
+PROGRAM: Final = Path(sys.executable).with_name("onetool")
+KEPT: Final = (" 2", " 6", " 8", "10", "11", "What")
+WIDTH, MARGIN, BAR, LINE, SIZE = 900, 24, 36, 18, 13
+COLOURS: Final = {
+    "1": 'fill="#f2f5f9" font-weight="bold"',
+    "2": 'fill="#7d8896"',
+    "31": 'fill="#ff7b72"',
+    "32": 'fill="#7ee787"',
+    "33": 'fill="#e3b341"',
+}
+STYLE: Final = re.compile(r"\033\[(\d+)m(.*?)\033\[0m")
+NOT_SHOWN: Final = re.compile(r"\033\[[0-9;]*[A-Za-z]|[^\x20-\x7e\u00a0-\uffff]")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "demo.svg").write_text(picture(telling(printed())), encoding="utf-8")
+    photograph(folder)
+
+
+# --- the terminal ----------------------------------------------------------------------------------------------------
+
+
+def printed() -> str:
+    """What the demonstration writes to a terminal, with its colours and without its progress."""
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}
+    with subprocess.Popen([PROGRAM, "demo"], stdout=theirs, stderr=subprocess.DEVNULL, env=variables) as process:
+        os.close(theirs)
+        text = b"".join(iter(lambda: _read(ours), b"")).decode()
+    os.close(ours)
+    if process.returncode or "Not shown" in text:
+        raise SystemExit(f"the demonstration did not go well:\n{text}")
+    return text.replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux says so when nobody has the other end any more
+        return b""
+
+
+def telling(text: str) -> list[str]:
+    blocks = text.split("\n\n")
+    kept = [block for block in blocks[1:] if NOT_SHOWN.sub("", block).startswith(KEPT)]
+    shown = "\n\n".join([f"\033[2m$\033[0m onetool demo\n{blocks[0]}", *kept])
+    return shown.splitlines()
+
+
+def picture(lines: list[str]) -> str:
+    height = BAR + MARGIN + LINE * len(lines)
+    drawn = "\n".join(_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines))
+    dots = "".join(
+        f'<circle cx="{MARGIN + 20 * number}" cy="{BAR // 2}" r="6" fill="{colour}"/>'
+        for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+    )
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">
+<title>onetool demo</title>
+<rect width="{WIDTH}" height="{height}" rx="10" fill="#12161c"/>
+{dots}
+<g font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="{SIZE}" fill="#c9d1d9">
+{drawn}
+</g>
+</svg>
+"""
+
+
+def _line(top: int, line: str) -> str:
+    return f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_spans(line))}</text>'
+
+
+def _spans(line: str) -> Iterator[str]:
+    """The line in its colours; what stands between them is plain."""
+    plain_from = 0
+    for match in STYLE.finditer(line):
+        yield _plain(line[plain_from : match.start()])
+        yield f"<tspan {COLOURS[match[1]]}>{_plain(match[2])}</tspan>"
+        plain_from = match.end()
+    yield _plain(line[plain_from:])
+
+
+def _plain(text: str) -> str:
+    return escape(NOT_SHOWN.sub("", text), quote=False)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def photograph(folder: Path) -> None:
+    with stage.built() as built:
+        own = built.home / paths.FOLDER
+        settings = json.loads((own / paths.CONFIG).read_text(encoding="utf-8"))
+        with serving(own, settings) as served, chromium() as browser:
+            built.import_api(served.onetool)
+            served.rest.send("POST", "/api/run", {"command": steps.OLD_TICKETS})
+            url = f"http://127.0.0.1:{served.rest.port}"
+            with visiting(browser, url, folder) as visit:
+                visit.page.locator(".pack-row", has_text="tickets").click()
+                page = visit.tool("tickets.list_tickets")
+                page.locator("ot-tester .run").click()
+                page.locator(".result table").wait_for()
+                visit.shoot("page")
+
+
+if __name__ == "__main__":
+    main()

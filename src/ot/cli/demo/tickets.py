@@ -1,0 +1,105 @@
+"""The MCP server of the demonstration: the tickets of a small shop, over stdio, like any server one would connect.
+
+It is a program of its own and knows nothing of OneTool. What it tells is the same every time.
+"""
+
+from typing import Any, Literal
+
+from mcp.server.mcpserver import MCPServer
+
+SUBJECTS = ("The till prints nothing", "A parcel came twice", "The lamp flickers", "No mail on Mondays")
+PEOPLE = ("Ada", "Alan", "Grace", "Edsger")
+TICKETS: dict[int, dict[str, Any]] = {
+    number: {
+        "number": number,
+        "title": f"{SUBJECTS[number % 4]}, again ({number})",
+        "state": "closed" if number % 3 == 0 else "open",
+        "owner": PEOPLE[number % 4],
+        "days_open": number * 7 % 40,
+    }
+    for number in range(1, 61)
+}
+server = MCPServer("tickets")
+
+
+@server.tool()
+def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = "") -> list[dict[str, Any]]:
+    """List tickets with their number, title, state, owner and age in days, the oldest number first.
+
+    Args:
+        state: Which of them: those that are open, those that are closed, or all.
+        owner: Only those of this person; empty for everybody's.
+    """
+    wanted = (one for one in TICKETS.values() if state in {"all", one["state"]})
+    return [one for one in wanted if owner in {"", one["owner"]}]
+
+
+@server.tool()
+def get_ticket(number: int) -> dict[str, Any]:
+    """One ticket with everything that is known of it, its comments included.
+
+    Args:
+        number: The number of the ticket.
+    """
+    said = [f"{person} has looked at it and will come back to it." for person in PEOPLE]
+    return {**TICKETS[number], "comments": said}
+
+
+@server.tool()
+def search_tickets(words: str) -> list[dict[str, Any]]:
+    """Find tickets by words of their titles, in any case.
+
+    Args:
+        words: What to look for.
+    """
+    return [one for one in TICKETS.values() if words.casefold() in one["title"].casefold()]
+
+
+@server.tool()
+def list_people() -> list[str]:
+    """The people to whom tickets can be given."""
+    return list(PEOPLE)
+
+
+@server.tool()
+def assign_ticket(number: int, owner: str) -> dict[str, Any]:
+    """Give a ticket to somebody.
+
+    Args:
+        number: The number of the ticket.
+        owner: Who is to see to it; one of list_people.
+    """
+    TICKETS[number]["owner"] = owner
+    return TICKETS[number]
+
+
+@server.tool()
+def close_ticket(number: int, reason: str = "") -> dict[str, Any]:
+    """Close a ticket.
+
+    Args:
+        number: The number of the ticket.
+        reason: Why, for those who read it later.
+    """
+    TICKETS[number] |= {"state": "closed", "reason": reason}
+    return TICKETS[number]
+
+
+@server.tool()
+def export_log(days: int = 30) -> str:
+    """The log of the shop's machines: one line a minute, day by day.
+
+    Args:
+        days: How many days back it reaches.
+    """
+    return "\n".join(_line(day, minute) for day in range(days) for minute in range(60))
+
+
+def _line(day: int, minute: int) -> str:
+    level = "ERROR" if (day, minute) in {(11, 7), (23, 41)} else "INFO"
+    what = "the till prints nothing" if level == "ERROR" else "all is well"
+    return f"day {day:02} 09:{minute:02} {level} {what}"
+
+
+if __name__ == "__main__":
+    server.run("stdio")

@@ -1,0 +1,101 @@
+"""What is kept on disk: whether each file is whole, and not of a newer OneTool. Nothing is changed."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+from ot import switches
+from ot.bundles import usage
+from ot.bundles.source import folder_of
+from ot.cli.doctor.finding import PROBLEM, Finding, problem, told
+from ot.config import trust
+from ot.config.load import Loaded
+from ot.errors import ToolError
+from ot.newer import UPGRADE, Newer, refuse_newer
+from ot.proxy import pins
+from ot.stats import record, shapes
+
+BEGUN_ANEW = "type `onetool run 1`: a new one is begun, and this one is kept beside it"
+
+
+class _Kept(NamedTuple):
+    """A JSON file: the key that must be there, and what to do about a damaged one."""
+
+    file: Path
+    version: int
+    key: str | None
+    damaged: str
+
+
+def findings(loaded: Loaded) -> list[Finding]:
+    data, bundles = loaded.folders.data, folder_of(loaded)
+    counts = "type `rm {file}`: only the counts of calls are lost"
+    told_already = "\n".join(loaded.problems)
+    return [
+        *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW),
+        *_database(bundles / ".usage" / "usage.db", usage.VERSION, counts),
+        *(found for kept in _files(loaded) if str(kept.file) not in told_already for found in _json(kept)),
+        *_bundles(bundles, loaded),
+    ]
+
+
+def _files(loaded: Loaded) -> Iterator[_Kept]:
+    data, user = loaded.folders.data, loaded.folders.user
+    yield _Kept(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "type `rm {file}`: they are learnt anew")
+    yield _Kept(data / switches.FILE, switches.VERSION, "off", "type `rm {file}`, then switch off again what was off")
+    yield _Kept(data / "pins.json", pins.VERSION, None, "type `rm {file}`: what servers offer now is pinned then")
+    yield _Kept(user / trust.STORE, trust.VERSION, None, "type `rm {file}`, then `onetool trust` in your projects")
+
+
+def _json(kept: _Kept) -> Iterator[Finding]:
+    try:
+        data: Any = json.loads(kept.file.read_bytes())
+        refuse_newer(data.get("version"), kept.version, kept.file)
+        if kept.key is not None:
+            data[kept.key]
+    except FileNotFoundError:
+        return
+    except Newer as error:
+        yield told(PROBLEM, error.message)
+    except OSError as error:
+        yield problem(f"{kept.file} cannot be read: {error.strerror}", f"chmod u+rw {quote(str(kept.file))}")
+    except (ValueError, AttributeError, KeyError, RecursionError):
+        yield problem(f"{kept.file} is damaged", kept.damaged.format(file=quote(str(kept.file))))
+
+
+def _database(file: Path, version: int, damaged: str) -> Iterator[Finding]:
+    if not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+            refuse_newer(database.execute("pragma user_version").fetchone()[0], version, file)
+            (verdict,) = database.execute("pragma quick_check(1)").fetchone()
+    except Newer as error:
+        yield told(PROBLEM, error.message)
+        return
+    except sqlite3.Error as error:
+        verdict = str(error)
+    if verdict != "ok":
+        yield problem(f"{file} is damaged: {verdict}", damaged.format(file=quote(str(file))))
+
+
+def _bundles(folder: Path, loaded: Loaded) -> Iterator[Finding]:
+    from ot.bundles.source import store_of
+
+    store = store_of(loaded)
+    try:
+        store.rescan()
+        found = store.problems
+    except ToolError as error:
+        found = []
+        yield told(PROBLEM, f"{folder}: {error.message}", f"see that {folder} can be read and written")
+    finally:
+        store.close()
+    for text in found:
+        file = text.partition(": ")[0]
+        away = f"mend it, or move it away: `mv {quote(file)} ~`"
+        yield told(PROBLEM, text, UPGRADE if "newer OneTool" in text else away)

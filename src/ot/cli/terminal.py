@@ -1,0 +1,137 @@
+"""What a terminal gets and a file does not: colours, and one line that says that something is still going on.
+
+Nothing here decides what is said. In a pipe, with NO_COLOR or in a dumb terminal, texts stay as they are; progress
+is shown on the error stream only, so that the output can be piped while a person watches.
+"""
+
+import os
+import sys
+import threading
+import time
+from itertools import cycle
+from typing import Self, TextIO
+
+PATIENCE = 1.0  # seconds that nobody minds
+STEP = 0.1
+WIPE = "\r\033[K"
+SPINNER = "|/-\\"
+NARROW = 80
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """False also for a stream that was closed before we were started."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def colours_wanted(stream: TextIO | None) -> bool:
+    """See https://no-color.org: the variable counts where it is not empty."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and _can_rewrite()
+
+
+def bold(text: str, stream: TextIO | None = None) -> str:
+    """For the output, or the stream that is named."""
+    return _coloured("1", text, stream)
+
+
+def dim(text: str, stream: TextIO | None = None) -> str:
+    return _coloured("2", text, stream)
+
+
+def red(text: str, stream: TextIO | None = None) -> str:
+    return _coloured("31", text, stream)
+
+
+def green(text: str, stream: TextIO | None = None) -> str:
+    return _coloured("32", text, stream)
+
+
+def yellow(text: str, stream: TextIO | None = None) -> str:
+    return _coloured("33", text, stream)
+
+
+class Progress:
+    """`with Progress("looking") as progress:` shows what goes on, once it has taken a second; `say` changes the words.
+
+    A thread draws, so that work on an event loop and work that blocks are both seen to go on.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self._stream = sys.stderr
+        self._text = text
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_drawn = False
+
+    def __enter__(self) -> Self:
+        if is_terminal(self._stream) and _can_rewrite():
+            self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._wipe()
+
+    def say(self, text: str) -> None:
+        self._text = text
+
+    def print(self, text: str) -> None:
+        """A line of output while this is shown: on a terminal both are the same screen."""
+        with self._lock:
+            self._wipe()
+            print(text, flush=True)
+
+    def _show(self) -> None:
+        started = time.monotonic()
+        wait = PATIENCE
+        for sign in cycle(SPINNER):
+            if self._over.wait(wait):
+                return
+            self._draw(f"{sign} {time.monotonic() - started:.0f} s  {self._text}")
+            wait = STEP
+
+    def _draw(self, line: str) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                self._is_drawn = True
+                self._write(WIPE + _printable(line)[: self._width - 1])
+
+    def _wipe(self) -> None:
+        with self._lock:
+            if self._is_drawn:
+                self._is_drawn = False
+                self._write(WIPE)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # the terminal has gone: there is nobody left to show it to
+            self._over.set()
+
+    @property
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or NARROW
+        except (OSError, ValueError):
+            return NARROW
+
+
+def _coloured(code: str, text: str, stream: TextIO | None) -> str:
+    wanted = colours_wanted(sys.stdout if stream is None else stream)
+    return f"\033[{code}m{text}\033[0m" if wanted and text else text
+
+
+def _can_rewrite() -> bool:
+    return os.environ.get("TERM") != "dumb"
+
+
+def _printable(text: str) -> str:
+    """On one line, and without what would move the cursor: the text may come from elsewhere."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)

@@ -1,0 +1,245 @@
+"""Pressing Tab in real shells, and what `onetool` answers them."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import PATIENCE, PROGRAM, command_line, configure, environment
+
+from ot.cli.known import Known
+from ot.cli.main import COMMANDS
+from ot.config.trust import trust
+
+SETTINGS = """
+servers: {github: {command: "false"}}
+agents: {reader: {permissions: [read]}}
+auth: {tokens: [{name: laptop, token_env: X}]}
+"""
+PINS: dict[str, Any] = {"github": {"list_issues": {"input_schema": {"properties": {"owner": {}, "state": {}}}}}}
+PACK = "from ot import ToolContext\ndef poke(context: ToolContext, where: str, *, hard: bool = False):\n    pass\n"
+IN_BASH = """
+eval "$(onetool completion bash)"
+COMP_WORDS=(onetool "$@"); COMP_CWORD=$#
+_onetool onetool
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    configure(tmp_path, SETTINGS)
+    (tmp_path / ".onetool" / "pins.json").write_text(json.dumps(PINS), encoding="utf-8")
+    file = tmp_path / ".onetool" / "tools" / "mine" / "mine_tools.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(PACK, encoding="utf-8")
+    return tmp_path
+
+
+def shell_environment(home: Path) -> dict[str, str]:
+    return {**environment(home), "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}", "TERM": "xterm"}
+
+
+def in_bash(home: Path, *words: str) -> list[str]:
+    done = subprocess.run(
+        ["bash", "--norc", "-c", IN_BASH, "bash", *words],
+        cwd=home,
+        env=shell_environment(home),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def answered(home: Path, *words: str) -> list[str]:
+    done = command_line(home, "completion", "--answer", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("unt",), ["untrust"]),
+        (("tools", "--in"), ["--info"]),
+        (("tools", "--info", ""), ["list", "min", "full"]),
+        (("call", "machine.m"), ["machine.memory"]),
+        (("call", "mine."), ["mine.poke"]),
+        (("call", "mine.poke", ""), ["where=", "hard="]),
+        (("call", "mine.poke", "where", "=", "x", ""), ["hard="]),
+        (("connect", "cu"), ["cursor"]),
+        (("accept", ""), ["github"]),
+    ],
+)
+def test_bash_gets_the_words(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
+    assert in_bash(home, *words) == expected
+
+
+def test_all_commands_are_offered(home: Path) -> None:
+    assert answered(home, "") == list(COMMANDS)
+    assert answered(home) == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("call", "github."), ["github.list_issues"]),
+        (("call", "github.list_issues", "st"), ["state="]),
+        (("call", "gr"), ["grep"]),
+        (("help", "git"), ["github.list_issues"]),
+        (("stats", "--tool", "json."), ["json.parse"]),
+        (("call", "essentials.readfile", "en"), ["encoding="]),
+        (("run", "--agent", ""), ["default", "reader"]),
+        (("run", "--json", "--agent", "r"), ["reader"]),
+        (("token", ""), ["create", "delete", "list"]),
+        (("token", "delete", ""), ["laptop"]),
+        (("bundles", "enable", "ess"), ["essentials"]),
+        (("bundles", "disable", "essentials.re"), ["essentials.readfile"]),
+        (("import", "cod"), ["codex"]),
+        (("import", "petstore"), [":files"]),
+        (("run", "-f", ""), [":files"]),
+        (("run", "--config", "x"), [":files"]),
+        (("call", "mine.poke", "where=./"), [":files"]),
+        (("completion", ""), ["bash", "zsh", "fish"]),
+        (("--v",), ["--version"]),
+        (("nonsense", ""), []),
+        (("connect", "cursor", ""), []),
+        (("call", "nonsense.x", ""), []),
+        (("run", "\x1b[31m"), []),
+    ],
+)
+def test_each_place_has_its_names(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
+    assert answered(home, *words) == expected
+
+
+def test_packs_come_before_their_tools(home: Path) -> None:
+    assert {"machine.", "mine.", "github.", "grep"} <= set(answered(home, "call", ""))
+    assert answered(home, "call", "mi") == ["mine.poke"]
+
+
+def test_the_configuration_that_is_named_counts(home: Path) -> None:
+    other = home / "other.yaml"
+    other.write_text("agents: {writer: {}}", encoding="utf-8")
+    assert "writer" in answered(home, "run", "--config", str(other), "--agent", "")
+
+
+def test_a_folder_that_is_not_trusted_is_not_read(tmp_path: Path) -> None:
+    configure(tmp_path / "work", SETTINGS)
+    folder, user = tmp_path / "work" / ".onetool", tmp_path / ".onetool"
+    env = {**environment(tmp_path), "OT_CWD": str(tmp_path / "work")}
+
+    def servers() -> str:
+        command = [PROGRAM, "completion", "--answer", "accept", ""]
+        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert servers() == ""
+    trust(folder, user)
+    assert servers() == "github\n"
+
+
+@pytest.mark.parametrize("broken", ["servers: [", "servers: 1\nagents: []\nauth: {tokens: {}}", "\x00"])
+def test_broken_files_are_no_obstacle(home: Path, broken: str) -> None:
+    configure(home, broken)
+    (home / ".onetool" / "pins.json").write_text("[", encoding="utf-8")
+    (home / ".onetool" / "tools" / "mine" / "mine_tools.py").write_text("def (", encoding="utf-8")
+    assert answered(home, "accept", "") == []
+    assert "machine." in answered(home, "call", "")
+    assert answered(home, "call", "mine.") == []
+
+
+def test_nothing_heavy_is_loaded_and_nothing_is_started(home: Path) -> None:
+    code = (
+        "import sys; from ot.cli.main import main; main(['completion', '--answer', 'call', 'github.'])\n"
+        "heavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs', 'subprocess', 'ot.app'}\n"
+        "sys.exit(','.join(heavy & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(home), cwd=home, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "github.list_issues\n")
+
+
+def test_what_is_offered_is_what_there_is(tmp_path: Path) -> None:
+    listed = json.loads(command_line(tmp_path, "tools", "--info", "list", "--json").stdout)
+    known = Known.here(environment(tmp_path), None)
+    shipped = [name for pack in ("fs", "http", "json", "machine", "ot", "test", "yaml") for name in known.tools(pack)]
+    assert sorted([*shipped, *known.alone]) == sorted(listed)
+
+
+# --- at the keyboard ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def keyboard(home: Path, *shell: str) -> Iterator[int]:
+    """A terminal with a shell in it, that speaks the words it was told."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        shell, stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=shell_environment(home), start_new_session=True
+    ) as process:
+        os.close(theirs)
+        try:
+            yield ours
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def read_until(terminal: int, words: str) -> str:
+    seen, until = "", time.monotonic() + 3 * PATIENCE
+    while words not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"{words!r} did not come: {seen!r}"
+        seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen
+
+
+SHELLS = {
+    "bash": (("bash", "--norc", "-i"), 'PS1="> "; eval "$(onetool completion bash)"; echo rea""dy\n'),
+    "zsh": (
+        ("zsh", "-f", "-i"),
+        "autoload -U compinit; compinit -u -D; eval \"$(onetool completion zsh)\"; echo rea''dy\n",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", SHELLS)
+def test_tab_completes_at_the_keyboard(home: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    command, setup = SHELLS[shell]
+    with keyboard(home, *command) as terminal:
+        os.write(terminal, setup.encode())
+        read_until(terminal, "ready")
+        os.write(terminal, b"onetool cal\tmachine.mem\tun\t")
+        read_until(terminal, "it=")  # zsh rings a bell before it
+        os.write(terminal, b"GiB | cut -c1-9; echo do''ne\n")
+        assert '{"total"' in read_until(terminal, "done")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_gets_the_words(home: Path) -> None:
+    def tab(line: str) -> list[str]:
+        code = f"onetool completion fish | source; complete -C '{line}'"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", code], cwd=home, env=shell_environment(home), capture_output=True, check=True
+        )
+        assert done.stderr == b""
+        return done.stdout.decode().splitlines()
+
+    assert tab("onetool unt") == ["untrust"]
+    assert tab("onetool call mine.poke ") == ["hard=", "where="]
+    assert tab("onetool run -f .one") == [".onetool/"]

@@ -1,0 +1,769 @@
+"""Broken installations, each made for real: `onetool doctor` names the file and the line and says what to type.
+
+Where the advice can be followed by a machine the test follows it, and the finding is gone.
+"""
+
+import json
+import os
+import pty
+import re
+import shlex
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cells_support import IS_ROOT, ORDINARY_USER, as_ordinary_user
+from tests.extensions_support import HEADER, write_pack, write_secrets
+from tests.proxy_support import hostile
+from tests.support import PROGRAM, command_line, configure, environment
+
+from ot.bundles.store import BundleStore
+
+pytestmark = pytest.mark.slow
+ECHO = "def echo(text: str) -> str:\n    return text\n"
+CANARY = "sk-canary-canary-canary-canary"
+Findings = list[dict[str, str]]
+Work = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`file` is what the finding names, from the home folder, and `line` where in it; `mend` does what is advised."""
+
+    name: str
+    make: Work
+    file: str
+    says: str
+    advises: str
+    line: int | None = None
+    mend: "Callable[[Path, str], object] | None" = None
+    level: str = "problem"
+    folder: str = "."
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def doctor(home: Path, folder: str = ".", env: Mapping[str, str] | None = None, start: Sequence[str] = ()) -> Findings:
+    """What it finds. As text and as JSON, side by side: both say the same, and neither shows how it is made."""
+    variables = {**environment(home), **{name: value.format(home=home) for name, value in (env or {}).items()}}
+    text, data = (
+        subprocess.Popen(
+            [*start, PROGRAM, "doctor", *arguments],
+            cwd=home / folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        for arguments in ([], ["--json"])
+    )
+    (shown, noise), (output, more_noise) = text.communicate(timeout=120), data.communicate(timeout=120)
+    assert noise + more_noise == ""
+    assert "Traceback" not in shown
+    found: Findings = json.loads(output)["findings"]
+    is_wrong = any(each["level"] == "problem" for each in found)
+    assert text.returncode == data.returncode == int(is_wrong)
+    assert shown.count("FAIL") == sum(each["level"] == "problem" for each in found)
+    return found
+
+
+def wrong(findings: Findings) -> Findings:
+    return [each for each in findings if each["level"] != "ok"]
+
+
+def follow(home: Path, advice: str, folder: str = ".") -> None:
+    """Type what is to be typed."""
+    quoted, made = re.search(r"`([^`]+)`", advice), re.search(r"mkdir -p \S+", advice)
+    command = quoted[1] if quoted else made[0] if made else advice
+    env = environment(home)
+    env["PATH"] = f"{Path(PROGRAM).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=home / folder, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, (command, done.stderr)
+
+
+# --- how things are broken and mended ------------------------------------------------------------------------------
+
+
+def settings(text: str) -> Work:
+    return lambda home: configure(home, text)
+
+
+def servers(**entries: Mapping[str, Any]) -> Work:
+    return lambda home: configure(home, yaml.safe_dump({"servers": entries}))
+
+
+def written(path: str, content: str | bytes) -> Work:
+    def write(home: Path) -> None:
+        file = home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write
+
+
+def both(*works: Work) -> Work:
+    return lambda home: [work(home) for work in works]
+
+
+def replaced(path: str, old: str, new: str) -> Callable[[Path, str], object]:
+    return lambda home, _: edit(home / path, old, new)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def as_advised(home: Path, advice: str) -> None:
+    follow(home, advice)
+
+
+def as_spelt(_home: Path, advice: str) -> None:
+    """It says `in FILE, line N: write WORD`."""
+    found = re.search(r"in (\S+), line (\d+): write (\S+)", advice)
+    assert found
+    file = Path(found[1])
+    lines = file.read_text(encoding="utf-8").splitlines()
+    lines[int(found[2]) - 1] = re.sub(r"\w+", found[3], lines[int(found[2]) - 1], count=1)
+    file.write_text("\n".join(lines), encoding="utf-8")
+
+
+def pack(text: str, name: str = "mine", folder: str = "") -> Work:
+    return lambda home: write_pack(home / ".onetool" / "tools", folder or name, text, name)
+
+
+def removed(path: str) -> Callable[[Path, str], object]:
+    return lambda home, _: (home / path).unlink()
+
+
+def project(text: str = "log_level: DEBUG\n") -> Work:
+    return lambda home: configure(home / "project", text)
+
+
+def changed_project(home: Path) -> None:
+    project()(home)
+    follow(home, "onetool trust", "project")
+    project("servers: {git: {command: git, enabled: false}}\n")(home)
+
+
+def changed_server(home: Path) -> None:
+    notes = home / "notes"
+    notes.mkdir()
+    configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
+    assert command_line(home, "tools", "odd").returncode == 0
+    (notes / "changed").touch()
+
+
+def refused_server(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    configure(home, f"servers:\n  far: {{url: 'http://127.0.0.1:{port}/mcp'}}\n")
+
+
+def bundle_file(home: Path) -> Path:
+    store = BundleStore(home / ".onetool" / "bundles")
+    ident = store.new_id()
+    store.put_bundle(ident, {"slug": "pets", "displayName": "Pets", "isEnabled": True})
+    store.close()
+    (file,) = (home / ".onetool" / "bundles").glob("*/bundle.json")
+    return file.rename(file.parent.rename(file.parent.with_name(f"pets-{ident}")) / file.name)
+
+
+def damaged_bundle(home: Path) -> None:
+    bundle_file(home).write_text('{"schemaVersion": 1, "id":', encoding="utf-8")
+
+
+def newer_bundle(home: Path) -> None:
+    edit(bundle_file(home), '"schemaVersion": 1', '"schemaVersion": 2')
+
+
+def database(path: str, version: int) -> Work:
+    def make(home: Path) -> None:
+        written(path, b"")(home)
+        with sqlite3.connect(home / path) as opened:
+            opened.execute(f"pragma user_version = {version}")
+
+    return make
+
+
+def cursor(entry: Mapping[str, Any]) -> Work:
+    return written(".cursor/mcp.json", json.dumps({"mcpServers": {"onetool": entry}}))
+
+
+WITHOUT_UV = written("shadow/uv/__init__.py", "def find_uv_bin() -> str:\n    raise FileNotFoundError('uv')\n")
+CONFIG, TOOLS, MINE = ".onetool/onetool.yaml", ".onetool/tools", ".onetool/tools/mine/mine_tools.py"
+IMPOSSIBLE = HEADER.replace("six", "onetool-there-is-no-such-package")
+DIES = "import sys; print('these are my last words', file=sys.stderr); sys.exit(3)"
+
+CASES = [
+    Case(
+        "YAML that is none",
+        settings("log_level: INFO\nexecution: {timeout: 5\n"),
+        CONFIG,
+        "is not valid YAML",
+        "correct line",
+        3,
+        replaced(CONFIG, "5", "5}"),
+    ),
+    Case("an unknown key", settings("executon: {}\n"), CONFIG, "unknown key", "write execution", 1, as_spelt),
+    Case(
+        "a value of the wrong kind",
+        settings("output:\n  preview_lines: many\n"),
+        CONFIG,
+        "must be a whole number",
+        "correct line 2",
+        2,
+        replaced(CONFIG, "many", "5"),
+    ),
+    Case(
+        "settings of a newer version",
+        settings("# mine\nversion: 2\nthings: {}\n"),
+        CONFIG,
+        "was written by a newer OneTool (version 2, this one knows 1)",
+        "upgrade OneTool",
+        2,
+        replaced(CONFIG, "version: 2\nthings: {}", "version: 1"),
+    ),
+    Case(
+        "a variable that is not set",
+        settings("docs_url: ${DOCS_ADDRESS}\n"),
+        CONFIG,
+        "docs_url needs DOCS_ADDRESS",
+        "put it into secrets.yaml",
+        1,
+        lambda home, _: write_secrets(home / ".onetool", "DOCS_ADDRESS: https://example.org/\n"),
+    ),
+    Case(
+        "secrets that others can read",
+        written(".onetool/secrets.yaml", f"KEY: {CANARY}\n"),
+        ".onetool/secrets.yaml",
+        "is open to others",
+        "chmod 600",
+        None,
+        as_advised,
+    ),
+    Case(
+        "secrets that are a list",
+        lambda home: write_secrets(home / ".onetool", f"- {CANARY}\n"),
+        ".onetool/secrets.yaml",
+        "the file must hold `key: value` lines",
+        "correct line 1",
+        1,
+        lambda home, _: write_secrets(home / ".onetool", f"KEY: {CANARY}\n"),
+    ),
+    Case(
+        "a project that nobody trusts",
+        project(),
+        "project/.onetool",
+        "is not trusted and was ignored",
+        "onetool trust",
+        mend=lambda home, advice: follow(home, advice, "project"),
+        folder="project",
+    ),
+    Case(
+        "a project that has changed",
+        changed_project,
+        "project/.onetool",
+        "has changed since it was trusted",
+        "onetool trust",
+        mend=lambda home, advice: follow(home, advice, "project"),
+        folder="project",
+    ),
+    Case(
+        "an extension that is no Python",
+        pack("import os\ndef echo(:\n"),
+        MINE,
+        "invalid syntax",
+        "correct line 2",
+        2,
+        replaced(MINE, "def echo(:\n", ECHO),
+    ),
+    Case(
+        "an extension whose dependency does not exist",
+        pack(f"{IMPOSSIBLE}{ECHO}"),
+        MINE,
+        "uv could not make the environment",
+        "correct the dependencies in the header",
+        mend=lambda home, _: pack(f"{HEADER}{ECHO}")(home),
+    ),
+    Case(
+        "an extension that fails at import",
+        pack(f"import os\n1 / 0\n{ECHO}"),
+        MINE,
+        "ZeroDivisionError",
+        "correct line 2",
+        2,
+        replaced(MINE, "1 / 0\n", ""),
+    ),
+    Case(
+        "an extension that does not name what it imports",
+        pack(f"import a_package_that_nobody_has\n{ECHO}"),
+        MINE,
+        "No module named 'a_package_that_nobody_has'",
+        '# dependencies = ["a_package_that_nobody_has"]',
+        1,
+        replaced(MINE, "import a_package_that_nobody_has\n", ""),
+    ),
+    Case(
+        "two extensions with one name",
+        both(pack(ECHO, folder="one"), pack(ECHO, folder="two")),
+        f"{TOOLS}/two/mine_tools.py",
+        "several extension files are called mine",
+        "delete one of them",
+        mend=removed(f"{TOOLS}/two/mine_tools.py"),
+    ),
+    Case(
+        "an extension with the name of a pack that ships",
+        pack(ECHO, "fs"),
+        f"{TOOLS}/fs/fs_tools.py",
+        "the name 'fs' is taken",
+        'write `pack = "another_name"`',
+        mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "fs")(home),
+    ),
+    Case(
+        "an alias that leads nowhere",
+        settings("aliases:\n  disk: machine.dsk\n"),
+        CONFIG,
+        "there is no tool 'machine.dsk'",
+        "write machine.disk instead of machine.dsk",
+        2,
+        replaced(CONFIG, "machine.dsk", "machine.disk"),
+    ),
+    Case(
+        "a snippet that is no template",
+        settings("snippets:\n  greet:\n    body: '{{ name'\n    params: {name: {}}\n"),
+        CONFIG,
+        "the body of $greet cannot be rendered",
+        "correct the body of the snippet greet",
+        3,
+        replaced(CONFIG, "{{ name", "{{ name }}"),
+    ),
+    Case(
+        "a server whose program is not there",
+        settings("servers:\n  gone: {command: a-program-that-nobody-has}\n"),
+        CONFIG,
+        "there is no program 'a-program-that-nobody-has'",
+        "install a-program-that-nobody-has",
+        2,
+        lambda home, _: servers(gone=hostile("echo"))(home),
+    ),
+    Case(
+        "a server that dies at once",
+        servers(ill={"command": sys.executable, "args": ["-c", DIES]}),
+        CONFIG,
+        "these are my last words",
+        shlex.quote(DIES),
+        2,
+        lambda home, _: servers(ill=hostile("echo"))(home),
+    ),
+    Case("a server that nobody answers for", refused_server, CONFIG, "the server far cannot be reached", "url", 2),
+    Case(
+        "a server that never answers",
+        servers(mute=hostile("hangs", timeout=300)),
+        CONFIG,
+        "the server mute did not answer within 10 s",
+        "enabled: false",
+        2,
+        replaced(CONFIG, "timeout: 300", "enabled: false"),
+    ),
+    Case(
+        "a server whose tools have changed",
+        changed_server,
+        "",
+        "odd.echo is not what it was",
+        "onetool accept odd",
+        mend=lambda home, _: follow(home, "onetool accept odd"),
+    ),
+    Case(
+        "a server with the name of a pack",
+        servers(fs=hostile("echo")),
+        CONFIG,
+        "has the name of another pack",
+        "give the server another name",
+        2,
+        replaced(CONFIG, "  fs:", "  other:"),
+    ),
+    Case(
+        "an agent with a permission that is none",
+        written(".onetool/agents/pilot.yaml", "sandbox: {}\npermissions: [read, fly]\n"),
+        ".onetool/agents/pilot.yaml",
+        "must be a list of some of read, write, exec, network",
+        "correct line 2",
+        2,
+        replaced(".onetool/agents/pilot.yaml", ", fly", ""),
+    ),
+    Case(
+        "an agent whose folder is not there",
+        written(".onetool/agents/pilot.yaml", "sandbox:\n  allowed_paths: [~/planes]\n"),
+        ".onetool/agents/pilot.yaml",
+        "planes, which is not there",
+        "mkdir -p",
+        2,
+        as_advised,
+    ),
+    Case(
+        "a token of an agent that is none",
+        settings("auth:\n  tokens:\n    - {name: a, hash: b, agent: pilto}\nagents: {pilot: {}}\n"),
+        CONFIG,
+        "must be one of the agents: pilot, default",
+        "correct line 3",
+        3,
+        replaced(CONFIG, "pilto", "pilot"),
+    ),
+    Case(
+        "a token whose variable is not set",
+        settings("auth:\n  tokens:\n    - {name: laptop, token_env: LAPTOP_TOKEN}\n"),
+        CONFIG,
+        "the token laptop lets nobody in, because LAPTOP_TOKEN is not set",
+        "export LAPTOP_TOKEN=",
+        3,
+        level="warning",
+    ),
+    Case("a damaged bundle", damaged_bundle, ".onetool/bundles/pets-", "is no JSON", "mv ", mend=as_advised),
+    Case(
+        "a bundle of a newer version", newer_bundle, ".onetool/bundles/pets-", "written by a newer OneTool", "upgrade"
+    ),
+    Case(
+        "damaged statistics",
+        written(".onetool/stats/stats.db", b"no database at all" * 1000),
+        ".onetool/stats/stats.db",
+        "is damaged",
+        "onetool run 1",
+        mend=as_advised,
+    ),
+    Case(
+        "statistics of a newer version",
+        database(".onetool/stats/stats.db", 9),
+        ".onetool/stats/stats.db",
+        "was written by a newer OneTool (version 9, this one knows 1)",
+        "upgrade OneTool",
+    ),
+    Case(
+        "damaged counts of calls",
+        written(".onetool/bundles/.usage/usage.db", b"no database at all" * 1000),
+        ".onetool/bundles/.usage/usage.db",
+        "is damaged",
+        "rm ",
+        mend=as_advised,
+    ),
+    *(
+        Case(
+            f"damaged {name}",
+            written(f".onetool/{name}", "{"),
+            f".onetool/{name}",
+            "is damaged",
+            "rm ",
+            mend=as_advised,
+        )
+        for name in ("stats/shapes.json", "switches.json", "pins.json", "trust.json")
+    ),
+    Case(
+        "a file in the place of the folder for results",
+        written(".onetool/tmp", "x"),
+        ".onetool/tmp",
+        "is no folder",
+        "mv ",
+        mend=as_advised,
+    ),
+    *(
+        Case(
+            f"a file in the place of {name}",
+            written(name, "x"),
+            name,
+            "is no folder",
+            f"mv {{home}}/{name} {{home}}/{name}.old",
+            mend=as_advised,
+        )
+        for name in (".onetool", ".onetool/bundles", ".onetool/logs")
+    ),
+    Case(
+        "a folder for scratch that is not there",
+        lambda _home: None,
+        "nowhere",
+        "which cannot be written",
+        "mkdir -p",
+        mend=as_advised,
+        level="warning",
+        env={"TMPDIR": "{home}/nowhere"},
+    ),
+    Case(
+        "a project that is not there",
+        settings("projects:\n  docs: ~/docs\n"),
+        CONFIG,
+        "docs, which is not there",
+        "mkdir -p",
+        2,
+        as_advised,
+    ),
+    Case(
+        "a folder of tools that is not there",
+        settings("tools_dir:\n  - more\n"),
+        CONFIG,
+        "more, which is not there",
+        "mkdir -p",
+        2,
+        as_advised,
+    ),
+    Case(
+        "a machine without uv, and a pack that needs it",
+        both(WITHOUT_UV, pack(f"{HEADER}{ECHO}")),
+        MINE,
+        "uv is missing",
+        "-m pip install uv",
+        mend=removed("shadow/uv/__init__.py"),
+        env={"PYTHONPATH": "{home}/shadow"},
+    ),
+    Case(
+        "a machine without uv that needs none",
+        WITHOUT_UV,
+        "",
+        "uv is missing",
+        "-m pip install uv",
+        level="warning",
+        env={"PYTHONPATH": "{home}/shadow"},
+    ),
+    Case(
+        "an assistant that starts what is not there",
+        cursor({"command": "/gone/onetool", "args": []}),
+        ".cursor/mcp.json",
+        "Cursor is to start /gone/onetool, which is not there",
+        "onetool connect cursor --write",
+        mend=as_advised,
+    ),
+    Case(
+        "an assistant that starts it in a folder that is not there",
+        cursor({"command": PROGRAM, "args": [], "env": {"OT_CWD": "/gone"}}),
+        ".cursor/mcp.json",
+        "in /gone, which is no folder",
+        "onetool connect cursor --write --folder",
+        mend=as_advised,
+    ),
+    Case(
+        "an assistant whose configuration cannot be read",
+        written(".cursor/mcp.json", '{\n"mcpServers": nothing}'),
+        ".cursor/mcp.json",
+        "Cursor",
+        "correct line 2",
+        2,
+        level="warning",
+    ),
+    Case(
+        "isolation that is switched off",
+        settings("execution: {isolation: off}\n"),
+        "",
+        "isolation is off",
+        "set execution.isolation to auto",
+        mend=replaced(CONFIG, "off", "auto"),
+        level="warning",
+    ),
+    Case(
+        "a variable that looks like a setting",
+        lambda _home: None,
+        "",
+        "environment variable ONETOOL_EXECUTON",
+        "execution",
+        level="warning",
+        env={"ONETOOL_EXECUTON": "x"},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path, case: Case) -> None:
+    case.make(tmp_path)
+    findings = wrong(doctor(tmp_path, case.folder, case.env))
+    assert len(findings) == 1, findings
+    (found,) = findings
+    assert found["level"] == case.level
+    assert case.says in found["what"]
+    assert case.advises.replace("{home}", str(tmp_path)) in found["advice"]
+    assert str(tmp_path / case.file) in found["what"] or not case.file
+    assert case.line is None or re.search(rf"(:|line ){case.line}\b", found["what"])
+    if case.mend is not None:
+        case.mend(tmp_path, found["advice"])
+        assert wrong(doctor(tmp_path, case.folder, case.env)) == []
+
+
+# --- folders that cannot be written ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_home() -> Iterator[Path]:
+    """A home that an ordinary user reaches: the folders of the tests are root's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        home = Path(folder) / "home"
+        configure(home, "log_level: DEBUG\n")
+        (home / "tmp").mkdir()
+        yield home
+        subprocess.run(["chmod", "-R", "u+rwX", folder], check=False)
+
+
+def test_a_folder_that_may_not_be_written_is_named_once_however_much_is_in_it(open_home: Path) -> None:
+    for name in ("logs", "stats", "tmp"):
+        (open_home / ".onetool" / name).mkdir()
+    if IS_ROOT:
+        subprocess.run(["chown", "-R", str(ORDINARY_USER), open_home], check=True)
+    subprocess.run(["chmod", "-R", "a-w", open_home / ".onetool"], check=True)
+    start = as_ordinary_user([]) if IS_ROOT else []
+    (found,) = wrong(doctor(open_home, start=start))
+    assert found["what"].startswith(f"{open_home / '.onetool'} cannot be written")
+    assert found["advice"] == f"chmod -R u+rwX {open_home / '.onetool'}"
+    follow(open_home, found["advice"])
+    assert wrong(doctor(open_home, start=start)) == []
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / ".onetool"
+    folder.mkdir()
+    mount = f"mount -t tmpfs -o size=64k tmpfs {shlex.quote(str(folder))}"
+    if not IS_ROOT or subprocess.run(["unshare", "-m", "/bin/sh", "-c", mount], check=False).returncode:
+        pytest.skip("only who may mount can make a small disk")
+    start = ["unshare", "-m", "/bin/sh", "-c", f'{mount} && exec "$@"', "sh"]
+    (found,) = wrong(doctor(tmp_path, start=start))
+    assert f"{folder}: the disk is full" in found["what"]
+    assert "df -h" in found["advice"]
+
+
+# --- all together --------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_folder_is_only_fine(tmp_path: Path) -> None:
+    follow(tmp_path, "onetool init")
+    configure(
+        tmp_path, yaml.safe_dump({"version": 1, "servers": {"echo": hostile("echo")}, "aliases": {"e": "echo.echo"}})
+    )
+    write_secrets(tmp_path / ".onetool", "KEY: value\n")
+    bundle_file(tmp_path)
+    follow(tmp_path, "onetool run 1 && onetool connect cursor --write && onetool connect codex --write")
+    findings = doctor(tmp_path)
+    assert wrong(findings) == []
+    told = "\n".join(each["what"] for each in findings)
+    assert "the server echo answers; it has 1 tools" in told
+    assert "the extension pack hello can be started" in told
+    assert f"Cursor is connected ({tmp_path / '.cursor' / 'mcp.json'})" in told
+    assert "Codex is connected" in told
+    assert "a run works" in told
+
+
+def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
+    configure(
+        tmp_path,
+        yaml.safe_dump(
+            {
+                "executon": {},
+                "output": {"preview_lines": "many"},
+                "aliases": {"d": "machine.dsk"},
+                "snippets": {"s": {"body": "{{ x"}},
+                "projects": {"docs": "~/docs"},
+                "servers": {
+                    "gone": {"command": "a-program-that-nobody-has"},
+                    "ill": {"command": sys.executable, "args": ["-c", DIES]},
+                    "unknown": {"comand": "x"},
+                    "needy": {"command": sys.executable, "env": {"A": "${NOBODY_SET_THIS}"}},
+                    "fine": hostile("echo"),
+                },
+                "auth": {"tokens": [{"name": "a", "hash": "b", "agent": "pilto"}]},
+            }
+        ),
+    )
+    damaged_bundle(tmp_path)
+    written(".onetool/agents/pilot.yaml", "permissions: [fly]\n")(tmp_path)
+    written(".onetool/stats/stats.db", b"no database at all" * 1000)(tmp_path)
+    written(".onetool/switches.json", "{")(tmp_path)
+    pack("def echo(:\n")(tmp_path)
+    pack(f"1 / 0\n{ECHO}", "late")(tmp_path)
+    cursor({"command": "/gone/onetool"})(tmp_path)
+    findings = doctor(tmp_path)
+    said = [each["what"] for each in wrong(findings)]
+    for words in (
+        "executon is an unknown key",
+        "output.preview_lines must be",
+        "machine.dsk",
+        "the body of $s",
+        "docs, which is not there",
+        "a-program-that-nobody-has",
+        "these are my last words",
+        "servers.unknown.comand is an unknown key",
+        "needs NOBODY_SET_THIS",
+        "must be one of the agents",
+        "is no JSON",
+        "must be a list of some of",
+        "stats.db is damaged",
+        "switches.json is damaged",
+        "invalid syntax",
+        "ZeroDivisionError",
+        "/gone/onetool",
+    ):
+        assert len([what for what in said if words in what]) == 1, (words, said)
+    assert len(said) == 17, said
+    assert "the server fine answers; it has 1 tools" in [each["what"] for each in findings]
+    assert "a run works" not in [each["what"] for each in findings]
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    """Neither of secrets.yaml, nor of the environment, nor of the file itself, whoever repeats it."""
+    code = "import os, sys; sys.exit(os.environ['API_KEY'])"
+    entry = {"command": sys.executable, "args": ["-c", code]}
+    entries = {
+        "kept": {**entry, "env": {"API_KEY": "${KEPT}"}},
+        "around": {**entry, "env": {"API_KEY": "${AROUND_TOKEN}"}},
+        "inside": {**entry, "env": {"API_KEY": f"{CANARY}-3"}},
+        "given": {**entry, "args": ["-c", f"import sys; sys.exit('{CANARY}-4')", f"{CANARY}-4"]},
+    }
+    configure(tmp_path, yaml.safe_dump({"servers": entries}))
+    write_secrets(tmp_path / ".onetool", f"KEPT: {CANARY}-1\n")
+    findings = wrong(doctor(tmp_path, env={"AROUND_TOKEN": f"{CANARY}-2"}))
+    assert len(findings) == 4
+    assert all("[REDACTED]" in each["what"] for each in findings[:3])
+    assert "canary" not in json.dumps(findings)
+
+
+def test_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
+    servers(tardy=hostile("slow"))(tmp_path)
+    ours, theirs = pty.openpty()
+    env = {**environment(tmp_path), "TERM": "xterm"}
+    done = subprocess.run(
+        [PROGRAM, "doctor"], cwd=tmp_path, env=env, stderr=theirs, stdout=subprocess.PIPE, encoding="utf-8", check=False
+    )
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0, done.stdout
+    assert "waiting for tardy" in shown
+    assert "waiting" not in done.stdout
+
+
+def test_the_doctor_changes_nothing_that_is_kept(tmp_path: Path) -> None:
+    follow(tmp_path, "onetool init && onetool run 1")
+    written(".onetool/stats/stats.db", b"no database at all" * 1000)(tmp_path)
+    written(".onetool/switches.json", "{")(tmp_path)
+    before = kept(tmp_path)
+    assert len(wrong(doctor(tmp_path))) == 2
+    assert kept(tmp_path) == before
+
+
+def kept(home: Path) -> dict[str, bytes]:
+    """What the product keeps, without its logs and caches."""
+    root = home / ".onetool"
+    caches = {"logs", "cache", "environments"}
+    files = (file for file in root.rglob("*") if file.is_file() and file.relative_to(root).parts[0] not in caches)
+    return {str(file.relative_to(root)): file.read_bytes() for file in files}
+
+
+def test_a_configuration_that_is_not_there_is_told_and_its_folder_is_not_made(tmp_path: Path) -> None:
+    done = command_line(tmp_path, "doctor", "--config", str(tmp_path / "gone" / "onetool.yaml"))
+    assert done.returncode == 1
+    assert f"{tmp_path / 'gone' / 'onetool.yaml'}: there is no such file" in done.stdout
+    assert "check --config" in done.stdout
+    assert not (tmp_path / "gone").exists()

@@ -1,0 +1,414 @@
+"""Everything that is kept on disk says which version it has: an older one opens, a newer one is refused with words.
+
+What is refused keeps every byte, and the rest goes on without it. What is only a cache is made anew.
+"""
+
+import json
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.bundles_support import bundle_body, new_bundle, refused, store_in, tool_body
+from tests.proxy_support import hostile
+from tests.support import PROGRAM, command_line, configure, environment
+
+from ot.errors import ToolError
+from ot.media import Media
+from ot.stats.shapes import Shapes
+from ot.switches import Switches
+
+pytestmark = pytest.mark.slow
+NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+, this one knows \d\)")
+Change = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One file that we keep. `shows` is a command whose output has `holds` in it as long as everything is there.
+
+    `asks` is the command that is refused, or that goes on without it, once the file is of a newer version; `doctor`
+    tells of it in any case.
+    """
+
+    name: str
+    make: Callable[[Path], Path]
+    older: Change
+    newer: Change
+    shows: Callable[[Path], str]
+    holds: str
+    asks: Callable[[Path], str]
+    words: re.Pattern[str] = NEWER
+
+
+def said(home: Path, *arguments: str) -> str:
+    done = command_line(home, *arguments)
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def saying(*arguments: str) -> Callable[[Path], str]:
+    return lambda home: said(home, *arguments)
+
+
+def rewritten(file: Path, change: Callable[[Any], Any]) -> None:
+    file.write_text(json.dumps(change(json.loads(file.read_text(encoding="utf-8")))), encoding="utf-8")
+
+
+def with_version(number: int, key: str = "version") -> Change:
+    return lambda file: rewritten(file, lambda data: {**data, key: number})
+
+
+def without_version(file: Path) -> None:
+    rewritten(file, lambda data: {name: value for name, value in data.items() if name != "version"})
+
+
+def only(key: str) -> Change:
+    """As it was written before there were versions."""
+    return lambda file: rewritten(file, lambda data: data[key])
+
+
+def user_version(number: int) -> Change:
+    def change(file: Path) -> None:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute(f"pragma user_version = {number}")
+
+    return change
+
+
+def line(old: str, new: str) -> Change:
+    def change(file: Path) -> None:
+        text = file.read_text(encoding="utf-8")
+        assert old in text
+        file.write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
+
+
+# --- the files -------------------------------------------------------------------------------------------------------
+
+
+def settings(home: Path) -> Path:
+    configure(home, "version: 1\naliases: {moment: machine.now}\n")
+    return home / ".onetool" / "onetool.yaml"
+
+
+def tokens(home: Path) -> Path:
+    file = settings(home)
+    assert command_line(home, "token", "create", "laptop").returncode == 0
+    return file
+
+
+def agent(home: Path) -> Path:
+    file = home / ".onetool" / "agents" / "pilot.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("version: 1\npermissions: [read]\n", encoding="utf-8")
+    return file
+
+
+def prompts(home: Path) -> Path:
+    file = home / ".onetool" / "prompts.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("version: 1\ninstructions: Be brief.\n", encoding="utf-8")
+    return file
+
+
+def trust(home: Path) -> Path:
+    configure(home / "project", "aliases: {moment: machine.now}\n")
+    assert in_project(home, "trust") != ""
+    return home / ".onetool" / "trust.json"
+
+
+def in_project(home: Path, *arguments: str) -> str:
+    """With `--config` a person would name the file, and so trust it: this goes by the folder."""
+    done = subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=home / "project",
+        env=environment(home),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def statistics(home: Path) -> Path:
+    assert command_line(home, "run", "machine.now()").returncode == 0
+    return home / ".onetool" / "stats" / "stats.db"
+
+
+def result(home: Path) -> Path:
+    assert command_line(home, "run", "'needle' + 'x' * 200_000").returncode == 0
+    (file,) = (home / ".onetool" / "tmp").glob("*.meta.json")
+    return file
+
+
+def of_result(home: Path) -> str:
+    (file,) = (home / ".onetool" / "tmp").glob("*.meta.json")
+    return said(home, "run", f"ot.result(handle={file.name[7:39]!r}, limit=10)")
+
+
+def switches(home: Path) -> Path:
+    Switches(home / ".onetool").set("machine.now", on=False)
+    return home / ".onetool" / "switches.json"
+
+
+def pins(home: Path) -> Path:
+    """Of a server whose tools have changed since."""
+    notes = home / "notes"
+    notes.mkdir()
+    configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
+    assert command_line(home, "tools", "odd").returncode == 0
+    (notes / "changed").touch()
+    return home / ".onetool" / "pins.json"
+
+
+def bundle(home: Path) -> Path:
+    with store_in(home / ".onetool" / "bundles") as store:
+        new_bundle(store, "animals")
+    (file,) = (home / ".onetool" / "bundles").glob("*/bundle.json")
+    return file
+
+
+TABLE = [
+    Kept(
+        "onetool.yaml",
+        settings,
+        line("version: 1\n", ""),
+        line("version: 1\n", "version: 2\nthings: {}\n"),
+        saying("call", "moment"),
+        "20",
+        saying("tools"),
+    ),
+    Kept(
+        "the tokens in it",
+        tokens,
+        line("version: 1\n", ""),
+        line("version: 1\n", "version: 2\n"),
+        saying("token", "list"),
+        "laptop",
+        saying("token", "create", "another"),
+    ),
+    Kept(
+        "agents/*.yaml",
+        agent,
+        line("version: 1\n", ""),
+        line("version: 1", "version: 2"),
+        saying("run", "--agent", "pilot", "6 * 7"),
+        "42",
+        saying("run", "--agent", "pilot", "6 * 7"),
+    ),
+    Kept(
+        "prompts.yaml",
+        prompts,
+        line("version: 1\n", ""),
+        line("version: 1", "version: 2"),
+        saying("run", "6 * 7"),
+        "42",
+        saying("run", "6 * 7"),
+    ),
+    Kept(
+        "trust.json",
+        trust,
+        only("folders"),
+        with_version(2),
+        lambda home: in_project(home, "call", "moment"),
+        "20",
+        lambda home: in_project(home, "trust"),
+    ),
+    Kept(
+        "stats.db",
+        statistics,
+        user_version(0),
+        user_version(9),
+        saying("stats"),
+        "machine.now",
+        saying("stats"),
+    ),
+    Kept("results", result, without_version, with_version(2), of_result, "needle", of_result),
+    Kept(
+        "switches.json",
+        switches,
+        without_version,
+        with_version(2),
+        saying("call", "machine.now"),
+        "switched off",
+        saying("doctor"),
+    ),
+    Kept(
+        "pins.json",
+        pins,
+        only("servers"),
+        with_version(2),
+        saying("doctor"),
+        "odd.echo is not what it was",
+        saying("call", "odd.echo", "text=x"),
+    ),
+]
+
+
+@pytest.mark.parametrize("kept", TABLE, ids=lambda kept: kept.name)
+def test_what_this_version_wrote_and_what_says_no_version_opens_with_everything_in_it(
+    tmp_path: Path, kept: Kept
+) -> None:
+    file = kept.make(tmp_path)
+    assert kept.holds in kept.shows(tmp_path)
+    kept.older(file)
+    assert kept.holds in kept.shows(tmp_path)
+
+
+@pytest.mark.parametrize("kept", TABLE, ids=lambda kept: kept.name)
+def test_what_a_newer_version_wrote_is_refused_with_words_and_keeps_every_byte(tmp_path: Path, kept: Kept) -> None:
+    file = kept.make(tmp_path)
+    kept.newer(file)
+    before = file.read_bytes()
+    assert kept.words.search(kept.asks(tmp_path))
+    assert "upgrade OneTool" in kept.asks(tmp_path)
+    command_line(tmp_path, "run", "machine.now()")  # whatever it says: it changes nothing
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [each for each in TABLE if each.name != "results"], ids=lambda kept: kept.name)
+def test_the_doctor_tells_of_what_a_newer_version_wrote(tmp_path: Path, kept: Kept) -> None:
+    file = kept.make(tmp_path)
+    kept.newer(file)
+    before = file.read_bytes()
+    told = in_project(tmp_path, "doctor") if kept.name == "trust.json" else said(tmp_path, "doctor")
+    assert len(NEWER.findall(told)) == 1, told
+    assert str(file) in told
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["stats.db", "switches.json", "pins.json"])
+def test_the_rest_goes_on_beside_a_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
+    (kept,) = (each for each in TABLE if each.name == name)
+    kept.newer(kept.make(tmp_path))
+    assert command_line(tmp_path, "run", "6 * 7").stdout == "42\n"
+
+
+def test_switches_of_a_newer_version_are_not_written_over(tmp_path: Path) -> None:
+    file = switches(tmp_path)
+    with_version(2)(file)
+    before = file.read_bytes()
+    with pytest.raises(ToolError, match=NEWER):
+        Switches(tmp_path / ".onetool").set("machine.cpu", on=False)
+    assert file.read_bytes() == before
+
+
+# --- what no command shows -----------------------------------------------------------------------------------------
+
+
+def learned(file: Path, *values: object) -> Shapes:
+    shapes = Shapes(file)
+    for value in values:
+        shapes.learn("a.b", value)
+    shapes.flush()
+    return shapes
+
+
+def test_shapes_of_other_versions(tmp_path: Path) -> None:
+    file = tmp_path / "shapes.json"
+    learned(file, {"old": 1}).close()
+    without_version(file)
+    assert learned(file, {"old": 1}).text("a.b") == "{old: int}"
+    with_version(2)(file)
+    before = file.read_bytes()
+    shapes = learned(file, {"new": 1})
+    assert NEWER.search(shapes.problem or "")
+    shapes.close()
+    assert file.read_bytes() == before
+
+
+def test_media_of_other_versions(tmp_path: Path) -> None:
+    media = Media(tmp_path, 60)
+    handle = media.keep(b"picture", "image/png", "default")
+    file = tmp_path / f"media-{handle}.json"
+    without_version(file)
+    assert media.read(handle, "default").data == b"picture"
+    with_version(2)(file)
+    before = file.read_bytes()
+    with pytest.raises(ToolError, match=NEWER):
+        media.read(handle, "default")
+    assert file.read_bytes() == before
+
+
+# --- bundles ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_of_a_newer_version_is_told_of_and_nothing_is_put_in_its_place(tmp_path: Path) -> None:
+    file = bundle(tmp_path)
+    assert "animals" in said(tmp_path, "bundles")
+    with_version(2, "schemaVersion")(file)
+    before = file.read_bytes()
+    told = said(tmp_path, "doctor")
+    assert NEWER.search(told)
+    assert "upgrade OneTool" in told
+    assert "animals" not in said(tmp_path, "bundles")
+    with store_in(tmp_path / ".onetool" / "bundles") as store:
+        refused("duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals"))
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", [0, 99])
+def test_an_index_of_another_version_is_only_a_cache(tmp_path: Path, version: int) -> None:
+    bundle(tmp_path)
+    index = tmp_path / ".onetool" / "bundles" / ".index"
+    user_version(version)(index / (index / "current").read_text(encoding="utf-8"))
+    assert "animals" in said(tmp_path, "bundles")
+
+
+def test_counts_of_other_versions(tmp_path: Path) -> None:
+    file = tmp_path / ".usage" / "usage.db"
+
+    def counted(calls: int) -> tuple[int, list[str]]:
+        with store_in(tmp_path) as store:
+            found = store.list_bundles().items
+            ident = found[0].id if found else new_bundle(store)
+            tool = (store.tools_of(ident) or [store.put_tool(ident, "now", "1", tool_body())])[0]
+            for _ in range(calls):
+                store.count_call(tool.id, datetime.now(UTC))
+            store.flush()
+            return store.tools_of(ident)[0].call_count, store.problems
+
+    assert counted(2) == (2, [])
+    user_version(0)(file)
+    assert counted(1) == (3, [])
+    user_version(9)(file)
+    before = file.read_bytes()
+    count, problems = counted(1)
+    assert count == 0
+    assert all(NEWER.search(problem) for problem in problems)
+    assert problems
+    assert file.read_bytes() == before
+
+
+# --- caches, and what is only added to -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_list_of_tools_of_another_version_is_asked_for_anew(tmp_path: Path, version: int) -> None:
+    configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile("echo")}}))
+    assert "odd.echo" in said(tmp_path, "tools", "odd")
+    (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
+    before = file.read_bytes()
+    with_version(version)(file)
+    assert "odd.echo" in said(tmp_path, "tools", "odd")
+    assert file.read_bytes() == before
+
+
+def test_the_audit_log_is_only_added_to(tmp_path: Path) -> None:
+    configure(tmp_path, "agents: {default: {permissions: [read, write]}}\n")
+    file = tmp_path / ".onetool" / "logs" / "audit.jsonl"
+    file.parent.mkdir()
+    before = b'{"version": 99, "what": "a line of a newer OneTool"}\n'
+    file.write_bytes(before)
+    assert command_line(tmp_path, "run", "fs.write(path='a.txt', content='x')").returncode == 0
+    assert file.read_bytes().startswith(before)
+    assert b'"tool":"fs.write"' in file.read_bytes()
