@@ -141,8 +141,6 @@ def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
         (("--http", "--host", "::", "--port", "0"), "there is no token"),
         (("--http", "--port", "70000"), "no port"),
         (("--http", "--port", "-1"), "no port"),
-        (("--port", "1"), "onetool serve --http"),
-        (("--json",), "onetool serve --http"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -151,6 +149,13 @@ def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple
     assert failed.stderr.startswith("onetool: ")
     assert said in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("option", [("--port", "1"), ("--json",)])
+def test_what_is_for_http_alone_says_so(tmp_path: Path, option: tuple[str, ...]) -> None:
+    failed = command_line(tmp_path, "serve", *option)
+    assert failed.returncode == 2
+    assert "onetool serve --http" in failed.stderr
 
 
 def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) -> None:

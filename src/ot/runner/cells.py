@@ -31,7 +31,7 @@ WATCH_SECONDS = 0.1
 LOOKS_AT_DISK = 5  # of a run's looks, every so many
 MOST_THREADS = 1000
 BEGIN_SECONDS = 0.1  # for a run to have begun
-GONE_SECONDS = 1.0  # for what a cell sent before it went to be read
+GONE_SECONDS = 3.0  # for what a cell sent before it went to be read
 START_SECONDS = 30
 ATTEMPTS = 3
 
