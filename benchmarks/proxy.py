@@ -32,6 +32,7 @@ CALLS = 20
 SIDE_BY_SIDE = 20
 TEN = 10
 CODE = "every.echo(message='hello')"
+IN_TURN = f"for n in range({SIDE_BY_SIDE}): {CODE}"
 PARALLEL = f"len(ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range({SIDE_BY_SIDE})]))"
 WAIT = "every.trigger_long_running_operation(duration=0.1, steps=1)"
 WAITS = f"len(ot.parallel([lambda: {WAIT} for n in range({SIDE_BY_SIDE})]))"
@@ -61,6 +62,10 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
             rounds,
             {
                 "direct": partial(median, partial(bare.call_tool, "echo", {"message": "hello"})),
+                "directly in turn": partial(median, partial(in_turn, bare), 5),
+                "directly at once": partial(median, partial(at_once, bare), 5),
+                "in turn": partial(median, partial(app.run, IN_TURN), 5),
+                "at once": partial(median, partial(app.run, PARALLEL), 5),
                 "here": partial(median, partial(app.run, CODE)),
                 "one": partial(median, partial(run, ours, CODE)),
                 "many": partial(median, partial(run, ours, PARALLEL)),
@@ -71,6 +76,12 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
     return [
         Row("proxied call through run, against the call made directly", samples["here"], samples["direct"], target=1.5),
         Row("the same, with the client's way to OneTool and back", samples["one"], samples["direct"], target=1.5),
+        Row(
+            f"{SIDE_BY_SIDE} calls in turn in one run, against {SIDE_BY_SIDE} made directly",
+            samples["in turn"],
+            samples["directly in turn"],
+            target=1.5,
+        ),
         Row(
             f"{SIDE_BY_SIDE} calls of 100 ms side by side in one run, against one",
             samples["waits"],
@@ -83,7 +94,18 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
             samples["one"],
             target=2,
         ),
+        Row("the same in process, against as many made directly", samples["at once"], samples["directly at once"]),
+        Row("as many made directly, against one", samples["directly at once"], samples["direct"]),
     ]
+
+
+async def in_turn(bare: Client) -> None:
+    for _ in range(SIDE_BY_SIDE):
+        await bare.call_tool("echo", {"message": "hello"})
+
+
+async def at_once(bare: Client) -> None:
+    await asyncio.gather(*(bare.call_tool("echo", {"message": str(number)}) for number in range(SIDE_BY_SIDE)))
 
 
 async def check(bare: Client, ours: Client) -> None:
