@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.cells_support import NIGHTLY
 from tests.conftest import find_program
 from tests.support import PROGRAM, Watch, command_line, configure, environment, eventually, family, scratch_of
 
@@ -258,6 +259,7 @@ def test_uv_at_work_is_seen_and_stopped(tmp_path: Path, silent_index: str) -> No
     assert terminal.process.returncode == STOPPED[signal.SIGINT]
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="it waits for ten seconds; `make nightly` does")
 def test_an_index_that_never_answers_holds_up_one_step_only(tmp_path: Path, silent_index: str) -> None:
     done = demo(tmp_path, UV_DEFAULT_INDEX=silent_index, UV_INDEX_URL=silent_index)
     assert done.returncode == 0
