@@ -1,4 +1,7 @@
-"""Spans of OpenTelemetry around calls, where its SDK is installed. Without it a call pays for one comparison."""
+"""Spans of OpenTelemetry around calls, where its SDK is installed and somebody has set it up.
+
+Without the SDK a call pays for one comparison, and for little more as long as nobody would get the spans.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,27 +12,29 @@ from ot.context import ToolContext
 
 
 class Tracing:
-    """Looks for the SDK at the first call, and never again."""
+    """Looks for the SDK at the first call, and never again; whether a program has set it up, at each."""
 
     def __init__(self) -> None:
-        self._tracer: Any = None
+        self._trace: Any = None
         self._looked = False
 
     def span(self, name: str, context: ToolContext) -> AbstractContextManager[Any] | None:
         """To be entered around a call; None where nobody would see it."""
         if not self._looked:
-            self._looked, self._tracer = True, _tracer()
-        return None if self._tracer is None else _span(self._tracer, name, context)
+            self._looked, self._trace = True, _trace()
+        if self._trace is None or isinstance(self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider):
+            return None
+        return _span(self._trace.get_tracer("onetool"), name, context)
 
 
-def _tracer() -> Any:
+def _trace() -> Any:
     try:
         if find_spec("opentelemetry.sdk") is None:
             return None
         from opentelemetry import trace
     except ImportError:
         return None
-    return trace.get_tracer("onetool")
+    return trace
 
 
 @contextmanager
