@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from ot.backends.http import HttpBackend
 from ot.backends.http_tool.rates import Rates
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
@@ -27,6 +26,7 @@ from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Backend, Result, Tool
 
 if TYPE_CHECKING:
+    from ot.backends.http import HttpBackend
     from ot.backends.http_tool.impl import HttpImpl
     from ot.bundles.model import Bundle, StoredTool
     from ot.bundles.store import BundleStore
@@ -218,7 +218,9 @@ class BundleSource:
             return _Function(stored.python_impl.function)
         return _Late(lambda: self._http(stored))
 
-    def _http(self, stored: "StoredTool") -> HttpBackend:
+    def _http(self, stored: "StoredTool") -> "HttpBackend":
+        from ot.backends.http import HttpBackend
+
         return HttpBackend(
             _impl_of(stored),
             self._net,
