@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from tests.http_support import Site
 
 
@@ -52,3 +53,12 @@ def site(shared_site: "Site") -> "Site":
     for kept in (shared_site.requests, shared_site.asked, shared_site.hung_up):
         kept.clear()
     return shared_site
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A real one, for the page."""
+    from tests.page_support import chromium
+
+    with chromium() as found:
+        yield found

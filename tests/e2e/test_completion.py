@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import find_program
 from tests.support import PATIENCE, PROGRAM, command_line, configure, environment
 
 from ot.cli.known import Known
@@ -217,8 +217,7 @@ SHELLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_tab_completes_at_the_keyboard(home: Path, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    find_program(shell)
     command, setup = SHELLS[shell]
     with keyboard(home, *command) as terminal:
         os.write(terminal, setup.encode())
@@ -230,8 +229,9 @@ def test_tab_completes_at_the_keyboard(home: Path, shell: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_gets_the_words(home: Path) -> None:
+    find_program("fish")
+
     def tab(line: str) -> list[str]:
         code = f"onetool completion fish | source; complete -C '{line}'"
         done = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.page_support import PATIENCE, SCRIPT, Visit, chromium, screenshots, shop_open, visiting
+from tests.page_support import PATIENCE, SCRIPT, Visit, screenshots, shop_open, visiting
 from tests.rest_support import Served, http_draft, process
 from tests.support import configure
 
@@ -14,12 +14,6 @@ from ot.faces.http.keys import hash_of, new_token
 
 pytestmark = pytest.mark.slow
 LARGE = 10_000_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

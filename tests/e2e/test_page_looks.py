@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.page_support import PATIENCE, Visit, axe, chromium, many, screenshots, shop_open, visiting
+from tests.page_support import PATIENCE, Visit, axe, many, screenshots, shop_open, visiting
 from tests.rest_support import Served, http_draft
 
 pytestmark = pytest.mark.slow
@@ -15,12 +15,6 @@ NARROW = {"width": 320, "height": 640}
 RULES: dict[str, list[str]] = {"light": [], "dark": ["color-contrast"]}  # all of them; in the dark only colours differ
 MOST_BYTES = 100_000
 MANY = 10_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

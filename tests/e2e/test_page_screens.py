@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.http_support import Site, page as web_page, served as web_served
-from tests.page_support import PATIENCE, Visit, chromium, screenshots, shop_open, visiting
+from tests.page_support import PATIENCE, Visit, screenshots, shop_open, visiting
 from tests.rest_support import Served, http_draft
 from tests.support import eventually
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa"  # a value that no page may show
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

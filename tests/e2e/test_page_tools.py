@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.conftest import find_program
-from tests.page_support import PATIENCE, Visit, chromium, screenshots, shop_open, visiting
+from tests.page_support import PATIENCE, Visit, screenshots, shop_open, visiting
 from tests.proxy_support import MODERN
 from tests.rest_support import Served, http_draft
 from tests.support import environment, eventually
@@ -24,12 +24,6 @@ def hello(name: str) -> str:
     """Greet somebody."""
     return f"Hello {name}"
 '''
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.page_support import SWITCHES
 
 from ot.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
 from ot.stats.report import html
@@ -16,16 +17,6 @@ from ot.stats.summary import summarise
 
 NOW = 1_800_000_000.0
 HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'
-SAFE_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 DARK = "--blink-settings=preferredColorScheme=0"
 
 Browser = Callable[..., str]
@@ -39,7 +30,7 @@ def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
     def show(page: str, *flags: str) -> str:
         file = tmp_path / "report.html"
         file.write_text(page, encoding="utf-8")
-        command = [program, *SAFE_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, file.as_uri()]
+        command = [program, "--headless", *SWITCHES, f"--user-data-dir={tmp_path / 'profile'}", *flags, file.as_uri()]
         return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100, check=True).stdout
 
     return show

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ot.cli.doctor.finding import PROBLEM, told
+from ot.cli.doctor.finding import PROBLEM, shortened, told
 from ot.config.load import examine
 from ot.paths import find_folders
 
@@ -82,3 +82,8 @@ def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_pat
     (error,) = examined.errors
     assert "onetool.yaml:1: was written by a newer OneTool" in error
     assert examined.loaded.settings.prompts.instructions == "brief"
+
+
+def test_what_is_endless_is_shortened() -> None:
+    assert shortened("short") == "short"
+    assert shortened("z" * 200_000).endswith("… (200,000 characters)")

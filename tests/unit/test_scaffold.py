@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,12 @@ def run_in(folder: Path, home: Path, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(
         [PROGRAM, *arguments], cwd=folder, env=environment(home), capture_output=True, encoding="utf-8", check=False
     )
+
+
+def test_several_who_make_a_folder_at_once_make_one(tmp_path: Path) -> None:
+    """Each file is one's own or another's, whole, and nobody is told off."""
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: write_folder(tmp_path / ".onetool"), range(8)))
+    files = [file for one in made for file in one]
+    assert len(files) == len(set(files)) == 3
+    assert [file for file in (tmp_path / ".onetool").rglob("*") if file.suffix == ".tmp"] == []

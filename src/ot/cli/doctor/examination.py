@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from ot.app import OneTool
 from ot.cli.doctor import assistants, extensions, kept, machine, places, servers, settings
-from ot.cli.doctor.finding import PROBLEM, Finding, told
+from ot.cli.doctor.finding import PROBLEM, Finding, shortened, told
 from ot.cli.terminal import Progress
 from ot.clients.hiding import secrets_in
 from ot.config.load import Examined, Loaded, examine
@@ -35,7 +35,7 @@ async def examined(config: Path | None) -> list[Finding]:
         async with OneTool(read=lambda: _in_a_hurry(read.loaded)) as app:
             findings = await _everything(app, read, progress)
     redact = Redactor([*read.loaded.secrets.values(), *_secrets_of_servers(read.loaded)])
-    clean = (Finding(each.level, redact(each.what), redact(each.advice)) for each in findings)
+    clean = (Finding(each.level, shortened(redact(each.what)), shortened(redact(each.advice))) for each in findings)
     return list(dict.fromkeys(clean))
 
 

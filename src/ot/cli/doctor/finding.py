@@ -7,6 +7,7 @@ from typing import Final
 OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
+LONGEST: Final = 2000
 MARKS = {OK: "ok  ", WARNING: "warn", PROBLEM: "FAIL"}
 # Messages of the product end with what to do. Here that stands on a line of its own.
 _ADVICE = re.compile(
@@ -42,6 +43,11 @@ def told(level: str, message: str, otherwise: str = "") -> Finding:
     if parts is None:
         return Finding(level, message, otherwise or _correct(message))
     return Finding(level, parts["what"], _at(message, parts["advice"]))
+
+
+def shortened(text: str) -> str:
+    """For a person to read: what is wrong may be a value of any length."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
 
 
 def _at(message: str, advice: str) -> str:
