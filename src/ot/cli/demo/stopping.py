@@ -51,7 +51,12 @@ class Stopping:
         if self._task is not None:
             loop = self._task.get_loop()
             loop.set_exception_handler(_unheard)
-            loop.call_soon_threadsafe(self._task.cancel)
+            loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        """In the loop, a moment later: what takes it all down may have begun by now."""
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _unheard(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
