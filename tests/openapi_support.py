@@ -238,7 +238,7 @@ class Prism:
 
 @contextmanager
 def prism(document: Path) -> Iterator[Prism]:
-    port = _free_port()
+    port = free_port()
     script = packages() / "@stoplight" / "prism-cli" / "dist" / "index.js"
     command = [find_program("node"), str(script), "mock", "--port", str(port), "--host", "127.0.0.1", str(document)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -250,7 +250,7 @@ def prism(document: Path) -> Iterator[Prism]:
             process.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

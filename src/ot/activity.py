@@ -10,11 +10,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from ot.bus.bus import ToolBus
 from ot.bus.events import LONGEST_DETAIL, RUN, ToolEvent
+from ot.moments import in_utc
 from ot.redact import Redactor
 
 MOST_RUNS, MOST_CALLS, MOST_WAITING = 200, 1000, 1000
@@ -59,7 +59,7 @@ class _Run:
             "kind": "run" if self.is_run else "call",
             "name": self.name,
             "agent": self.agent,
-            "startedAt": datetime.fromtimestamp(self.at, UTC).isoformat().replace("+00:00", "Z"),
+            "startedAt": in_utc(self.at, "microseconds"),
             "durationMs": _ms(self.seconds),
             "state": state,
             "error": self.error,

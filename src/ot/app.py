@@ -347,8 +347,8 @@ class OneTool:
         if self._log is None:
             self._log = Log(loaded.folders.data / "logs" / "onetool.log")
         self._log.use(settings.log_level, redact)
-        keep = old is not None and old.loaded.settings.execution == settings.execution
-        cells = old.cells if old is not None and keep else self._new_cells(settings)
+        is_same = old is not None and old.loaded.settings.execution == settings.execution
+        cells = old.cells if old is not None and is_same else self._new_cells(settings)
         stores = _stores(old, loaded)
         results = stores.results(settings.output)
         presenter = Presenter(settings.output, results, redact)
@@ -365,15 +365,21 @@ class OneTool:
         self._recording.keep_in(self._log, audit, stores)
         self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
-        if old is not None and not keep:
-            self._retire(old.cells.retire())
-        if old is not None and stores is not old.stores:
-            self._retire(anyio.to_thread.run_sync(old.stores.close))
-        if old is not None and audit is not old.audit:
-            self._retire(anyio.to_thread.run_sync(old.audit.close))
         if unused is not None:
             self._retire(anyio.to_thread.run_sync(unused.close))
-        if old is not None and net is not old.net:
+        if old is not None:
+            self._retire_parts(old)
+
+    def _retire_parts(self, old: _State) -> None:
+        """Whatever of the state before is not part of the one that is now in force."""
+        now = self._now
+        if now.cells is not old.cells:
+            self._retire(old.cells.retire())
+        if now.stores is not old.stores:
+            self._retire(anyio.to_thread.run_sync(old.stores.close))
+        if now.audit is not old.audit:
+            self._retire(anyio.to_thread.run_sync(old.audit.close))
+        if now.net is not old.net:
             self._retire(old.net.close())
 
     def _new_cells(self, settings: Settings) -> Cells:

@@ -9,7 +9,6 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ot import paths
 from ot.config.model import Topic
 from ot.errors import ArgumentError, ToolError
 from ot.locks import locked
+from ot.moments import in_utc
 from ot.render import render
 
 MAX_TOPIC = 500
@@ -59,7 +59,7 @@ def _document(topic: str, message: Any, seconds: float) -> bytes:
     size = len(render(message, "json"))
     if size > MAX_MESSAGE:
         raise ToolError(f"a message has at most {MAX_MESSAGE} characters, this one has {size}")
-    time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    time = in_utc(seconds, "seconds")
     text = render({"topic": topic, "time": time, "message": message}, "yml_h").removesuffix("\n")
     return f"---\n{text}\n".encode()
 

@@ -31,13 +31,16 @@ class Door:
     """A gate, and who came through it. Its clock stands still until it is moved."""
 
     bind: Bind = LOOPBACK
+    names: tuple[str, ...] = ()
     agents: list[str | None] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
         keys = Keys([token], {})
-        self.gate = Gate(self._inside, self.bind, lambda: keys, failures=Failures(lambda: self.now))
+        self.gate = Gate(
+            self._inside, self.bind, lambda: keys, names=lambda: self.names, failures=Failures(lambda: self.now)
+        )
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
@@ -129,6 +132,16 @@ def test_no_other_name_will_do(host: str) -> None:
         assert door.ask(("host", host), path=path) in {400, 403}, path
         assert door.ask(("host", host), BEARER, path=path) in {400, 403}, "a token does not help"
     assert door.agents == []
+
+
+def test_a_name_of_the_settings_will_do_with_a_token() -> None:
+    door = Door(names=("tools.example.com",))
+    assert door.ask(("host", "Tools.Example.com:8443"), BEARER) == 200
+    assert door.agents == ["ada"]
+    assert door.ask(("host", "tools.example.com")) == 401, "however near it seems to come from"
+    assert door.ask(("host", "tools.example.com"), path="/healthz") == 200
+    assert door.ask(("host", "sub.tools.example.com"), BEARER) == 403
+    assert door.ask(LOCAL) == 200
 
 
 def test_a_request_has_one_host() -> None:

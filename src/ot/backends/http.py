@@ -21,11 +21,12 @@ from ot.backends.http_tool.answer import Hiding, Reader, packed_as
 from ot.backends.http_tool.placeholders import Values
 from ot.backends.http_tool.rates import Rates
 from ot.backends.http_tool.request import size_of
-from ot.backends.http_tool.retry import IDEMPOTENT, Repetition
+from ot.backends.http_tool.retry import Repetition
 from ot.context import ToolContext
 from ot.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
 from ot.net import Net
 from ot.net.exchange import Request, Response
+from ot.net.outgoing import IDEMPOTENT
 from ot.redact import SHORTEST_LINE, SHORTEST_SECRET, Redactor
 from ot.tool import Tool
 

@@ -241,7 +241,7 @@ class BundleSource:
 
 
 def _switched_off(bundle: "Bundle") -> str:
-    return f"the bundle {bundle.slug} is switched off; `onetool bundles enable {bundle.slug}` switches it on"
+    return f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
 
 
 class _Counted:
@@ -312,7 +312,7 @@ def _is_readable_part(part: object) -> bool:
 
 def _why_off(bundle: "Bundle", stored: "StoredTool") -> str:
     if not bundle.is_enabled:
-        return f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
+        return _switched_off(bundle)
     name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
     return "" if stored.is_enabled else f"it is switched off; {_switched_on_by(name)}"
 

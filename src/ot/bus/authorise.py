@@ -52,13 +52,13 @@ def _permitted(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Non
     granted = in_order(context.permissions)
     raise PermissionDenied(
         f"Tool requires {' and '.join(in_order(missing))} permission but agent only has [{', '.join(granted)}]. "
-        f"To allow it, add this to onetool.yaml: {_line(needed, context)}",
+        f"To allow it, add this to onetool.yaml: {line_to_permit(needed, context)}",
         required=in_order(needed),
         granted=granted,
     )
 
 
-def _line(needed: frozenset[Permission], context: ToolContext) -> str:
+def line_to_permit(needed: frozenset[Permission], context: ToolContext) -> str:
     wanted = ", ".join(in_order(needed | context.permissions))
     return f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
 

@@ -4,6 +4,7 @@ Where values come from, and in which file and line a wrong one stands, is the bu
 Keys are spelt as in the file; Python sees `allowedHosts` as `allowed_hosts`. Schemas are built at first use.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 from types import NoneType
@@ -22,6 +23,7 @@ from pydantic.alias_generators import to_camel
 
 from ot.context import Permission, permissions as permissions_of
 
+OWN_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]
 VERSION = 1  # of the files of settings; a change that an older OneTool would misread raises it
 
@@ -56,7 +58,13 @@ def _host(value: str) -> str:
     return value
 
 
-def _upper(value: Any) -> Any:
+def _own_name(value: str) -> str:
+    if not OWN_NAME.fullmatch(value):
+        raise ValueError("must be a name like tools.example.com, without https://, port and path")
+    return value.lower()
+
+
+def upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
@@ -70,7 +78,8 @@ Names = tuple[Name, ...]
 Permissions = Annotated[frozenset[Permission], BeforeValidator(_permission_words)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
 Host = Annotated[str, AfterValidator(_host)]
-LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)]
+OwnName = Annotated[str, AfterValidator(_own_name)]
+LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(upper)]
 
 
 class Section(BaseModel):
@@ -322,6 +331,10 @@ class Token(Section):
 
 class Auth(Section):
     tokens: tuple[Token, ...] = Field(default=(), description="Who may come over HTTP from elsewhere")
+    names: tuple[OwnName, ...] = Field(
+        default=(),
+        description="Names, like `tools.example.com`, by which a proxy passes requests on; those need a token",
+    )
 
 
 class Settings(Section):

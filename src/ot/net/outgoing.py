@@ -24,6 +24,7 @@ OURS: Final = frozenset(
     }
 )
 CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 METHODS_NOT_SENT: Final = frozenset({"CONNECT", "TRACE"})
 DEFAULTS: Final = (
     ("Accept", "*/*"),

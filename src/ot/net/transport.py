@@ -18,13 +18,12 @@ from ot.errors import NetworkError
 from ot.net.addresses import parsed
 from ot.net.exchange import Resolve
 from ot.net.hosts import require_public
-from ot.net.outgoing import Outgoing
+from ot.net.outgoing import IDEMPOTENT, Outgoing
 
 CONNECTIONS: Final = 256
 IDLE_CONNECTIONS: Final = 32
 IDLE_SECONDS: Final = 4.0  # many servers hang up after five, and a request may not meet that
 CONNECT_SECONDS: Final = 5.0  # for one address, where there are more to try
-REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 HEADERS_TOO_LARGE: Final = 431
 WORDS: Final = 300  # of an error that may repeat what a server sent
 
@@ -50,7 +49,7 @@ async def answered(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> ht
         try:
             return await pool.handle_async_request(_request(request, {"trace": connecting.note}))
         except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
-            if connecting.has_begun or request.method not in REPEATABLE:
+            if connecting.has_begun or request.method not in IDEMPOTENT:
                 raise
 
 

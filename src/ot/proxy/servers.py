@@ -52,16 +52,17 @@ class Servers:
                 self._upstreams[name] = self._upstream(name, server, lists, folders.working_dir, keep)
 
     def _upstream(self, name: str, server: Server, lists: Lists, cwd: Path, keep: Keep) -> Upstream:
-        return Upstream(
+        upstream = Upstream(
             name,
             server,
             lists=lists,
             environment=self._environment,
             cwd=cwd,
             keep=keep,
-            on_change=self._register,
+            on_change=lambda: self._register(upstream),
             log=self._log,
         )
+        return upstream
 
     # --- what there is ------------------------------------------------------------------------------------------------
 

@@ -10,20 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from ot.backends.http_tool.placeholders import Parts, Placeholder, Values, fixed, parse, placeholders_in, unfit
+from ot.net.outgoing import FORBIDDEN_IN_VALUES, OURS, TOKEN
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OURS = {
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "upgrade",
-    "te",
-    "trailer",
-    "expect",
-    "keep-alive",
-}
-_NEVER_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NEVER_IN_A_COOKIE = re.compile(r"[\x00-\x20\x7f;,\"\\]")
 
 
@@ -38,7 +26,7 @@ class Header:
     @classmethod
     def of(cls, name: str, value: str, *, is_credential: bool = False) -> Self:
         parts = parse(value)
-        if _NEVER_IN_A_VALUE.search("".join(part for part in parts if isinstance(part, str))):
+        if FORBIDDEN_IN_VALUES.search("".join(part for part in parts if isinstance(part, str))):
             raise ValueError(f"the header {name} has a line break or another control character in it")
         return cls(check_name(name), parts, is_credential)
 
@@ -61,7 +49,7 @@ class Header:
         return "".join(texts).strip(" \t")
 
     def _checked(self, placeholder: Placeholder, text: str) -> str:
-        never = _NEVER_IN_A_COOKIE if self.name.lower() == "cookie" else _NEVER_IN_A_VALUE
+        never = _NEVER_IN_A_COOKIE if self.name.lower() == "cookie" else FORBIDDEN_IN_VALUES
         if found := never.search(text):
             raise unfit([placeholder], f"has {found[0]!a} in it, which cannot stand in the header {self.name}")
         return text
@@ -69,9 +57,9 @@ class Header:
 
 def check_name(name: str) -> str:
     name = fixed(name, "the name of a header")
-    if not _NAME.fullmatch(name):
+    if not TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a header")
-    if name.lower() in _OURS or name.lower().startswith("proxy-"):
+    if name.lower() in OURS or name.lower().startswith("proxy-"):
         raise ValueError(f"the header {name} is written by the sender and cannot be set")
     return name
 

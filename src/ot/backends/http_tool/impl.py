@@ -15,7 +15,7 @@ from ot.backends.http_tool.entries import Entry
 from ot.backends.http_tool.headers import Basic, Header, check_headers
 from ot.backends.http_tool.request import RequestTemplate
 from ot.backends.http_tool.url import parse_url
-from ot.config.model import CamelSection
+from ot.config.model import CamelSection, upper
 
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
@@ -70,14 +70,10 @@ def _expression(selector: str) -> str:
     return selector
 
 
-def _upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(_scalar)]
-Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(_upper)]
+Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(upper)]
 Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_statuses)]
 
 

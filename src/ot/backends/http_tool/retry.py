@@ -13,7 +13,6 @@ from ot.errors import NetworkError
 from ot.net.exchange import Response
 
 BUSY: Final = frozenset({429, 502, 503, 504})
-IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 FIRST_PAUSE: Final = 0.25  # seconds, doubled each time
 LONGEST_PAUSE: Final = 10.0
 _DIGITS: Final = 9  # a server that wants more seconds wants for ever

@@ -7,6 +7,7 @@ token stands for one agent, which sees its own and nobody else's.
 from starlette.requests import Request
 
 from ot.app import OneTool
+from ot.bus.authorise import line_to_permit
 from ot.context import Permission, ToolContext
 from ot.errors import ToolError
 from ot.faces.http.gate import agent_of
@@ -34,8 +35,7 @@ def may_change(request: Request, app: OneTool) -> None:
         return
     context = context_of(request, app)
     if Permission.WRITE not in context.permissions:
-        wanted = ", ".join([*map(str, sorted(context.permissions)), Permission.WRITE])
-        line = f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
+        line = line_to_permit(frozenset({Permission.WRITE}), context)
         message = f"The agent {context.agent_id} may not change anything here: it lacks the permission write."
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise Refusal("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)

@@ -6,7 +6,7 @@ What an agent may do is not decided here.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -59,9 +59,15 @@ class Bind:
 
 class Gate:
     def __init__(
-        self, inner: ASGIApp, bind: Bind, keys: Callable[[], Keys], *, failures: Failures | None = None
+        self,
+        inner: ASGIApp,
+        bind: Bind,
+        keys: Callable[[], Keys],
+        *,
+        names: Callable[[], Collection[str]] = tuple,
+        failures: Failures | None = None,
     ) -> None:
-        self._inner, self._bind, self._keys = inner, bind, keys
+        self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
         self._failures, self._intake = failures or Failures(), Intake()
         self._turns = {QUEUE: FairQueue(), CALLS: FairQueue(CALLS_IN_ALL, CALLS_EACH)}
 
@@ -90,14 +96,15 @@ class Gate:
         """The agent of the token; None is the owner, who is at the machine itself and needs none."""
         headers = Headers(scope=scope)
         _check_head(scope)
-        self._check_host(headers)
+        name = self._checked_host(headers)
         _check_origin(headers, scope)
         _check_path(scope)
         address = scope["client"][0] if scope.get("client") else ""
         token = _token(headers)
         if token is not None:
             return self._known(token, address)
-        if self._bind.is_loopback and (not address or is_loopback(address)) and not _is_passed_on(headers):
+        is_here = self._is_own(name) and (not address or is_loopback(address))
+        if self._bind.is_loopback and is_here and not _is_passed_on(headers):
             return None
         if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
             return STRANGER
@@ -107,14 +114,26 @@ class Gate:
         why = "who comes through a proxy needs a token" if self._bind.is_loopback else "this address needs a token"
         return f"{why}: send it as `Authorization: Bearer ot_...`"
 
-    def _check_host(self, headers: Headers) -> None:
+    def _checked_host(self, headers: Headers) -> str:
         hosts = headers.getlist("host")
         found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
             raise Refusal("invalid", "a request needs exactly one Host header, which is a name or an address")
         name = found[1].lower()
-        if self._bind.is_loopback and name not in LOCAL_NAMES | {self._bind.host.lower()}:
-            raise Refusal("forbidden", f"this server answers to localhost and 127.0.0.1, not to the Host {name!r}")
+        if self._bind.is_loopback and not self._is_own(name) and name not in self._names():
+            raise Refusal("forbidden", self._other_name(name))
+        return name
+
+    def _other_name(self, name: str) -> str:
+        line = f"auth: {{names: [{', '.join([*self._names(), name])}]}}"
+        return (
+            f"this server answers to localhost and 127.0.0.1, not to the Host {name!r}. "
+            f"Where a proxy passes requests on by that name, add this to onetool.yaml: {line}"
+        )
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the machine itself is called so; another name comes from a proxy, whatever that tells."""
+        return name in LOCAL_NAMES or name == self._bind.host.lower()
 
     def _known(self, token: str, address: str) -> str:
         shown = hash_of(token)

@@ -103,21 +103,26 @@ async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
 
 async def refuse_strangers(app: OneTool, bind: Bind) -> None:
     """Raises where others could come in without a token, or could run code that nothing confines."""
-    if bind.is_loopback:
+    names = app.settings.auth.names
+    if bind.is_loopback and not names:
         return
+    where, alone = (names[0], "auth.names") if bind.is_loopback else (bind.host, "--host")
     if not Keys(app.settings.auth.tokens, os.environ):
         raise ToolError(
-            f"others could call your tools at {bind.host}, and there is no token that they would need; leave --host "
+            f"others could call your tools at {where}, and there is no token that they would need; leave {alone} "
             "out to serve this machine alone, or type `onetool token create NAME` to make a token"
         )
-    if app.settings.execution.isolation == "off":
-        return
+    if app.settings.execution.isolation != "off":
+        await _refuse_unconfined(app, where, alone)
+
+
+async def _refuse_unconfined(app: OneTool, where: str, alone: str) -> None:
     told = (await app.cells.probe())["sandbox"].split("+")
     missing = [layer for layer in FULL_SANDBOX if layer not in told]
     if missing:
         raise ToolError(
-            f"others could run code at {bind.host}, and on this machine {' and '.join(missing)} would not confine it; "
-            "leave --host out to serve this machine alone, or, if you trust everybody who has a token, put "
+            f"others could run code at {where}, and on this machine {' and '.join(missing)} would not confine it; "
+            f"leave {alone} out to serve this machine alone, or, if you trust everybody who has a token, put "
             "execution: {isolation: off} into onetool.yaml"
         )
 

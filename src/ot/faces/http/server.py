@@ -61,7 +61,11 @@ def build(app: OneTool, bind: Bind) -> ASGIApp:
     _refuse_alike(web)
     _describe(web)
     web.add_middleware(Unexpected, log=app.log)
-    return Gate(_PlainPaths(web), bind, lambda: Keys(app.settings.auth.tokens, os.environ))
+
+    def keys() -> Keys:
+        return Keys(app.settings.auth.tokens, os.environ)
+
+    return Gate(_PlainPaths(web), bind, keys, names=lambda: app.settings.auth.names)
 
 
 HEALTHY: Final = {200: {"description": "It does", "content": {"text/plain": {"schema": {"type": "string"}}}}}

@@ -1,11 +1,11 @@
 """How one tool has been used, read from the statistics. What all tools add up to is `ot.stats.summary`."""
 
 import sqlite3
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from ot.errors import ToolError
+from ot.moments import in_utc
 from ot.schema import JSON
 from ot.stats.record import Damaged, opened, stored, version_of
 
@@ -33,9 +33,11 @@ def _read(database: sqlite3.Connection, filters: dict[str, Any], file: Path) -> 
         return NEVER
     (middle,) = database.execute(MIDDLE, {**filters, "place": (calls - 1) // 2}).fetchone()
     failed = database.execute(LAST_ERROR, filters).fetchone()
-    told = {"lastError": {"type": failed[0], "at": _moment(failed[1])}} if failed else {}
-    return {"calls": calls, "errors": errors, "p50Ms": round(middle * 1000, 2), "lastCalledAt": _moment(last), **told}
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    told = {"lastError": {"type": failed[0], "at": in_utc(failed[1], "milliseconds")}} if failed else {}
+    return {
+        "calls": calls,
+        "errors": errors,
+        "p50Ms": round(middle * 1000, 2),
+        "lastCalledAt": in_utc(last, "milliseconds"),
+        **told,
+    }

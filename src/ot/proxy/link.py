@@ -1,0 +1,381 @@
+"""The way to one configured server: connected when it is needed, left when it is idle, tried again when it was gone.
+
+What it offers is asked anew each time it is connected, before anything is called. What is asked of it then is the
+business of `upstream`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from ot.config.model import Server
+from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
+from ot.proxy.connection import Changed, Connection, innermost
+from ot.proxy.definitions import Definition, Lists, key_of, sound
+from ot.proxy.relay import Relay
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
+ALIVE_SECONDS = 5.0  # for a server that let a call wait to answer anything at all
+MOST_PAGES = 500
+
+
+class Link:
+    """`on_change` is told of what it offers; it puts the names it registers into `offered`, and refusals."""
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        lists: Lists,
+        environment: Mapping[str, str],
+        cwd: Path,
+        keep: Callable[[bytes, str, str], str],
+        on_change: Callable[[], Awaitable[None]],
+        log: Callable[..., None],
+    ) -> None:
+        self.name, self.server, self.key = name, server, key_of(server)
+        self._lists, self._environment, self._cwd = lists, environment, cwd
+        self._keep, self._on_change, self._log = keep, on_change, log
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self._asking = asyncio.Lock()
+        self._in_flight, self._last_call, self._was_called = 0, 0.0, False
+        self._failure: ToolError | None = None
+        self._failures, self._next_try = 0, 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
+        self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
+        self.told: Mapping[str, Any] = {}  # its tools in all their words, by their own names, once it was connected
+        self.definitions: tuple[Definition, ...] = ()
+        self.offered: Mapping[str, Definition] = {}  # by the name of the tool
+        self.refused: Mapping[str, str] = {}  # tools that are not to be called, and why
+        self.is_known = False
+
+    # --- how it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        if not self.server.enabled:
+            return "disabled"
+        if self._live is not None:
+            return "connected"
+        return "disconnected" if self._failure is not None else "idle"
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure.message if self._failure is not None else None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is known of it."""
+        waiting = "it has not answered yet; try again in a moment"
+        return self.failure or (waiting if self.server.enabled else self._disabled)
+
+    @property
+    def _disabled(self) -> str:
+        return f"{self.name} is disabled; servers.{self.name}.enabled in onetool.yaml enables it"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is known about it, not even that it fails."""
+        return not self.is_known and self._failure is None
+
+    @property
+    def _live(self) -> Connection | None:
+        return self._connection if self._connection is not None and not self._connection.is_over else None
+
+    async def look(self) -> None:
+        """Have the state be that of this moment."""
+        connection = self._live
+        if connection is not None and not await connection.is_there():
+            self._lost(connection)
+
+    def publish(self, on_news: Changed) -> None:
+        """From now on for clients that can be asked, and want to be told what is new. Without them it is left first."""
+        self.on_news = on_news
+        if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
+            self._connection = None
+            self._in_background(connection.close())
+
+    async def recall(self) -> None:
+        """Take up the list of the last time, without starting anything."""
+        known = await anyio.to_thread.run_sync(self._lists.read, self.key)
+        if known is not None and not self.is_known:
+            await self._know(known)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def _asked(
+        self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
+    ) -> Any:
+        self._in_flight += 1
+        try:
+            return await ask()
+        except Exception as error:  # noqa: BLE001 - the SDK and its transports raise what they like
+            if relay is not None:
+                relay.error = innermost(error)
+            raise await self._failed(what, innermost(error), connection) from None
+        finally:
+            self._in_flight -= 1
+            self._last_call = asyncio.get_running_loop().time()
+
+    async def _failed(self, what: str, error: BaseException, connection: Connection) -> ToolError:
+        """What went wrong between us and the server; what the tool itself reports is no matter of this."""
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        code = getattr(error, "code", None)
+        if connection.is_over or code == CONNECTION_CLOSED:
+            words = await connection.last_words()
+            self._lost(connection)
+            return NetworkError(f"{self.name} went away in the middle of {what}{words}. The next call connects anew.")
+        if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
+            self._in_background(self._leave_if_stuck(connection))
+            return ToolTimeout(f"{what} took longer than {self.server.timeout:g} s; it was cancelled")
+        if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
+            return OutputInvalid(f"{what} gave a value that does not fit its own schema: {_first_line(error)}")
+        return ToolError(f"{what}: {str(error) or type(error).__name__}")
+
+    async def _leave_if_stuck(self, connection: Connection) -> None:
+        """A slow tool is its own matter; a server that answers nothing is started anew at the next call."""
+        try:
+            async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
+                await connection.client.list_tools(cache_mode="bypass")
+        except Exception:  # noqa: BLE001 - see above
+            if not connection.is_over:
+                self._lost(connection)
+                await connection.close()
+
+    # --- being told of changes --------------------------------------------------------------------------------------
+
+    async def watch(self, uri: str) -> None:
+        """Have `on_news` told when this resource changes; for as long as it is not taken back."""
+        connection = await self.connection()
+        self._watched[uri] += 1
+        if self._watched[uri] == 1:
+            try:
+                await self._asked(uri, partial(connection.watch, uri), connection)
+            except ToolError:
+                self._forget(uri)
+                raise
+
+    async def unwatch(self, uri: str) -> None:
+        if self._forget(uri) and (connection := self._live) is not None:
+            with suppress(ToolError):
+                await self._asked(uri, partial(connection.unwatch, uri), connection)
+
+    def _forget(self, uri: str) -> bool:
+        """Whether nobody wants to be told of it any more."""
+        self._watched[uri] -= 1
+        is_last = self._watched[uri] <= 0
+        if is_last:
+            del self._watched[uri]
+        return is_last
+
+    async def _watch_again(self, connection: Connection) -> None:
+        for uri in list(self._watched):
+            with suppress(ToolError):
+                await self._asked(uri, partial(connection.watch, uri), connection)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def connection(self, progress: Callable[[str], None] | None = None) -> Connection:
+        """The live one; connects where there is none, once for all who wait and whoever stops waiting."""
+        if (live := self._live) is not None:
+            return live
+        if progress is not None:
+            progress(f"{self.name}: connecting")
+        opening = self.begin()
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise ToolError(f"{self.name} was closed while it was being connected") from None
+            raise
+
+    def begin(self) -> "asyncio.Task[Connection]":
+        """Start to connect, unless that is under way. Raises where it makes no sense at the moment."""
+        if not self.server.enabled:
+            raise ToolError(self._disabled)
+        if self._opening is None:
+            self._refuse_for_now()
+            self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(self._opened)
+        return self._opening
+
+    def _opened(self, task: "asyncio.Task[Connection]") -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # nobody may be waiting for it
+
+    @property
+    def may_try(self) -> bool:
+        return self._failure is None or self._next_try <= asyncio.get_running_loop().time()
+
+    def _refuse_for_now(self) -> None:
+        if not self.may_try:
+            assert self._failure is not None
+            seconds = self._next_try - asyncio.get_running_loop().time()
+            raise type(self._failure)(f"{self._failure.message} (The next try is in {seconds:.0f} s.)")
+
+    async def _open(self) -> Connection:
+        began = asyncio.get_running_loop().time()
+        connection = self._new_connection()
+        try:
+            await connection.open()
+            await self._ask_for_tools(connection)
+        except ToolError as error:
+            self._not_opened(error)
+            self._in_background(connection.close())
+            raise
+        except asyncio.CancelledError:
+            await connection.close()
+            raise
+        self._in_use(connection, began)
+        return connection
+
+    def _new_connection(self) -> Connection:
+        return Connection(
+            self.name,
+            self.server,
+            self._environment,
+            self._cwd,
+            on_change=self._changed,
+            on_lost=self._lost,
+            is_relayed=self.on_news is not None,
+        )
+
+    def _not_opened(self, error: ToolError) -> None:
+        """The next try has to wait, longer each time."""
+        self._log("proxy.connect", server=self.name, status="error", text=error.message)
+        pause = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
+        self._failure, self._next_try = error, asyncio.get_running_loop().time() + pause
+        self._failures += 1
+
+    def _in_use(self, connection: Connection, began: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._failure, self._failures, self._last_call, self._was_called = None, 0, now, False
+        self._connection = connection
+        self._log("proxy.connect", server=self.name, status="ok", duration_ms=round((now - began) * 1000, 3))
+        self._leave_when_idle(connection)
+        if self._watched:
+            self._in_background(self._watch_again(connection))
+
+    async def _ask_for_tools(self, connection: Connection) -> None:
+        ask = partial(connection.client.list_tools, cache_mode="bypass")
+        async with self._asking:
+            try:
+                async with asyncio.timeout(self.server.timeout):
+                    tools = await every_page(ask, "tools")
+            except Exception as error:  # noqa: BLE001 - see above
+                reason, words = innermost(error), await connection.last_words()
+                raise ToolError(
+                    f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}{words}"
+                ) from None
+            self.told = {each.name: each for each in tools} if self.on_news is not None else {}
+            definitions = await anyio.to_thread.run_sync(self._kept, tools)
+            await self._know(definitions)
+
+    def _kept(self, tools: list[Any]) -> tuple[Definition, ...]:
+        definitions = tuple(sound(Definition.of(each)) for each in tools)
+        self._lists.write(self.key, definitions)
+        return definitions
+
+    async def _know(self, definitions: tuple[Definition, ...]) -> None:
+        if definitions != self.definitions:
+            self.definitions = definitions
+            await self._on_change()
+            self._news("tools", "")
+        self.is_known = True
+
+    def _changed(self, what: str, uri: str) -> None:
+        """Of tools there is news once they are known."""
+        if what != "tools":
+            self._news(what, uri)
+        elif (connection := self._live) is not None:
+            self._in_background(self._ask_for_tools(connection))
+
+    def _news(self, what: str, uri: str) -> None:
+        if self.on_news is not None:
+            self.on_news(what, uri)
+
+    def _lost(self, connection: Connection) -> None:
+        """It went away by itself. The next call may try at once: it has worked before."""
+        if self._connection is connection:
+            self._connection = None
+            self._failure, self._next_try = NetworkError(f"{self.name} went away"), 0.0
+            self._in_background(self._remember_words(connection, self._failure))
+
+    async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
+        told = NetworkError(f"{failure.message}{await connection.last_words()}")
+        if self._failure is failure:
+            self._failure = told
+        self._log("proxy.connect", server=self.name, status="error", text=told.message)
+        await connection.close()
+        if self._watched:  # somebody waits for what it has to tell
+            with suppress(ToolError):
+                await self.connection()
+
+    def _leave_when_idle(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        idle = self.server.idle_timeout if self._was_called else min(LISTED_SECONDS, self.server.idle_timeout)
+        left = self._last_call + idle - loop.time()
+        if connection.is_over:
+            return
+        if self._in_flight or self._watched or left > 0:
+            loop.call_later(left if left > 0 else idle, self._leave_when_idle, connection)
+            return
+        self._connection = None
+        self._in_background(connection.close())
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
+        if self._opening is not None:
+            self._opening.cancel()
+        if connection is not None:
+            await connection.close()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log("proxy.connect", server=self.name, status="error", text=str(task.exception()))
+
+
+async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
+    """Every page of a list, as long as there is something new on them."""
+    from mcp import MCPError
+
+    found: list[Any] = []
+    seen: set[str | None] = set()
+    cursor = None
+    while cursor not in seen and len(seen) < MOST_PAGES:
+        seen.add(cursor)
+        try:
+            page = await ask(cursor=cursor)
+        except MCPError:
+            if optional:
+                break
+            raise
+        found += getattr(page, part)
+        if not (cursor := page.next_cursor):
+            break
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,184 @@
+"""A real nginx that speaks TLS, with the configuration of the guide, before a server on loopback."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from playwright.sync_api import Browser, expect
+from tests.e2e.test_docs import ROOT, blocks
+from tests.openapi_support import free_port
+from tests.page_support import screenshots, visiting
+from tests.rest_support import process
+from tests.support import PATIENCE, blocks as texts, configure, eventually
+
+from ot.faces.http.keys import hash_of
+
+GUIDE = ROOT / "docs" / "guide" / "4-run-it-for-a-team.md"
+NAME = "tools.localhost"  # browsers know that it is this machine
+TOKEN = "ot_of-somebody-far-away"
+TOKENS = f"tokens: [{{name: me, hash: {hash_of(TOKEN)}, agent: default}}]"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Site:
+    """Both ends of the proxy; `trusted` is the authority that signed its certificate."""
+
+    url: str
+    port: int
+    trusted: ssl.SSLContext
+
+    def client(self, **headers: str) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, verify=self.trusted, headers={"host": self.host, **headers})
+
+    @property
+    def host(self) -> str:
+        return f"{NAME}:{self.url.rpartition(':')[2]}"
+
+    def ask(self, method: str = "GET", path: str = "/api/tools", **headers: str) -> int:
+        with self.client(**headers) as client:
+            return client.request(method, path, json={} if method == "POST" else None).status_code
+
+
+@contextmanager
+def site(folder: Path, nginx: str, settings: str) -> Iterator[Site]:
+    configure(folder, settings)
+    with process(folder) as (_, said):
+        front = free_port()
+        certificate = _certificate(folder)
+        command = [nginx, "-p", str(folder), "-e", "stderr", "-c", str(_configured(folder, front, said["port"]))]
+        proxy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            found = Site(f"https://127.0.0.1:{front}", said["port"], ssl.create_default_context(cafile=certificate))
+            assert eventually(lambda: proxy.poll() is not None or _answers(found))
+            assert proxy.poll() is None, proxy.communicate()
+            yield found
+        finally:
+            proxy.terminate()
+            proxy.communicate(timeout=PATIENCE)
+
+
+def _certificate(folder: Path) -> Path:
+    names = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"
+    made = ["-keyout", f"{folder}/tools.key", "-out", f"{folder}/tools.pem"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={NAME}", "-addext", names, *made],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "tools.pem"
+
+
+def _configured(folder: Path, front: int, behind: int) -> Path:
+    """The block of the guide, with the ports, names and files of this test."""
+    (block,) = (found.text for found in blocks(GUIDE) if found.kind == "nginx")
+    for written, here in {
+        "listen 443 ssl": f"listen 127.0.0.1:{front} ssl",
+        "tools.example.com": NAME,
+        "/etc/ssl": str(folder),
+        "127.0.0.1:8765": f"127.0.0.1:{behind}",
+    }.items():
+        assert written in block
+        block = block.replace(written, here)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    paths = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    file = folder / "nginx.conf"
+    alone = f"daemon off; master_process off; pid {folder}/nginx.pid; events {{}}"
+    file.write_text(f"{alone}\nhttp {{ access_log off; {paths}\n{block} }}")
+    return file
+
+
+def _answers(found: Site) -> bool:
+    try:
+        return found.ask(path="/healthz") > 0
+    except httpx2.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def nginx(needs: Callable[[str], str]) -> str:
+    return needs("nginx")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("named"), nginx, f"auth: {{names: [{NAME}], {TOKENS}}}") as found:
+        yield found
+
+
+def test_whoever_comes_through_it_needs_a_token(named: Site) -> None:
+    assert named.ask(path="/healthz") == 200
+    assert named.ask() == 401
+    assert named.ask(authorization="Bearer ot_wrong") == 401
+    assert named.ask(**BEARER) == 200
+    assert httpx2.get(f"http://127.0.0.1:{named.port}/api/tools", trust_env=False).status_code == 200, "the owner"
+
+
+def test_the_name_alone_makes_a_token_needed(named: Site) -> None:
+    """Also where a proxy forgets to tell that somebody else has sent it."""
+    url = f"http://127.0.0.1:{named.port}/api/tools"
+    assert httpx2.get(url, headers={"host": NAME}, trust_env=False).status_code == 401
+    assert httpx2.get(url, headers={"host": NAME, **BEARER}, trust_env=False).status_code == 200
+    assert httpx2.get(url, headers={"host": "evil.example", **BEARER}, trust_env=False).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(f"https://{NAME}", 403), ("https://evil.example", 403), ("http://127.0.0.1", 403), ("null", 403)],
+)
+def test_other_origins_are_refused_through_it(named: Site, origin: str, status: int) -> None:
+    """The first is our name at another port, which is another site."""
+    assert named.ask("POST", "/api/run", origin=origin, **BEARER) == status
+
+
+def test_the_own_page_may_ask_through_it(named: Site) -> None:
+    assert named.ask("POST", "/api/tools/machine.now/call", origin=f"https://{named.host}", **BEARER) == 200
+
+
+async def _over_mcp(found: Site) -> list[str]:
+    headers = {"host": found.host, **BEARER}
+    async with (
+        httpx2.AsyncClient(verify=found.trusted, headers=headers, timeout=PATIENCE) as http,
+        Client(streamable_http_client(f"{found.url}/mcp", http_client=http)) as client,
+    ):
+        return texts(await client.call_tool("run", {"command": "1 + 1"}))
+
+
+def test_mcp_goes_through_it(named: Site) -> None:
+    assert asyncio.run(_over_mcp(named)) == ["2"]
+
+
+def test_the_page_works_through_it(named: Site, browser: Browser, tmp_path: Path) -> None:
+    address = f"https://{named.host}"
+    with visiting(browser, address, screenshots(tmp_path), ignore_https_errors=True) as visit:
+        page = visit.page
+        dialog = page.get_by_role("dialog", name="This server needs a token")
+        dialog.get_by_label("Token").fill(TOKEN)
+        dialog.get_by_label("Token").press("Enter")
+        expect(page.locator(".tool-row").first).to_be_visible()
+        visit.go("run")
+        page.locator("ot-editor textarea").fill("21 * 2")
+        page.locator("ot-run .run").click()
+        expect(page.locator(".answered")).to_contain_text("Done", timeout=PATIENCE * 1000)
+
+
+def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path, nginx: str) -> None:
+    with site(tmp_path, nginx, f"auth: {{{TOKENS}}}") as found, found.client(**BEARER) as client:
+        answer = client.get("/api/tools")
+    assert answer.status_code == 403
+    assert f"add this to onetool.yaml: auth: {{names: [{NAME}]}}" in answer.json()["error"]["message"]
+
+
+def test_a_name_without_a_token_is_no_start(tmp_path: Path) -> None:
+    configure(tmp_path, f"auth: {{names: [{NAME}]}}")
+    wanted = r"others could call your tools at tools\.localhost.*leave auth\.names out"
+    with pytest.raises(AssertionError, match=wanted), process(tmp_path):
+        pass
