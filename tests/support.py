@@ -33,7 +33,7 @@ from ot.runner.answer import Answer, Journal
 from ot.tool import Result
 
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
-PATIENCE = 10.0  # for what happens at once on an idle machine
+PATIENCE = 20.0  # for what happens at once on an idle machine, and is waited for on a busy one
 
 
 # --- OneTool in this process -------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def one_malloc_arena() -> None:
-    """Threads share one arena: 64 MB of address space for each would eat the memory limit at a dozen threads."""
+    """Threads share one arena: of their own, each would take 64 MB of addresses, and keep what it once had."""
     with contextlib.suppress(Unavailable, AttributeError):
         _libc().mallopt(M_ARENA_MAX, 1)
 
