@@ -28,6 +28,7 @@ from tests.support import (
     opened,
 )
 
+from ot.proxy import servers
 from ot.runner.answer import Journal
 
 if TYPE_CHECKING:
@@ -109,9 +110,14 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
+def test_a_slow_start_is_waited_for_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for everything there is waits a moment only; who names it needs it."""
+    monkeypatch.setattr(servers, "FIRST_LIST_SECONDS", 0.1)
+    told: list[tuple[str, Any]] = []
+    journal = Journal(listener=lambda event, what: told.append((event, what)))
     with opened({"servers": {"slow": hostile("slow", tmp_path)}}) as app:
-        assert app.value(f"slow.{ECHO}") == "a"
+        assert app.run(f"slow.{ECHO}", journal=journal).text == "a"
+    assert ("progress", "asking slow for tools") in told
 
 
 # --- servers that go away ----------------------------------------------------------------------------------

@@ -26,8 +26,11 @@ def main(options: argparse.Namespace) -> int:
     code = _code(options)
 
     async def run(app: "OneTool") -> int:
-        with Progress("running"):
-            answer = await app.run(code, agent=options.agent, preset_format=options.format)
+        from ot.runner.answer import Journal
+
+        with Progress("running") as progress:
+            journal = Journal(listener=progress.hear)
+            answer = await app.run(code, agent=options.agent, journal=journal, preset_format=options.format)
         if options.json:
             from ot.render import render
 

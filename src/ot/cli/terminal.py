@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from itertools import cycle
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 PATIENCE = 1.0  # seconds that nobody minds
 STEP = 0.1
@@ -80,6 +80,11 @@ class Progress:
 
     def say(self, text: str) -> None:
         self._text = text
+
+    def hear(self, event: str, what: Any) -> None:
+        """As the listener of a run: what that waits for is what is shown."""
+        if event == "progress":
+            self.say(str(what))
 
     def print(self, text: str) -> None:
         """A line of output while this is shown: on a terminal both are the same screen."""

@@ -70,6 +70,7 @@ class Servers:
         """Have the tools of all servers that are known, and ask those that never were.
 
         Only a server that is new, or whose name is among the words, is waited for: one that fails holds up nobody else.
+        One that is named is waited for as long as it may take, because nothing can be done without it.
         """
         unpinned, self._unpinned = self._unpinned, set()
         await asyncio.gather(*(self._register(self._upstreams[name]) for name in unpinned))
@@ -80,7 +81,7 @@ class Servers:
         tasks = {each.name: each.begin() for each in meant if not each.is_known and each.may_try}
         waiting = [tasks[each.name] for each in awaited if each.name in tasks]
         if waiting:
-            await asyncio.wait(waiting, timeout=FIRST_LIST_SECONDS)
+            await asyncio.wait(waiting, timeout=FIRST_LIST_SECONDS if words is None else None)
 
     def explain(self) -> None:
         """Have code that names a server without tools be told why there are none."""

@@ -68,7 +68,7 @@ class Runner:
                 snippet = code.split(maxsplit=1)[0]
                 code = await self._expanded(code)
             if new := await _in_thread_if_long(code, self._new_names_in):
-                await self.discover(new)
+                await self._discovered(new, journal)
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal, live)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
@@ -121,6 +121,12 @@ class Runner:
     def _new_names_in(self, code: str) -> set[str]:
         """What may be a pack that has appeared since anybody looked; mostly it is a variable."""
         return {word for word in DOTTED.findall(code) if not self.bus.registry.is_pack(word)}
+
+    async def _discovered(self, names: set[str], journal: Journal) -> None:
+        """A server that was never asked what it has is started for this, which may take a while."""
+        if asked := names.intersection(map(python_name, self.settings.servers)):
+            journal.note(f"asking {', '.join(sorted(asked))} for tools")
+        await self.discover(names)
 
     def _names_in(self, code: str) -> dict[str, Any]:
         return names_in(code, self.bus.registry, self._projects)

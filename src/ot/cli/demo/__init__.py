@@ -70,7 +70,7 @@ async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> i
 async def _seen(app: OneTool, step: Step, code: str) -> Seen:
     journal, started = Journal(), time.perf_counter()
     with Progress(step.meanwhile) as progress:
-        journal.listener = lambda event, what: progress.say(what) if event == "progress" else None
+        journal.listener = progress.hear
         answer = await _answer(app, code, journal)
     ms = round((time.perf_counter() - started) * 1000)
     calls = [name for name, _ in journal.calls]
