@@ -120,6 +120,21 @@ def test_a_slow_start_is_waited_for_and_told(tmp_path: Path, monkeypatch: pytest
     assert ("progress", "asking slow for tools") in told
 
 
+@pytest.mark.parametrize("pins", [b"{{{", b"[]", b'{"version": 99}'])
+def test_pins_that_cannot_be_read_stop_calls_of_servers_and_nothing_else(tmp_path: Path, pins: bytes) -> None:
+    with opened({"servers": {"s": hostile("good", tmp_path), "free": hostile("good", tmp_path, pin="off")}}) as app:
+        file = app.onetool.stores.folder / "pins.json"
+        file.write_bytes(pins)
+        text = app.failure(f"s.{ECHO}")
+        assert "whether s.echo has changed is not known" in text
+        assert "pins.json" in text
+        assert app.value(f"free.{ECHO}") == "a"
+        assert app.value("x = 1\nx.real") == "1"
+        assert "s.echo" in app.value("ot.tools(pattern='s.')")
+        assert "pins.json" in problems(app)
+        assert file.read_bytes() == pins
+
+
 # --- servers that go away ----------------------------------------------------------------------------------
 
 

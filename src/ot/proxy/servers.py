@@ -34,6 +34,7 @@ class Servers:
         self._upstreams: dict[str, Upstream] = {}
         self._registered: dict[str, list[str]] = {}
         self._changed: dict[str, dict[str, str]] = {}  # server -> tool -> difference
+        self._unpinnable: dict[str, str] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
         self._retired: set[asyncio.Task[None]] = set()
         self._pins: Pins
@@ -107,7 +108,7 @@ class Servers:
             for server, tools in self._changed.items()
             for tool, difference in tools.items()
         ]
-        return [*failures, *unsound, *changed]
+        return [*failures, *unsound, *changed, *dict.fromkeys(filter(None, self._unpinnable.values()))]
 
     def find(self, name: str) -> Upstream:
         if name not in self._upstreams:
@@ -139,7 +140,8 @@ class Servers:
         self._unregister(name)
         self._registry.broken.pop(python_name(name), None)
         self._changed[name], upstream.offered = prepared.changed, prepared.offered
-        upstream.refused = _refusals(name, prepared) if upstream.server.pin == "strict" else {}
+        self._unpinnable[name] = prepared.unpinnable
+        upstream.refused = _refusals(upstream, prepared)
         names = self._registered[name] = []
         for tool in prepared.tools:
             if tool.name not in self._registry:
@@ -149,9 +151,13 @@ class Servers:
     def _prepared(self, upstream: Upstream) -> "_Prepared":
         chosen = [each for each in upstream.definitions if _is_chosen(each.name, upstream.server)]
         offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
-        changed = {} if upstream.server.pin == "off" else self._pins.changes(upstream.name, chosen)
+        tools = [_tool(upstream, name, each) for name, each in offered.items()]
+        try:
+            changed = {} if upstream.server.pin == "off" else self._pins.changes(upstream.name, chosen)
+        except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
+            return _Prepared({}, offered, tools, str(error))
         cleaned = {name: clean(difference, LONGEST_DIFFERENCE) for name, difference in changed.items()}
-        return _Prepared(cleaned, offered, [_tool(upstream, name, each) for name, each in offered.items()])
+        return _Prepared(cleaned, offered, tools)
 
     def _unregister(self, name: str) -> None:
         for tool in self._registered.pop(name, []):
@@ -161,6 +167,7 @@ class Servers:
         self._unregister(name)
         self._registry.broken.pop(python_name(name), None)
         self._changed.pop(name, None)
+        self._unpinnable.pop(name, None)
         task = asyncio.ensure_future(self._upstreams.pop(name).close())
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
@@ -170,6 +177,7 @@ class _Prepared(NamedTuple):
     changed: dict[str, str]
     offered: dict[str, Definition]
     tools: list[Tool]
+    unpinnable: str = ""  # why nobody knows what has changed
 
 
 def _tool(upstream: Upstream, name: str, definition: Definition) -> Tool:
@@ -189,11 +197,15 @@ def _tool_name(server: str, tool: str) -> str:
     return f"{server}.{NO_NAME.sub('_', tool)[:LONGEST_NAME]}"
 
 
-def _refusals(server: str, prepared: _Prepared) -> dict[str, str]:
-    """For tools that have changed: nothing is sent before a person has looked at them."""
+def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
+    """For tools that have changed, or may have: nothing is sent before a person has looked at them."""
+    if prepared.unpinnable:
+        return {name: f"whether {name} has changed is not known: {prepared.unpinnable}" for name in prepared.offered}
+    if upstream.server.pin != "strict":
+        return {}
     return {
         name: f"the definition of {name} has changed since it was first used, and pin is strict. "
-        f"ot.health() shows the difference; a person accepts it with `onetool accept {server}`."
+        f"ot.health() shows the difference; a person accepts it with `onetool accept {upstream.name}`."
         for name, definition in prepared.offered.items()
         if definition.name in prepared.changed
     }
