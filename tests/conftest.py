@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -62,3 +63,10 @@ def browser() -> "Iterator[Browser]":
 
     with chromium() as found:
         yield found
+
+
+@pytest.fixture
+def silent_index() -> Iterator[str]:
+    """An index of packages that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"

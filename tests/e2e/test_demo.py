@@ -4,10 +4,9 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -242,13 +241,6 @@ def test_it_can_be_stopped_at_any_moment(tmp_path: Path, moment: str, number: si
     assert "Traceback" not in shown
     allowed = {STOPPED[number], 0} if moment == "it closes" else {STOPPED[number]}
     assert terminal.process.returncode in allowed, shown
-
-
-@pytest.fixture
-def silent_index() -> Iterator[str]:
-    """An index of packages that takes every connection and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"
 
 
 def test_uv_at_work_is_seen_and_stopped(tmp_path: Path, silent_index: str) -> None:

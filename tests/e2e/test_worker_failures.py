@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.extensions_support import HEADER, configure, opened_at, write_pack
 from tests.support import eventually
 from tests.workers_support import Workers, is_alive, workers
+
+from ot.runner.answer import Journal
 
 SETTINGS = """
     workers: {call_timeout: 30}
@@ -533,6 +536,21 @@ def test_a_start_that_takes_too_long_is_cut(tmp_path: Path) -> None:
         assert "still thinking" in said
         process = int((tmp_path / "pid").read_text("ascii"))
         assert eventually(lambda: not is_alive(process))
+
+
+def test_an_environment_that_is_still_being_made_is_waited_for_no_longer_than_a_start_may_take(
+    tmp_path: Path, silent_index: str
+) -> None:
+    configure(tmp_path / ".onetool", "workers: {start_timeout: 1}")
+    write_pack(tmp_path / ".onetool" / "tools", "waits", f"{HEADER}def f(): return 1\n")
+    asked = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
+    told: list[tuple[str, object]] = []
+    journal = Journal(listener=lambda event, what: told.append((event, what)))
+    with opened_at(tmp_path, environment=asked) as app:
+        answer = app.run("waits.f()", journal=journal)
+        assert app.value("1 + 1") == "2"
+    assert "the environment of waits was not ready within 1 s" in answer.text
+    assert ("progress", "waits: uv is preparing the environment") in told
 
 
 def test_calls_that_come_during_a_slow_start_wait_for_one_worker(all_packs: Workers, tmp_path: Path) -> None:

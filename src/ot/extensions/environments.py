@@ -32,6 +32,7 @@ PASSED_ON = frozenset({
 })  # fmt: skip
 
 
+PREPARING = "uv is preparing the environment"
 FAILED = "uv could not make the environment"
 # The script that uv runs: the worker, found in the folder that is its argument.
 BOOT = """
@@ -72,12 +73,13 @@ class Environments:
         if header is None:
             return Start((sys.executable,))
         if header.names_local_files or header.digest in self._making:
+            tell(PREPARING)
             return Start((await self._made(header, file, tell),))
         known = await anyio.to_thread.run_sync(_noted, self._note(header))
         if known:
             return Start((known,))
         script, uv = await anyio.to_thread.run_sync(self._script, header)
-        tell("uv is preparing the environment")
+        tell(PREPARING)
         return Start((uv, "run", *_settings_of(script), "--script", script), by_uv=True)
 
     async def build(self, header: Header, file: Path, tell: Tell) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ot.context import ToolContext
-from ot.errors import ToolError
+from ot.errors import ToolError, ToolTimeout
 from ot.extensions.source import Extension
 from ot.extensions.worker import CallTool, Launch, Worker
 from ot.tool import Tool
@@ -134,7 +134,7 @@ class Pack:
         name, began = self.extension.pack, asyncio.get_running_loop().time()
         self._state = "starting"
         try:
-            launch = await self._prepare(self.extension, lambda line: progress(f"{name}: {line}"))
+            launch = await self._prepared(lambda line: progress(f"{name}: {line}"))
             progress(f"{name}: starting")
             self._refuse_when_closed()
             worker = Worker(launch, self._call_tool, _Printed(self._log, name), self._workers.discard)
@@ -154,6 +154,16 @@ class Pack:
         seconds = asyncio.get_running_loop().time() - began
         self._log("worker.start", pack=name, status="ok", duration_ms=round(seconds * 1000, 3))
         return worker
+
+    async def _prepared(self, progress: Callable[[str], None]) -> Launch:
+        try:
+            async with asyncio.timeout(self.times.start):
+                return await self._prepare(self.extension, progress)
+        except TimeoutError:
+            raise ToolTimeout(
+                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s; uv goes on "
+                "with it, so try again in a moment. workers.start_timeout in onetool.yaml is how long to wait."
+            ) from None
 
     def _failed(self, error: ToolError) -> None:
         if self._failure is None or self._failure.message != error.message:  # it says why once
