@@ -161,10 +161,11 @@ class OneTool:
         notices = self._notices(agent)
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
-    async def begin_session(self, own_tokens: int) -> None:
+    async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
         await self.discover()
-        await anyio.to_thread.run_sync(self._recording.begin_session, self.registry, own_tokens)
+        begin = partial(self._recording.begin_session, agent=agent, client=client)
+        await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
 
     def context(
         self, agent: str = "default", journal: Journal | None = None, meta: Mapping[str, Any] | None = None

@@ -74,9 +74,10 @@ class Recording:
             self._ended(context, journal, outcome, started)
             events.ended(told, RUN, context, time.perf_counter() - started, outcome.error)
 
-    def begin_session(self, registry: Registry, own_tokens: int) -> None:
-        """A client has come that would otherwise have loaded the definition of every tool."""
-        self._stores.recorder.session(SessionRecord(self.session, "default", _definitions(registry), own_tokens))
+    def begin_session(self, registry: Registry, own_tokens: int, *, agent: str, client: str) -> None:
+        """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart."""
+        session = f"{self.session}/{client}" if client else self.session
+        self._stores.recorder.session(SessionRecord(session, agent, _definitions(registry), own_tokens))
 
     def _ended(self, context: ToolContext, journal: Journal, outcome: Outcome, started: float) -> None:
         run_id, agent = context.correlation_id, context.agent_id

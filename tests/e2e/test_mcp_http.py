@@ -19,6 +19,7 @@ from tests.conformance_support import ERAS, Published, publishing
 from tests.rest_support import process
 from tests.support import PATIENCE, eventually
 
+from ot.stats.summary import summarise
 from ot.tool import tool
 
 TOKENS = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
@@ -100,6 +101,24 @@ def test_both_eras_share_one_address_with_rest_and_health(server: Published) -> 
         assert new.said("run", command="1 + 1") == old.said("run", command="1 + 1") == "2"
     assert httpx2.get(f"{server.url}/healthz").text == "ok\n"
     assert httpx2.get(f"{server.url}/tools").status_code == 200
+
+
+def test_every_session_is_counted_once_and_for_its_agent(server: Published) -> None:
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    for agent in ("ada", "ada", "bob"):
+        number = {**bearer(agent), "mcp-session-id": session(server, **bearer(agent))}
+        for _ in range(2):
+            assert server.post(listing, number).status_code == 200
+    for _ in range(2):  # who has no session is one program
+        body, headers = modern("tools/list")
+        assert server.post(body, {**headers, **bearer("bob")}).status_code == 200
+
+    def counted(agent: str) -> int:
+        server.onetool.stores.recorder.flush()
+        return summarise(server.onetool.stores.stats_file, agent=agent)["savings"]["sessions"]
+
+    assert eventually(lambda: (counted("ada"), counted("bob")) == (2, 2))
+    assert counted("default") == 0
 
 
 def test_what_can_be_kept_says_for_how_long_and_for_whom(server: Published) -> None:

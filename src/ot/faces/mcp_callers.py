@@ -11,6 +11,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ot.app import OneTool
 
+LONGEST_NAME = 64
 OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 
@@ -22,6 +23,14 @@ def client_name(context: Any) -> str | None:
 
 def agent_of(app: OneTool, context: Any) -> str:
     return _state(context).get("agent") or app.agents.of_client(client_name(context))
+
+
+def counted_as(app: OneTool, context: Any) -> str:
+    """What tells the sessions of one server apart: a program that has none, since 2026, is one for each agent."""
+    if context.request is None:
+        return ""
+    own = context.request.headers.get("mcp-session-id")
+    return own or f"{agent_of(app, context)}/{(client_name(context) or '')[:LONGEST_NAME]}"
 
 
 def request_id_of(context: Any) -> str:

@@ -22,7 +22,7 @@ from ot.app import OneTool
 from ot.errors import ToolError
 from ot.faces.http.queue import CALLS, QUEUE, turn
 from ot.faces.http.refusals import Refusal
-from ot.faces.mcp_callers import agent_of, request_id_of, request_meta, session_of, wants_progress
+from ot.faces.mcp_callers import agent_of, counted_as, request_id_of, request_meta, session_of, wants_progress
 from ot.faces.mcp_changes import Changes, End
 from ot.faces.mcp_exposed import Exposed
 from ot.faces.mcp_log import SdkLog
@@ -34,6 +34,7 @@ from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.version import __version__
 
 PROGRESS_SECONDS = 1.0
+MOST_REMEMBERED = 10_000
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
@@ -77,7 +78,9 @@ class OneToolServer(Server[Any]):
     """The SDK's server with our handlers. It is closed by whoever built it."""
 
     def __init__(self, app: OneTool) -> None:
-        self._app, self._begun = app, False
+        self._app = app
+        self._begun: set[str] = set()  # sessions that are counted
+        self._beginning: set[asyncio.Task[None]] = set()
         self._changes = Changes(self._watch)
         self._exposed = Exposed(app, self._heard)
         self._resources, self._prompts = Resources(app, self._exposed), Prompts(app, self._exposed)
@@ -125,6 +128,11 @@ class OneToolServer(Server[Any]):
         """Those who listen are told that there is nothing more to come; what is under way goes on."""
         self._changes.close()
 
+    @property
+    def own_tokens(self) -> int:
+        """What OneTool itself costs in a model's context."""
+        return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(self.instructions or "")
+
     def close(self) -> None:
         self._stop_noticing()
         self.end_streams()
@@ -136,14 +144,20 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
-        loop.call_later(BEGIN_SECONDS, self._begin_session)
+        who = counted_as(self._app, context), agent_of(self._app, context)
+        loop.call_later(BEGIN_SECONDS, self._begin_session, *who)
         tools, more = page_of([RUN, *await self._exposed.listed(context)], params)
         return types.ListToolsResult(tools=tools, next_cursor=more)
 
-    def _begin_session(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._beginning = asyncio.ensure_future(self._app.begin_session(_own_tokens(self.instructions or "")))
+    def _begin_session(self, session: str, agent: str) -> None:
+        if session in self._begun:
+            return
+        if len(self._begun) >= MOST_REMEMBERED:
+            self._begun.clear()  # who is counted again is still one
+        self._begun.add(session)
+        task = asyncio.ensure_future(self._app.begin_session(self.own_tokens, agent=agent, client=session))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         scope = context.request.scope if context.request is not None else None
@@ -231,11 +245,6 @@ def _cache_hints() -> dict[Any, CacheHint]:
     lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     hints: dict[Any, CacheHint] = dict.fromkeys(lists, CacheHint(ttl_ms=LISTS_MS))
     return {**hints, "resources/read": CacheHint(), "server/discover": CacheHint(ttl_ms=DISCOVER_MS)}
-
-
-def _own_tokens(instructions: str) -> int:
-    """What OneTool itself costs in a model's context."""
-    return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(instructions)
 
 
 async def serve_stdio(app: OneTool) -> None:

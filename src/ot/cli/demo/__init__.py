@@ -94,13 +94,11 @@ def _handle(steps: list[Seen]) -> str:
 
 async def _saved(app: OneTool) -> "Summary":
     """From the statistics of these runs. A client would have begun a session, which counts what definitions cost."""
-    from ot.faces.mcp_server import RUN, build_server
+    from ot.faces.mcp_server import build_server
     from ot.stats.summary import summarise
-    from ot.stats.tokens import tokens_of, tokens_of_text
 
     with closing(build_server(app)) as server:
-        own = tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(server.instructions or "")
-    await app.begin_session(own)
+        await app.begin_session(server.own_tokens)
     await asyncio.to_thread(app.stores.recorder.flush)
     trip = app.settings.stats.round_trip_ms
     return await asyncio.to_thread(partial(summarise, app.stores.stats_file, round_trip_ms=trip))
