@@ -161,8 +161,8 @@ class Pack:
                 return await self._prepare(self.extension, progress)
         except TimeoutError:
             raise ToolTimeout(
-                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s; uv goes on "
-                "with it, so try again in a moment. workers.start_timeout in onetool.yaml is how long to wait."
+                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s; give it more "
+                "time with workers.start_timeout in onetool.yaml, or try again in a moment: uv goes on with it"
             ) from None
 
     def _failed(self, error: ToolError) -> None:

@@ -61,7 +61,7 @@ def _offers(app: OneTool) -> Iterator[Finding]:
         name = max((name for name in app.settings.servers if text.startswith(f"{name}.")), key=len, default="")
         what, _, difference = text.partition(" Look at it, then type ")
         if not difference:
-            yield warning(text, f"tell the authors of {name}")
+            yield warning(text, f"tell the authors of {name}") if name else told(PROBLEM, text)
             continue
         is_strict = name in app.settings.servers and app.settings.servers[name].pin == "strict"
         refused = " It is refused until you accept it." if is_strict else ""

@@ -11,7 +11,6 @@ from typing import Any, Final
 from fastapi import FastAPI
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ot.app import OneTool
 from ot.faces.http.api.events import STOPPING
 from ot.faces.http.intake import MOST_BODY
+from ot.faces.http.replays import ResumableSessions
 from ot.faces.mcp_server import build_server
 
 PATH: Final = "/mcp"
@@ -34,7 +34,7 @@ class Mcp:
 
     def __init__(self, app: OneTool) -> None:
         self._server = build_server(app)
-        self._manager = StreamableHTTPSessionManager(
+        self._manager = ResumableSessions(
             self._server,
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=MOST_BODY,

@@ -1,0 +1,194 @@
+"""Connections that break in the middle of an answer: the client comes back for the rest of it, and nobody else does."""
+
+import contextlib
+import dataclasses
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp_types import JSONRPCNotification
+from tests.conformance_support import Published, publishing
+from tests.e2e.test_mcp_http import SETTINGS, bearer, session
+from tests.support import PATIENCE, eventually
+
+from ot.faces.http.replays import Replays
+
+
+class Relay:
+    """A way to the server that can be cut while it is used."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._ends, self._threads = port, list[socket.socket](), list[threading.Thread]()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.cuts = 0
+        self._begin(self._listen)
+
+    def _begin(self, work: Callable[..., None], *given: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=work, args=given, daemon=True))
+        self._threads[-1].start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._listening.accept()
+                theirs = socket.create_connection(("127.0.0.1", self._port))
+                self._ends += [ours, theirs]
+                self._begin(self._pass_on, ours, theirs)
+                self._begin(self._pass_on, theirs, ours)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with source:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    target.sendall(data)
+            _hang_up(source, target)
+
+    def cut(self) -> None:
+        ends, self._ends = self._ends, []
+        _hang_up(*ends)
+        self.cuts += 1
+
+    def close(self) -> None:
+        _hang_up(self._listening)
+        self._listening.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+
+def _hang_up(*ends: socket.socket) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Published]:
+    with publishing(tmp_path, SETTINGS) as published:
+        yield published
+
+
+@pytest.fixture
+def relay(server: Published) -> Iterator[Relay]:
+    with contextlib.closing(Relay(int(server.url.rpartition(":")[2]))) as found:
+        yield found
+
+
+def test_a_client_whose_connection_broke_has_its_answer(server: Published, relay: Relay) -> None:
+    def cut_during_the_run() -> None:
+        assert eventually(lambda: httpx2.get(f"{server.url}/api/runs", trust_env=False).json()["runs"])
+        relay.cut()
+
+    with dataclasses.replace(server, url=relay.url).client("legacy") as client:
+        client.list_tools()
+        cutting = threading.Thread(target=cut_during_the_run)
+        cutting.start()
+        assert client.said("run", command="import time\ntime.sleep(1.5)\n6 * 7") == "42"
+        cutting.join()
+        assert client.said("run", command="1 + 1") == "2"
+    assert relay.cuts == 1
+
+
+# --- on the wire ---------------------------------------------------------------------------------------------------
+
+
+def events(text: str) -> list[tuple[str, str]]:
+    """The number and the data of each."""
+    return re.findall(r"^id: (\S+)\r?\n(?:event: \S+\r?\n)?data: ?(.*?)\r?$", text, re.MULTILINE)
+
+
+def answered(server: Published, headers: dict[str, str], word: str = "secret") -> list[tuple[str, str]]:
+    params = {"name": "run", "arguments": {"command": f"'{word}'.upper()"}}
+    body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return events(server.post(body, headers).text)
+
+
+def came_back(server: Published, headers: dict[str, str], number: str) -> str:
+    """What comes at once; a stream that can be resumed stays open after that."""
+    asked = {**headers, "accept": "text/event-stream", "last-event-id": number}
+    seen = ""
+    with (
+        contextlib.suppress(httpx2.ReadTimeout),
+        httpx2.stream("GET", f"{server.url}/mcp", headers=asked, timeout=1, trust_env=False) as stream,
+    ):
+        assert stream.status_code == 200, stream.read()
+        for part in stream.iter_text():
+            seen += part
+    return seen
+
+
+def in_session(server: Published, agent: str) -> dict[str, str]:
+    number = session(server, **bearer(agent))
+    return {**bearer(agent), "mcp-session-id": number, "mcp-protocol-version": "2025-11-25"}
+
+
+def test_what_was_sent_is_sent_again_to_the_session_it_was_for(server: Published) -> None:
+    ada = in_session(server, "ada")
+    (first, nothing), (_, answer) = answered(server, ada)
+    assert nothing == ""
+    assert "SECRET" in answer
+    assert "SECRET" in came_back(server, ada, first)
+
+
+@pytest.mark.parametrize("agent", ["ada", "bob"])
+def test_no_other_session_gets_it(server: Published, agent: str) -> None:
+    (first, _), (last, _) = answered(server, in_session(server, "ada"))
+    other = in_session(server, agent)
+    ((own, _), _) = answered(server, other, "own")
+    for number in (first, last, "0", "99999", "9" * 5000, "-1", "x"):
+        assert came_back(server, other, number) == ""
+    found = came_back(server, other, own)
+    assert "OWN" in found
+    assert "SECRET" not in found
+
+
+def test_the_session_of_another_agent_is_not_there(server: Published) -> None:
+    ada = in_session(server, "ada")
+    ((first, _), _) = answered(server, ada)
+    asked = {**ada, **bearer("bob"), "accept": "text/event-stream", "last-event-id": first}
+    assert httpx2.get(f"{server.url}/mcp", headers=asked, timeout=PATIENCE, trust_env=False).status_code == 404
+
+
+# --- how much of the past is kept ----------------------------------------------------------------------------------
+
+
+def sent(word: str) -> JSONRPCNotification:
+    return JSONRPCNotification(jsonrpc="2.0", method=word)
+
+
+def later(replays: Replays, session: int, number: int) -> tuple[str, list[str]] | None:
+    found = replays.after(session, number)
+    return found and (found[0], [getattr(message, "method", "") for _, message in found[1]])
+
+
+def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
+    replays = Replays(most_events=3)
+    first, second, _ = replays.add(1, "7", sent("a")), replays.add(1, "7", sent("b")), replays.add(2, "7", sent("c"))
+    assert later(replays, 1, first) == ("7", ["b"])
+    replays.add(2, "7", sent("d"))
+    assert later(replays, 1, first) is None
+    assert later(replays, 1, second) == ("7", [])
+
+
+def test_what_is_large_leaves_no_room_for_others() -> None:
+    replays = Replays(most_bytes=1000)
+    begun = replays.add(1, "7", None)
+    assert later(replays, 1, begun) == ("7", [])
+    replays.add(1, "7", sent("x" * 2000))
+    assert later(replays, 1, begun) is None
+    again = replays.add(1, "7", None)
+    replays.add(1, "7", sent("small"))
+    assert later(replays, 1, again) == ("7", ["small"])
+
+
+def test_streams_of_one_session_are_kept_apart() -> None:
+    replays = Replays()
+    first = replays.add(1, "7", None)
+    replays.add(1, "8", sent("other"))
+    replays.add(1, "7", sent("own"))
+    assert later(replays, 1, first) == ("7", ["own"])
