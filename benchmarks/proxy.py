@@ -67,6 +67,7 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
                 "in turn": partial(median, partial(app.run, IN_TURN), 5),
                 "at once": partial(median, partial(app.run, PARALLEL), 5),
                 "here": partial(median, partial(app.run, CODE)),
+                "by the bus": partial(median, partial(by_the_bus, app)),
                 "one": partial(median, partial(run, ours, CODE)),
                 "many": partial(median, partial(run, ours, PARALLEL)),
                 "wait": partial(median, partial(app.run, WAIT), 3),
@@ -75,6 +76,7 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
         )
     return [
         Row("proxied call through run, against the call made directly", samples["here"], samples["direct"], target=1.5),
+        Row("the same by the bus alone, without a run", samples["by the bus"], samples["direct"]),
         Row("the same, with the client's way to OneTool and back", samples["one"], samples["direct"], target=1.5),
         Row(
             f"{SIDE_BY_SIDE} calls in turn in one run, against {SIDE_BY_SIDE} made directly",
@@ -97,6 +99,12 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
         Row("the same in process, against as many made directly", samples["at once"], samples["directly at once"]),
         Row("as many made directly, against one", samples["directly at once"], samples["direct"]),
     ]
+
+
+async def by_the_bus(app: OneTool) -> None:
+    result = await app.bus.call_tool("every.echo", {"message": "hello"}, app.context())
+    if result.unwrap() != "Echo: hello":
+        raise WrongAnswer(str(result))
 
 
 async def in_turn(bare: Client) -> None:
