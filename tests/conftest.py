@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long one example takes says more about the machine than about the code.
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
+    # Children of a process in the background would not hear Ctrl-C, and some tests press it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
     sys.path.insert(0, str(config.rootpath))
 

@@ -62,7 +62,13 @@ def _blocked(kind: str, what: str, says: str, body: str, *, proven: bool = False
 
 
 def _other(must: str, kind: str, what: str, body: str, says: str = "", *, brief: bool = True) -> Attempt:
+    brief = brief and _may_wait(must, says)
     return Attempt("", kind, what, textwrap.dedent(body).strip() + "\n", must, says, brief=brief)
+
+
+def _may_wait(must: str, says: str) -> bool:
+    """Whether it may come to its end by the timeout alone: who has something to say is given the time for it."""
+    return must == "limit" or not says
 
 
 # --- files: Landlock -----------------------------------------------------------------------------------------------
@@ -502,7 +508,9 @@ def said():
 
 
 def _forged(what: str, body: str, says: str = "", must: str = "contain") -> Attempt:
-    return Attempt("", "forgery", what, LINE + textwrap.dedent(body).strip() + "\n", must, says, brief=True)
+    return Attempt(
+        "", "forgery", what, LINE + textwrap.dedent(body).strip() + "\n", must, says, brief=_may_wait(must, says)
+    )
 
 
 NO_MESSAGE = "no message"

@@ -40,7 +40,7 @@ DEFAULTS = """
     bundles: {dir: bundles, maxTools: 100000}
     audit: {file: logs/audit.jsonl}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
-    auth: {tokens: []}
+    auth: {tokens: [], names: []}
     docs_url: https://onetool.beycom.online/reference/tools/
     log_level: INFO
 """
