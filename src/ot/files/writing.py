@@ -64,7 +64,8 @@ def old_file(place: Place, path: str) -> os.stat_result | None:
         return None
     if not stat.S_ISREG(old.st_mode):
         raise ToolError(f"{path} is not a regular file, and nothing else is ever replaced.", path=path)
-    if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True):
+    # Of a link that has come in its place meanwhile nothing is told, and nothing of what that leads to.
+    if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True, follow_symlinks=False):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return old
 
