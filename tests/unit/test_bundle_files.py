@@ -250,6 +250,19 @@ def test_a_bundle_that_is_switched_off_by_hand_refuses_at_once(root: Path, store
     refused("bundle_disabled", lambda: put(store, bundle, "tool"))
 
 
+def test_a_bundle_that_was_looked_at_while_it_was_half_written_is_found_again(root: Path, store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    file = folder_of(root, bundle) / "bundle.json"
+    whole = file.read_text()
+    file.write_text(whole[:20])
+    store.rescan()
+    refused("not_found", lambda: put(store, bundle, "tool"))
+    assert store.problems
+    file.write_text(whole)
+    put(store, bundle, "tool")
+    assert not store.problems
+
+
 def test_a_new_process_finds_what_was_changed_while_none_looked(root: Path) -> None:
     with store_in(root) as store:
         bundle = new_bundle(store)

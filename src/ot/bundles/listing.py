@@ -64,6 +64,11 @@ class ToolRow:
 # --- one -----------------------------------------------------------------------------------------------------------
 
 
+def problems_at(database: sqlite3.Connection, ending: str) -> list[str]:
+    """The files whose paths end so, and which could not be used."""
+    return [path for (path,) in database.execute("select path from problems") if path.endswith(ending)]
+
+
 def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
     """Deleted ones too."""
     row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()

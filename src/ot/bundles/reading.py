@@ -66,10 +66,18 @@ class Reader:
         if row is not None:
             return Placed(row, built_in=True)
         row = self._vault.read(lambda database: listing.bundle(database, bundle_id))
-        if row is not None and stamp_of(self._vault.root / row.folder / BUNDLE_FILE) != row.stamp:
-            self._vault.refresh([f"{row.folder}/{BUNDLE_FILE}"])
+        if changed := self._changed_files(bundle_id, row):
+            self._vault.refresh(changed)
             row = self._vault.read(lambda database: listing.bundle(database, bundle_id))
         return Placed(row, built_in=False) if row else None
+
+    def _changed_files(self, bundle_id: str, row: BundleRow | None) -> list[str]:
+        """Those that are not what the index knows, or could not be read when they were looked at last."""
+        if row is None:
+            ending = f"-{bundle_id}/{BUNDLE_FILE}"
+            return self._vault.read(lambda database: listing.problems_at(database, ending))
+        is_same = stamp_of(self._vault.root / row.folder / BUNDLE_FILE) == row.stamp
+        return [] if is_same else [f"{row.folder}/{BUNDLE_FILE}"]
 
     def bundle_by_slug(self, slug: str, *, exactly: bool) -> Placed | None:
         for built_in, read in ((False, self._vault.read), (True, self._builtins.read)):
