@@ -66,6 +66,7 @@ class Cell:
     host: Host | None = None
     verdict: Exception | None = None  # why it was killed, where it was
     went_with_zygote: bool = False
+    reason: str = ""  # why it never came to be, which may be told just after its end was seen
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
 
@@ -314,7 +315,7 @@ class Cells:
             self._waiting.remove(cell)
             self._end(cell)
         if not cell.ready.done():
-            why = reason or self._stray_tail
+            why = reason or cell.reason or self._stray_tail
             cell.ready.set_exception(ToolError(f"a cell could not be started: {why or 'it ended at once'}"))
             cell.ready.exception()  # nobody may be waiting for it
 
@@ -322,6 +323,7 @@ class Cells:
         cell = self._cells.get(ident)
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
+            cell.reason = reason
             cell.went_with_zygote = status is None and not reason
             if cell.channel is not None and (reason or cell in self._waiting):
                 cell.channel.close(reason)

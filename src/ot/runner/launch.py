@@ -182,7 +182,7 @@ class ZygoteLauncher(_Base):
             os.close(stray_end)
         ours.setblocking(False)
         _Stray(stray, self._on_stray, self._strays)
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._packet)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._packets)
         self._control = ours
         return ours
 
@@ -198,18 +198,24 @@ class ZygoteLauncher(_Base):
             cwd="/",
         )
 
-    def _packet(self) -> None:
-        assert self._control is not None
+    def _packets(self) -> None:
+        """All that have come: why a cell never came to be is to be known before its end is noticed."""
+        with contextlib.suppress(BlockingIOError):
+            while self._control is not None:
+                if packet := self._packet(self._control):
+                    self._gone(**json.loads(packet)["params"])
+                else:
+                    self._hang_up()
+
+    @staticmethod
+    def _packet(control: socket.socket) -> bytes:
+        """Empty where the zygote is gone."""
         try:
-            packet = self._control.recv(PACKET)
+            return control.recv(PACKET)
         except BlockingIOError:
-            return
+            raise
         except OSError:
-            packet = b""
-        if not packet:
-            self._hang_up()
-            return
-        self._gone(**json.loads(packet)["params"])
+            return b""
 
     def _gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
         self._alive.discard(ident)
