@@ -573,6 +573,22 @@ def test_two_agents_cannot_have_one_client(place: Place) -> None:
     assert place.error(text) == "onetool.yaml:3: agents.b.clients[1] is a client of the agent a already"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("https://a.example", "must be a name like tools.example.com"),
+        ("a.example:443", "must be a name like tools.example.com"),
+        ("'*.example'", "must be a name like tools.example.com"),
+        ("''", "must be a name like tools.example.com"),
+        ("a.example.", "must be a name like tools.example.com"),
+        ("LocalHost", "by which no token is needed"),
+        ("7", "must be text"),
+    ],
+)
+def test_names_of_the_server_are_names(place: Place, name: str, words: str) -> None:
+    assert words in place.error(f"auth: {{names: [{name}]}}")
+
+
 def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
     assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
         "onetool.yaml:1: aliases.a-b is no name that code can use; take letters, digits and _",

@@ -244,7 +244,7 @@ def test_colours_do_not_matter() -> None:
 
 # --- ripgrep --------------------------------------------------------------------------------------------------------
 
-NAMES = st.text(st.sampled_from("ab/:\n1é"), max_size=8).map(lambda name: f"/root/{name}.txt")
+NAMES = st.text(st.sampled_from("ab/:\n1é"), max_size=8).map(lambda name: f"/folder/{name}.txt")
 CONTENTS = st.binary(max_size=30).map(lambda content: content.replace(b"\n", b"").replace(b"\0", b""))
 
 
@@ -255,28 +255,28 @@ def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 @given(st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)), st.lists(st.integers(0, 500)))
 def test_output_means_the_same_however_it_is_cut(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
-    found = _Found(1000, b"/root")
+    found = _Found(1000, b"/folder")
     lines = [f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches]
-    remark = b"/root/x.bin: WARNING: stopped searching binary file after match"
+    remark = b"/folder/x.bin: WARNING: stopped searching binary file after match"
     for piece in pieces(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
         assert not found(piece)
     assert [(name.decode(), *rest) for name, *rest in found.matches] == matches
 
 
 def test_a_line_without_end_takes_no_space() -> None:
-    found = _Found(10, b"/root")
-    found(b"/root/a\0001:1:")
+    found = _Found(10, b"/folder")
+    found(b"/folder/a\0001:1:")
     for _ in range(1000):
         found(b"x" * 65_536)
         assert len(found._rest) < 100_000
-    found(b"\n/root/b\0002:3:y\n")
+    found(b"\n/folder/b\0002:3:y\n")
     first, second = found.matches
-    assert (first.file, first.content[:3]) == (b"/root/a", b"xxx")
-    assert second == (b"/root/b", 2, 3, b"y")
+    assert (first.file, first.content[:3]) == (b"/folder/a", b"xxx")
+    assert second == (b"/folder/b", 2, 3, b"y")
 
 
 def test_it_says_when_that_is_enough() -> None:
-    found = _Found(2, b"/root")
-    assert [found(b"/root/a\0001:1:x\n") for _ in range(3)] == [False, False, True]
+    found = _Found(2, b"/folder")
+    assert [found(b"/folder/a\0001:1:x\n") for _ in range(3)] == [False, False, True]
     assert found.is_full
     assert len(found.matches) == 2

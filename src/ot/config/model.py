@@ -61,6 +61,8 @@ def _host(value: str) -> str:
 def _own_name(value: str) -> str:
     if not OWN_NAME.fullmatch(value):
         raise ValueError("must be a name like tools.example.com, without https://, port and path")
+    if value.lower() in {"localhost", "127.0.0.1"}:
+        raise ValueError("is what the machine calls itself, by which no token is needed; take the name of the proxy")
     return value.lower()
 
 

@@ -126,8 +126,9 @@ class Gate:
 
     def _other_name(self, name: str) -> str:
         line = f"auth: {{names: [{', '.join([*self._names(), name])}]}}"
+        known = ", ".join([*self._names(), "localhost"])
         return (
-            f"this server answers to localhost and 127.0.0.1, not to the Host {name!r}. "
+            f"this server answers to {known} and 127.0.0.1, not to the Host {name!r}. "
             f"Where a proxy passes requests on by that name, add this to onetool.yaml: {line}"
         )
 

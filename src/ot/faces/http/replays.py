@@ -2,7 +2,7 @@
 
 Only sessions of before 2026 can ask for that. The SDK calls streams by the numbers of requests, which every session
 begins anew: so each session has an `EventStore` of its own, and can ask for nothing that was sent to another. All of
-them together keep a bounded part of the past; whoever comes too late is told that there is nothing any more.
+them together keep a bounded part of the past; whoever comes too late gets an empty stream.
 """
 
 import re
