@@ -79,7 +79,7 @@ class Cell:
         _seed()
         try:
             if HAS_TIMER:
-                signals.setitimer(signals.ITIMER_REAL, self._params["timeout"])
+                signals.setitimer(signals.ITIMER_REAL, self._params["seconds_left"])
             answer = self._success(execute(self._params["code"], self._namespace()))
         except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
             answer = self._failure(error)

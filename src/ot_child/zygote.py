@@ -160,6 +160,9 @@ class Zygote:
         if not packet:
             return False
         message = json.loads(packet)
+        if message["method"] == "ping":
+            self._send("pong", {})
+            return True
         ident: int = message["params"]["ident"]
         if message["method"] == "kill":
             self._kill(ident)
@@ -227,9 +230,12 @@ class Zygote:
         return True
 
     def _tell_gone(self, ident: int, status: int | None, reason: str) -> None:
-        params = {"ident": ident, "status": status, "littered": not self._removed(ident), "reason": reason}
+        littered = not self._removed(ident)
+        self._send("gone", {"ident": ident, "status": status, "littered": littered, "reason": reason})
+
+    def _send(self, method: str, params: dict[str, object]) -> None:
         try:
-            self._control.send(json.dumps({"jsonrpc": "2.0", "method": "gone", "params": params}).encode())
+            self._control.send(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
         except OSError:
             self._end()
 

@@ -7,6 +7,7 @@ run.
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 from collections import deque
@@ -24,16 +25,20 @@ from ot_child.rpc import LONGEST_MESSAGE
 from ot_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
-GRACE_SECONDS = 0.5  # for the cell to say itself where it was when time ran out
+GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
 LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
 PUT_OFF_SECONDS = 0.001  # for the answer to be on its way before anything is cleared away or a new cell is made
 WATCH_SECONDS = 0.1
+LOOKS_TO_CONFIRM = 2
+STOPPED, ZOMBIE = "T", "Z"
 LOOKS_AT_DISK = 5  # of a run's looks, every so many
 MOST_THREADS = 1000
 BEGIN_SECONDS = 0.1  # for a run to have begun
 GONE_SECONDS = 3.0  # for what a cell sent before it went to be read
 START_SECONDS = 30
+PROBE_SECONDS = 10.0
 ATTEMPTS = 3
+NOT_STARTED, NOT_ANSWERING = "not started yet", "not answering"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,9 @@ class Cell:
     channel: Channel | None = None
     host: Host | None = None
     verdict: Exception | None = None  # why it was killed, where it was
-    went_with_zygote: bool = False
+    began: float = math.inf  # when its run began
+    is_blameless: bool = False  # whether it was lost before its code did anything, so that the run can be repeated
+    state: str = ""  # of its process, at the last look
     reason: str = ""  # why it never came to be, which may be told just after its end was seen
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
@@ -133,39 +140,50 @@ class Cells:
     # --- runs ---------------------------------------------------------------------------------------------------
 
     async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
-        """Run the code of `params` in a fresh cell; its answer, or the error that says what became of it."""
-        async with self._slots:
-            for _ in range(ATTEMPTS):
-                cell = await self._take()
-                loop = asyncio.get_running_loop()
-                began = loop.time()
-                try:
-                    answer = await self._run_in(cell, params, host)
-                except ChannelClosed as closed:
-                    lost = cell.verdict or await self._autopsy(cell, str(closed))
-                    self._end(cell)
-                except BaseException:
-                    self._end(cell)
-                    raise
-                else:
-                    loop.call_later(PUT_OFF_SECONDS, self._end, cell)
-                    return answer
-                # A cell that went with its zygote before it had begun is no fault of the run.
-                late = loop.time() - began > BEGIN_SECONDS
-                if late or cell.verdict is not None or not cell.went_with_zygote or host.has_acted:
-                    break
-            raise lost
+        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time."""
+        seconds = self._limits.timeout
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, self._slots:
+                return await self._run_by(deadline, params, host)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended") from None
 
-    async def _run_in(self, cell: Cell, params: dict[str, Any], host: Host) -> dict[str, Any]:
-        cell.host = host
+    async def _run_by(self, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        for attempt in range(1, ATTEMPTS + 1):
+            cell = await self._take(deadline)
+            try:
+                return await self._attempt(cell, deadline, params, host)
+            except ToolError:
+                if attempt == ATTEMPTS or not cell.is_blameless or host.has_acted:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _attempt(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        try:
+            answer = await self._run_in(cell, deadline, params, host)
+        except BaseException:
+            self._end(cell)
+            raise
+        asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._end, cell)
+        return answer
+
+    async def _run_in(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        cell.host, cell.began = host, loop.time()
         assert cell.channel is not None
         bounds = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
-        answer = cell.channel.request("run", {**params, **bounds})
+        seconds_left = max(deadline - cell.began, PUT_OFF_SECONDS)
+        answer = cell.channel.request("run", {**params, **bounds, "seconds_left": seconds_left})
         if not self._waiting:  # else it can wait until this run has its answer
             self.warm_up()
-        loop = asyncio.get_running_loop()
-        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell, loop.time())
-        result = await answer
+        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell)
+        try:
+            result = await answer
+        except ChannelClosed as closed:
+            raise cell.verdict or await self._autopsy(cell, str(closed)) from None
         if not isinstance(result, dict):
             raise ToolError("the run ended with something that is no answer")
         return {**result, "bytes": cell.channel.last_bytes}
@@ -177,22 +195,29 @@ class Cells:
         status = cell.gone.result() if cell.gone.done() else None
         return ToolError(f"the run ended without an answer: {reason or _death(status)}")
 
-    def _watch(self, cell: Cell, began: float, looks: int = 1) -> None:
-        """Look after a run as long as it lasts: its time, and what no limit of the kernel bounds."""
+    def _watch(self, cell: Cell, looks: int = 1) -> None:
+        """Check what the kernel does not limit, ten times a second as long as the run lasts."""
         if cell.ident not in self._cells or cell.gone.done():
             return
-        loop, seconds = asyncio.get_running_loop(), self._limits.timeout
-        if loop.time() - began > seconds + GRACE_SECONDS:
-            self.kill(cell, ToolTimeout(f"the run took longer than {seconds:g} s and was ended"))
-            return
-        self._check_threads(cell)
+        self._check_process(cell, looks)
         if looks % LOOKS_AT_DISK == 0:
             self._check_disk(cell)
-        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell, began, looks + 1)
+        cell.watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch, cell, looks + 1)
 
-    def _check_threads(self, cell: Cell) -> None:
-        if _threads_of(cell.pid) > MOST_THREADS:
+    def _check_process(self, cell: Cell, looks: int) -> None:
+        """End a run with too many threads, without a main thread, or that somebody stopped.
+
+        A state counts when two looks in a row found it, because a process passes through it when it ends or is resumed.
+        """
+        state, threads = _state_and_threads(cell.pid)
+        repeated, cell.state = state == cell.state, state
+        if threads > MOST_THREADS:
             self.kill(cell, ToolError(f"the run started more than {MOST_THREADS} threads and was ended"))
+        elif repeated and state == STOPPED:
+            cell.is_blameless = looks == LOOKS_TO_CONFIRM  # it was stopped before the code arrived
+            self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
+        elif repeated and state == ZOMBIE and threads > 1:
+            self.kill(cell, ToolError("the main thread of the run exited while others went on; the run was ended"))
 
     def _check_disk(self, cell: Cell) -> None:
         async def check() -> None:
@@ -248,38 +273,51 @@ class Cells:
     def isolation(self) -> dict[str, str]:
         """What is really in force, as far as cells have told."""
         layers = self._layers
-        sandbox = "not started yet" if layers is None else "+".join(layers) or "process-only"
+        sandbox = NOT_STARTED if layers is None else "+".join(layers) or "process-only"
         return {"cells": self._launcher.kind, "sandbox": sandbox}
 
-    async def probe(self) -> dict[str, str]:
-        """The same, after making sure that there is a cell to tell."""
-        if self._layers is None:
-            self.warm_up()
-            with contextlib.suppress(ToolError):
-                await self._readied(self._waiting[0])
+    async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
+        """Return the same, measured: the process that starts cells answers, and a cell is ready, in so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not await self._launcher.check():
+                    pass
+                self._drop_stopped()
+                self.warm_up()
+                await self._readied(self._waiting[0], math.inf)
+        except (TimeoutError, ToolError, OSError):
+            if not self._refused():
+                return {**self.isolation, "sandbox": NOT_ANSWERING}
         return self.isolation
 
-    async def _take(self) -> Cell:
+    def _drop_stopped(self) -> None:
+        for cell in [cell for cell in self._waiting if cell.pid and _state_and_threads(cell.pid)[0] == STOPPED]:
+            self._waiting.remove(cell)
+            self._end(cell)
+
+    async def _take(self, deadline: float) -> Cell:
         for attempt in range(ATTEMPTS):
             self.warm_up()
             cell = self._waiting.popleft()
             try:
-                return await self._readied(cell)
+                return await self._readied(cell, deadline)
             except ToolError:
                 self._end(cell)
-                if attempt == ATTEMPTS - 1 or self._refused():
+                late = asyncio.get_running_loop().time() >= deadline
+                if late or attempt == ATTEMPTS - 1 or self._refused():
                     raise
             except BaseException:  # cancelled: the cell was taken and is nobody's
                 self._end(cell)
                 raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def _readied(self, cell: Cell) -> Cell:
+    async def _readied(self, cell: Cell, deadline: float) -> Cell:
         if not cell.ready.done():
-            try:
-                await asyncio.wait_for(asyncio.shield(cell.ready), START_SECONDS)
-            except TimeoutError:
-                raise ToolError(f"no cell was ready within {START_SECONDS} s") from None
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([cell.ready], timeout=max(0.0, min(left, START_SECONDS)))
+            if not cell.ready.done():
+                waited = START_SECONDS if left > START_SECONDS else self._limits.timeout
+                raise ToolTimeout(f"the run did not start: no cell was ready within {waited:g} s")
         self._layers = cell.ready.result()
         if self._refused():
             missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
@@ -324,7 +362,8 @@ class Cells:
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
             cell.reason = reason
-            cell.went_with_zygote = status is None and not reason
+            began_lately = asyncio.get_running_loop().time() - cell.began <= BEGIN_SECONDS
+            cell.is_blameless = status is None and not reason and cell.verdict is None and began_lately
             if cell.channel is not None and (reason or cell in self._waiting):
                 cell.channel.close(reason)
             elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
@@ -348,13 +387,14 @@ class Cells:
         }
 
 
-def _threads_of(process: int) -> int:
-    """How many threads a process has, where the system tells."""
+def _state_and_threads(process: int) -> tuple[str, int]:
+    """Return the state of a process and the number of its threads, if the system has /proc."""
     try:
         with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123 - it is short
-            return int(stat.read().rpartition(")")[2].split()[17])
+            fields = stat.read().rpartition(")")[2].split()
+            return fields[0], int(fields[17])
     except (OSError, IndexError, ValueError):
-        return 0
+        return "", 0
 
 
 def _death(status: int | None) -> str:

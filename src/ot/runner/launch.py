@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,10 @@ READ_SIZE = 1 << 16
 STRAY_OUTPUT_KEPT = 2000
 STRAY_LINES_KEPT = 20
 REAP_SECONDS = 5
+# The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in ticks, so that a
+# server that was itself suspended does not blame the zygote for it.
+TICK_SECONDS = 0.5
+MAX_MISSED_TICKS, MAX_MISSED_TICKS_AT_START = 4, 20
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
 OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
@@ -40,6 +44,7 @@ class Launcher(Protocol):
 
     async def start(self, ident: int, channel: Channel) -> None: ...
     def kill(self, ident: int) -> None: ...
+    async def check(self) -> bool: ...
     def scratch(self, ident: int) -> str: ...
     async def close(self) -> None: ...
 
@@ -75,7 +80,10 @@ class _Base:
         return json.dumps(Options(scratch=self._scratch_root(), **self._options)._asdict())
 
     def _clean(self, ident: int) -> None:
-        task = asyncio.ensure_future(anyio.to_thread.run_sync(remove, self.scratch(ident)))
+        self._in_background(anyio.to_thread.run_sync(remove, self.scratch(ident)))
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
 
@@ -108,6 +116,42 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+class _Heartbeat:
+    """Ping a process after something was asked of it, and report when it stays silent. Cost: two timers a second."""
+
+    def __init__(self, ping: Callable[[], None], on_silence: Callable[[], None]) -> None:
+        self._ping, self._on_silence = ping, on_silence
+        self._missed = 0
+        self._allowed = MAX_MISSED_TICKS_AT_START
+        self._is_owed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self) -> None:
+        """Start waiting for a sign of life."""
+        self._is_owed = True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def hear(self) -> None:
+        self._is_owed, self._missed, self._allowed = False, 0, MAX_MISSED_TICKS
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_owed:
+            return
+        if self._missed == self._allowed:
+            self._on_silence()
+            return
+        if self._missed == 0:
+            self._ping()
+        self._missed += 1
+        self.expect()
+
+
 class ZygoteLauncher(_Base):
     kind = "forked"
 
@@ -118,15 +162,18 @@ class ZygoteLauncher(_Base):
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: set[int] = set()
         self._strays: set[_Stray] = set()
+        self._heartbeat = self._new_heartbeat()
+        self._pong: asyncio.Future[bool] | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
         control = self._control or await self._started()
-        message = json.dumps({"jsonrpc": "2.0", "method": "fork", "params": {"ident": ident}}).encode()
         ours, theirs = socket.socketpair()
         stray, stray_end = os.pipe()
         try:
-            socket.send_fds(control, [message], [theirs.fileno(), stray_end])
-        except OSError:
+            socket.send_fds(control, [_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
+        except OSError as error:
+            if isinstance(error, ConnectionError) and control is self._control:
+                self._hang_up()
             ours.close()
             os.close(stray)
             raise
@@ -134,31 +181,51 @@ class ZygoteLauncher(_Base):
             theirs.close()
             os.close(stray_end)
         self._alive.add(ident)
+        self._heartbeat.expect()
         _SocketTransport(ours, channel)
         _Stray(stray, self._on_stray, self._strays)
 
     def kill(self, ident: int) -> None:
-        if ident in self._alive and self._control is not None:
+        if ident in self._alive:
+            self._send(_packet("kill", ident=ident))
+            self._heartbeat.expect()
+
+    async def check(self) -> bool:
+        """Ping the zygote. Return whether it answers; one that does not is replaced."""
+        if self._control is None:
+            await self._started()
+        if self._pong is None:
+            self._pong = asyncio.get_running_loop().create_future()
+            self._ping()
+        self._heartbeat.expect()
+        return await asyncio.shield(self._pong)
+
+    def _ping(self) -> None:
+        self._send(_packet("ping"))
+
+    def _send(self, packet: bytes) -> None:
+        if self._control is not None:
             with contextlib.suppress(OSError):
-                self._control.send(
-                    json.dumps({"jsonrpc": "2.0", "method": "kill", "params": {"ident": ident}}).encode()
-                )
+                self._control.send(packet)
+
+    def _new_heartbeat(self) -> _Heartbeat:
+        return _Heartbeat(self._ping, self._replace)
+
+    def _replace(self) -> None:
+        """Kill a zygote that does not answer, before its socket closes; the next cell starts another."""
+        if self._process is not None:
+            self._process.kill()
+        self._hang_up()
 
     async def close(self) -> None:
         """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
         if self._starting is not None:
             await asyncio.wait([self._starting])
         self._hang_up()
-        await self._reaped()
+        await self._cleaned()
         for stray in list(self._strays):
             stray.close()
-        await self._cleaned()
         await self._forget_scratch()
-
-    async def _reaped(self) -> None:
-        if self._process is not None:
-            await anyio.to_thread.run_sync(_reap, self._process)
-            self._process = None
 
     async def _started(self) -> socket.socket:
         """Whoever waits for it may give up: the start goes on, for the others who wait, and so that `close` ends it."""
@@ -168,7 +235,6 @@ class ZygoteLauncher(_Base):
         return await asyncio.shield(self._starting)
 
     async def _start_zygote(self) -> socket.socket:
-        await self._reaped()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stray, stray_end = os.pipe()
         try:
@@ -184,6 +250,7 @@ class ZygoteLauncher(_Base):
         _Stray(stray, self._on_stray, self._strays)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._packets)
         self._control = ours
+        self._heartbeat = self._new_heartbeat()
         return ours
 
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
@@ -202,14 +269,16 @@ class ZygoteLauncher(_Base):
         """All that have come: why a cell never came to be is to be known before its end is noticed."""
         with contextlib.suppress(BlockingIOError):
             while self._control is not None:
-                if packet := self._packet(self._control):
-                    self._gone(**json.loads(packet)["params"])
+                if packet := self._receive(self._control):
+                    self._heartbeat.hear()
+                    message = json.loads(packet)
+                    self._gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
                 else:
                     self._hang_up()
 
     @staticmethod
-    def _packet(control: socket.socket) -> bytes:
-        """Empty where the zygote is gone."""
+    def _receive(control: socket.socket) -> bytes:
+        """Return the next packet, empty if the zygote is gone."""
         try:
             return control.recv(PACKET)
         except BlockingIOError:
@@ -230,9 +299,29 @@ class ZygoteLauncher(_Base):
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         self._control = None
-        for ident in list(self._alive):
-            self._alive.discard(ident)
+        self._heartbeat.stop()
+        self._answer_check(False)
+        process, self._process = self._process, None
+        lost, self._alive = self._alive, set()
+        if process is not None:
+            self._in_background(self._bury(process, lost))
+        for ident in lost:
             self._on_gone(ident, None, "")
+
+    def _answer_check(self, is_alive: bool) -> None:
+        pong, self._pong = self._pong, None
+        if pong is not None and not pong.done():
+            pong.set_result(is_alive)
+
+    async def _bury(self, process: subprocess.Popen[bytes], cells: Iterable[int]) -> None:
+        """Reap the zygote and remove what its cells have written."""
+        await anyio.to_thread.run_sync(_reap, process)
+        for ident in cells:
+            await anyio.to_thread.run_sync(remove, self.scratch(ident))
+
+
+def _packet(method: str, **params: int) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
 class _SocketTransport(asyncio.WriteTransport):
@@ -307,7 +396,8 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=REAP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=REAP_SECONDS)
 
 
 class _Stray:
@@ -356,6 +446,10 @@ class SpawnLauncher(_Base):
     def kill(self, ident: int) -> None:
         if ident in self._children:
             self._children[ident].kill()
+
+    async def check(self) -> bool:
+        """Return True: no other process stands between the server and its cells."""
+        return True
 
     def _exited(self, ident: int, status: int | None) -> None:
         del self._children[ident]

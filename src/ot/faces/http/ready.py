@@ -1,6 +1,5 @@
 """`/readyz`: whether a run would work if one came now. That the server answers at all is `/healthz`."""
 
-import asyncio
 from typing import Final
 
 from starlette.requests import Request
@@ -8,10 +7,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from ot.app import OneTool
 from ot.faces.http.refusals import Refusal
-from ot.runner.cells import FULL_SANDBOX
+from ot.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED
 
-PATIENCE_SECONDS: Final = 5.0
-NOT_STARTED: Final = "not started yet"
+PROBE_SECONDS: Final = 5.0
 
 
 class Readiness:
@@ -30,14 +28,10 @@ class Readiness:
         return ["the configuration is wrong; GET /api/health tells what is"] if wrong else []
 
     async def _of_cells(self) -> list[str]:
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                told = await self._app.cells.probe()
-        except TimeoutError:
-            told = {"sandbox": NOT_STARTED}
-        if told["sandbox"] == NOT_STARTED:
+        sandbox = (await self._app.cells.probe(PROBE_SECONDS))["sandbox"]
+        if sandbox in {NOT_STARTED, NOT_ANSWERING}:
             return ["no process for a run could be started"]
-        missing = [layer for layer in FULL_SANDBOX if layer not in told["sandbox"].split("+")]
+        missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]
         if missing and self._app.settings.execution.isolation == "require":
             return [f"execution.isolation is 'require', and this machine has no {' and '.join(missing)}"]
         return []
