@@ -1,0 +1,165 @@
+"""Processes of the server that somebody stops or kills: the next run works, and nobody waits longer than promised."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cells_support import children_of
+from tests.rest_support import client_of, process
+from tests.support import Wire, configure, eventually
+from tests.workers_support import is_alive, workers
+
+from ot.runner.cells import NOT_ANSWERING, Cells, Limits
+from ot.runner.launch import ZygoteLauncher
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no zygote")
+
+REPLACED_SECONDS = 15.0  # 2.5 s on an idle machine
+HARM = pytest.mark.parametrize("harm", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, "execution: {timeout: 20}")
+    with Wire(home) as wire:
+        yield wire
+
+
+def zygote_of(server: int) -> int:
+    """Wait until the server has one zygote with waiting cells, and return it."""
+
+    def found() -> list[int]:
+        return [child for child in children_of(server) if _is_zygote(child) and len(_waiting_cells(child)) >= 2]
+
+    assert eventually(found)
+    return found()[0]
+
+
+def _is_zygote(pid: int) -> bool:
+    try:
+        return b"ot_child.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _waiting_cells(zygote: int) -> list[int]:
+    return sorted(children_of(zygote))
+
+
+def run(wire: Wire, code: str) -> tuple[str, float]:
+    """Return the text of the answer and how many seconds it took."""
+    started = time.monotonic()
+    result = wire.run(code)["result"]
+    return result["content"][0]["text"], time.monotonic() - started
+
+
+@HARM
+def test_runs_work_after_the_zygote_is_lost(wire: Wire, harm: signal.Signals) -> None:
+    assert run(wire, "1 + 1")[0] == "2"
+    zygote = zygote_of(wire.process.pid)
+    os.kill(zygote, harm)
+    # More runs than there are waiting cells: one of them needs a new zygote.
+    answers = [run(wire, f"{number} + 1") for number in range(4)]
+    assert [text for text, _ in answers] == ["1", "2", "3", "4"]
+    assert sum(seconds for _, seconds in answers) < REPLACED_SECONDS
+    assert eventually(lambda: not is_alive(zygote))
+
+
+@HARM
+def test_runs_work_after_waiting_cells_are_lost(wire: Wire, harm: signal.Signals) -> None:
+    assert run(wire, "1 + 1")[0] == "2"
+    for cell in _waiting_cells(zygote_of(wire.process.pid)):
+        os.kill(cell, harm)
+    answers = [run(wire, f"{number} + 1") for number in range(3)]
+    assert [text for text, _ in answers] == ["1", "2", "3"]
+    assert sum(seconds for _, seconds in answers) < REPLACED_SECONDS
+
+
+def test_a_run_that_is_stopped_after_it_acted_fails_and_is_not_repeated(wire: Wire) -> None:
+    text, seconds = run(wire, "import os, signal\nprint('acted', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)")
+    assert text == "acted\n"
+    assert seconds < REPLACED_SECONDS
+
+
+def test_health_answers_while_the_zygote_is_stopped(wire: Wire) -> None:
+    run(wire, "1")
+    os.kill(zygote_of(wire.process.pid), signal.SIGSTOP)
+    text, seconds = run(wire, "ot.health()['isolation']['sandbox']")
+    assert text
+    assert seconds < REPLACED_SECONDS
+
+
+def test_waiting_for_a_cell_counts_as_run_time(tmp_path: Path) -> None:
+    configure(tmp_path, "execution: {timeout: 1, cells: 1}")
+    with Wire(tmp_path) as wire:
+        assert run(wire, "1")[0] == "1"
+        assert eventually(lambda: [zygote for zygote in children_of(wire.process.pid) if _waiting_cells(zygote)])
+        (zygote,) = children_of(wire.process.pid)
+        os.kill(zygote, signal.SIGSTOP)
+        assert run(wire, "2")[0] == "2"  # in the cell that was waiting
+        text, seconds = run(wire, "3")
+        assert text == "ToolTimeout: the run did not start: no cell was ready within 1 s"
+        assert 0.9 < seconds < 2.0
+        assert eventually(lambda: run(wire, "4")[0] == "4")
+
+
+def test_readiness_is_measured(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+        assert client.get("/readyz").text == "ready\n"
+        zygote = zygote_of(server.pid)
+        os.kill(zygote, signal.SIGSTOP)
+        started = time.monotonic()
+        answer = client.get("/readyz")
+        assert time.monotonic() - started < REPLACED_SECONDS
+        if answer.status_code == 200:  # it found another zygote in time
+            assert not is_alive(zygote)
+            assert zygote_of(server.pid) != zygote
+        assert eventually(lambda: client.get("/readyz").text == "ready\n")
+        assert client.post("/api/run", json={"command": "1 + 1"}).json()["blocks"] == ["2"]
+        assert client.get("/api/health").json()["isolation"]["sandbox"] != NOT_ANSWERING
+
+
+class _SilentLauncher(ZygoteLauncher):
+    async def check(self) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+
+def test_a_zygote_that_does_not_answer_in_time_is_reported() -> None:
+    async def probe() -> str:
+        async with Cells(Limits(), make_launcher=_SilentLauncher) as cells:
+            return (await cells.probe(0.05))["sandbox"]
+
+    assert asyncio.run(probe()) == NOT_ANSWERING
+
+
+@HARM
+def test_calls_work_after_the_guard_of_a_worker_is_lost(tmp_path: Path, harm: signal.Signals) -> None:
+    with workers(tmp_path) as opened:
+        opened.write("plain", "import os\ndef parent(): return os.getppid()\n")
+        guard = opened.value("plain.parent")
+        os.kill(guard, harm)
+        assert eventually(lambda: opened.is_well("plain.parent"))
+        started = time.monotonic()
+        assert opened.value("plain.parent")
+        assert time.monotonic() - started < REPLACED_SECONDS
+
+
+@HARM
+def test_files_of_a_run_go_with_the_zygote(tmp_path: Path, harm: signal.Signals) -> None:
+    configure(tmp_path, "execution: {timeout: 20, cells: 1}")
+    with Wire(tmp_path) as wire:
+        run(wire, "1")
+        (zygote,) = children_of(wire.process.pid)
+        scratch = tmp_path / "tmp"
+        code = "open('left', 'w').write('x')\nimport time\ntime.sleep(60)"
+        wire.ask("tools/call", {"name": "run", "arguments": {"command": code}})
+        assert eventually(lambda: list(scratch.glob("*/*/left")))
+        os.kill(zygote, harm)
+        assert eventually(lambda: not list(scratch.glob("*/*/left")))
