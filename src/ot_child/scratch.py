@@ -3,10 +3,12 @@
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from itertools import count
 
 ATTEMPTS = 50
+CONFIRM_SECONDS = 0.05
 
 
 def remove(top: str) -> None:
@@ -70,12 +72,13 @@ def _move_up(name: str, folder: int, new_name: str, top: int) -> None:
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
-    """Whether the files in the folder take more than this; many small ones count as a page each.
+    """Return whether the files in the directory take more than this; a small one counts as a page.
 
-    So do files that have no name any more and are held open by one of the processes named. A folder that cannot be
-    looked into (too deep, not readable) counts as too much: nobody makes such a one but to hide something in it.
+    Files without a name count too, if one of the processes holds them open. A file that a process only maps, and a
+    directory that cannot be listed, count as too much: their size is unknown. A file can go from named to open to
+    mapped and never back, so they are looked at in this order and none is missed.
     """
-    total, folders = sum(map(_held_bytes, holders)), [top]
+    total, folders = 0, [top]
     while folders and total <= limit:
         try:
             total += _bytes_in(folders.pop(), folders)
@@ -83,7 +86,9 @@ def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
             continue
         except OSError:
             return True
-    return total > limit
+    holders = list(holders)
+    total += sum(sum(_held(process).values()) for process in holders)
+    return total > limit or any(_hides_files(process, top) for process in holders)
 
 
 def _bytes_in(folder: str, deeper: list[str]) -> int:
@@ -101,11 +106,41 @@ def _taken(file: os.stat_result) -> int:
     return max(file.st_blocks * 512, 4096)
 
 
-def _held_bytes(process: int) -> int:
-    total = 0
+def _held(process: int) -> dict[int, int]:
+    """Return the bytes of the files without a name that the process holds open, by inode."""
+    held = {}
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208 - see above
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116 - see above
-                total += _taken(file) if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 else 0
-    return total
+                if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
+                    held[file.st_ino] = _taken(file)
+    return held
+
+
+def _hides_files(process: int, top: str) -> bool:
+    """Return whether the process maps deleted files of the directory that it does not hold open.
+
+    Python's `mmap` holds its file open, and closes it just before it unmaps it: only what is found twice counts.
+    """
+    hidden = _only_mapped(process, top)
+    if hidden:
+        time.sleep(CONFIRM_SECONDS)
+        hidden &= _only_mapped(process, top)
+    return bool(hidden)
+
+
+def _only_mapped(process: int, top: str) -> set[int]:
+    mapped = _mapped_without_name(process, top)
+    return mapped - _held(process).keys() if mapped else mapped
+
+
+def _mapped_without_name(process: int, top: str) -> set[int]:
+    """Return the inodes of deleted files of the directory that the process maps."""
+    inside = b" " + os.fsencode(os.path.realpath(top)) + b"/"
+    try:
+        with open(f"/proc/{process}/maps", "rb") as maps:  # noqa: PTH123 - see above
+            lines = maps.read().split(b"\n")
+    except OSError:
+        return set()
+    return {int(line.split()[4]) for line in lines if line.endswith(b" (deleted)") and inside in line}

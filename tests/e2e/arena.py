@@ -149,6 +149,7 @@ class Arena:
     async def _facts(self, _order: dict[str, Any]) -> dict[str, Any]:
         memory = _memory()
         return {
+            "user": os.geteuid(),
             "hits": self._listeners.hits,
             "echoed": len(demo_pack.ECHOED),
             "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process alone

@@ -845,6 +845,18 @@ TIME = [
         """,
         "longer than",
     ),
+    *(
+        _other("limit", "time", what, f"import signal\n{code}\nwhile True: pass", "longer than")
+        for what, code in (
+            ("an alarm that is put off", "signal.setitimer(signal.ITIMER_REAL, 1000, 1000)"),
+            ("an alarm that is blocked", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"),
+            ("an alarm with a handler of its own", "signal.signal(signal.SIGALRM, lambda *_: None)"),
+            (
+                "alarms of all kinds in place of ours",
+                "for n in (0, 1, 2): signal.setitimer(n, 0.001, 0.001)\nfor n in (14, 26, 27): signal.signal(n, lambda *_: None)",
+            ),
+        )
+    ),
     _other(
         "limit",
         "time",
@@ -862,7 +874,8 @@ TIME = [
         "time",
         "stopped by itself",
         "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-        "longer than",
+        "stopped by a signal",
+        brief=False,
     ),
     _other("limit", "time", "sleeping for ever", "import time\ntime.sleep(10 ** 6)", "longer than"),
     _other(
@@ -1075,6 +1088,70 @@ time.sleep(3)
     _other("limit", "memory", "a value of many small things", "[[] for _ in range(20_000_000)]"),
 ]
 
+# How a file can be written, and how it can be kept without a name. `source` has a megabyte, `target` is empty.
+WAYS_TO_WRITE = {
+    "write": "os.write(target, MEGABYTE)",
+    "pwritev": "os.pwritev(target, [MEGABYTE], 0)",
+    "sendfile": "os.sendfile(target, source, 0, 1 << 20)",
+    "copy_file_range": "os.copy_file_range(source, target, 1 << 20, 0)",
+    "a shared mapping": "os.ftruncate(target, 1 << 20); mmap.mmap(target, 1 << 20)[:] = MEGABYTE",
+}
+WAYS_TO_KEEP = {
+    "open": "kept.append(os.dup(target))",
+    "mapped, one page of it": "assert libc.mmap(None, 4096, 1, 2, target, 0) not in (None, -1)",
+    "mapped and shared, one page of it": "assert libc.mmap(None, 4096, 1, 1, target, 0) not in (None, -1)",
+}
+KEEP_FILES = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+MEGABYTE = bytes(1 << 20)
+kept, source = [], os.open('source', os.O_CREAT | os.O_RDWR)
+os.write(source, MEGABYTE)
+for _ in range(100):
+    target = OPEN
+    WRITE
+    KEEP
+    os.close(target)
+    time.sleep(0.01)
+time.sleep(1.2)
+f'kept {len(kept)}'
+"""
+NAMELESS = "os.open('target', os.O_CREAT | os.O_EXCL | os.O_RDWR); os.unlink('target')"
+WRITE_FOR_EVER = """
+        def write_for_ever():
+            kept = []
+            for _ in range(100):
+                kept.append(os.open('target', os.O_CREAT | os.O_RDWR))
+                os.unlink('target')
+                os.write(kept[-1], bytes(1 << 20))
+            time.sleep(60)
+"""
+
+
+def _keeps_files(what: str, opening: str, write: str, keep: str) -> Attempt:
+    code = KEEP_FILES.replace("OPEN", opening, 1).replace("WRITE", write).replace("KEEP", keep)
+    return _other("limit", "disk", what, code, "scratch folder", brief=False)
+
+
+def _hidden_files() -> list[Attempt]:
+    """Hundred megabytes in files without a name, written and kept in every way."""
+    first_write, first_keep = next(iter(WAYS_TO_WRITE.values())), next(iter(WAYS_TO_KEEP.values()))
+    return [
+        *(
+            _keeps_files(f"files without a name, {how}", NAMELESS, first_write, keep)
+            for how, keep in WAYS_TO_KEEP.items()
+        ),
+        *(
+            _keeps_files(
+                f"files without a name, written by {how}", NAMELESS, write, WAYS_TO_KEEP["mapped, one page of it"]
+            )
+            for how, write in WAYS_TO_WRITE.items()
+        ),
+        _keeps_files("files that never had a name", "os.open('.', os.O_TMPFILE | os.O_RDWR)", first_write, first_keep),
+    ]
+
+
 DISK: list[Attempt] = [
     _other(
         "limit",
@@ -1244,6 +1321,39 @@ DISK: list[Attempt] = [
         'named'
         """,
         "named",
+    ),
+    *_hidden_files(),
+    _blocked(
+        "disk",
+        "files whose descriptors wait in a socket",
+        EPERM,
+        """
+        ours, theirs = socket.socketpair()
+        socket.send_fds(ours, [b'x'], [os.open('own', os.O_CREAT | os.O_RDWR)])
+        return True
+        """,
+        proven=True,
+    ),
+    _blocked(
+        "disk",
+        "descriptors of one thread alone",
+        EPERM,
+        "return call(436, 1000, 1000, 2) == 0  # CLOSE_RANGE_UNSHARE",
+        proven=True,
+    ),
+    _other(
+        "limit",
+        "disk",
+        "files of a process whose main thread is gone",
+        f"""
+        import ctypes, os, platform, threading, time
+        libc = ctypes.CDLL(None)
+        {WRITE_FOR_EVER}
+        threading.Thread(target=write_for_ever).start()
+        libc.syscall(60 if platform.machine() == 'x86_64' else 93, 0)
+        """,
+        "main thread of the run",
+        brief=False,
     ),
 ]
 
@@ -1485,6 +1595,56 @@ ORDINARY = [
         kept
         """,
         "text",
+    ),
+    _works(
+        "a temporary file that is mapped",
+        """
+        import mmap, tempfile, time
+        with tempfile.TemporaryFile() as file:
+            file.truncate(1 << 20)
+            mapped = mmap.mmap(file.fileno(), 1 << 20)
+        mapped[:4] = b'text'
+        time.sleep(0.7)  # long enough to be looked at
+        mapped[:4].decode()
+        """,
+        "text",
+    ),
+    _works(
+        "a database with a write-ahead log",
+        """
+        import sqlite3
+        db = sqlite3.connect('db')
+        mode = db.execute('pragma journal_mode=wal').fetchone()[0]
+        db.execute('create table t (x)')
+        with db: db.executemany('insert into t values (?)', [(n,) for n in range(1000)])
+        [mode, sqlite3.connect('db').execute('select sum(x) from t').fetchone()[0]]
+        """,
+        '["wal",499500]',
+    ),
+    _works(
+        "a stream over a pair of sockets",
+        """
+        import asyncio, socket
+        async def main():
+            one, other = socket.socketpair()
+            reader, _ = await asyncio.open_connection(sock=one)
+            _, writer = await asyncio.open_connection(sock=other)
+            writer.write(bytes(100_000))
+            return len(await reader.readexactly(100_000))
+        await main()
+        """,
+        "100000",
+    ),
+    _works(
+        "many files in turn, more in all than may be kept",
+        """
+        import os
+        for n in range(30):
+            with open(f'turn{n}', 'wb') as file: file.write(bytes(1 << 20))
+            os.unlink(f'turn{n}')
+        'written'
+        """,
+        "written",
     ),
     _works(
         "copies with their times and modes",

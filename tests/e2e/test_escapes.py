@@ -18,6 +18,7 @@ import pytest
 from tests.cells_support import (
     IS_ROOT,
     NIGHTLY,
+    ORDINARY_USER,
     SECONDS,
     SENTINEL,
     Arena,
@@ -276,6 +277,10 @@ def test_the_set_is_as_large_as_it_was() -> None:
     assert len({attempt.id for attempt in ALL}) == len(ALL)
 
 
-def test_root_is_among_those_who_try() -> None:
+def test_every_attempt_is_made_as_root_and_as_an_ordinary_user(trial: Trial) -> None:
     if not IS_ROOT:
         pytest.skip("only root can try as root; the set was made as this user")
+    for mode, user in (("as-we-are", 0), ("ordinary-user", ORDINARY_USER)):
+        made = trial(mode)
+        assert made.facts["after"]["user"] == user
+        assert made.outcomes.keys() == {attempt.id for attempt in ALL}

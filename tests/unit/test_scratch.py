@@ -3,6 +3,8 @@
 The rights of a folder mean little to root, so what depends on them is tried once more as an ordinary user.
 """
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -289,3 +291,35 @@ def test_files_that_come_and_go_do_not_hide_the_others(top: Path) -> None:
 
 def test_a_folder_that_is_not_there_has_no_size(tmp_path: Path) -> None:
     assert not larger_than(str(tmp_path / "nowhere"), 0)
+
+
+def _nameless(top: Path) -> int:
+    file = os.open(top / "file", os.O_CREAT | os.O_RDWR)
+    (top / "file").unlink()
+    os.ftruncate(file, mmap.PAGESIZE)
+    return file
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process maps")
+def test_a_mapped_file_without_a_name_counts_as_too_much(top: Path) -> None:
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    file = _nameless(top)
+    mapped = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_PRIVATE, file, 0)
+    try:
+        assert not larger_than(str(top), 1 << 20, [os.getpid()])
+        os.close(file)
+        assert larger_than(str(top), 1 << 20, [os.getpid()])
+    finally:
+        libc.munmap(mapped, mmap.PAGESIZE)
+    assert not larger_than(str(top), 1 << 20, [os.getpid()])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process maps")
+def test_a_file_without_a_name_that_python_maps_counts_by_its_size(top: Path) -> None:
+    file = _nameless(top)
+    with mmap.mmap(file, mmap.PAGESIZE), mmap.mmap(-1, mmap.PAGESIZE):
+        os.close(file)
+        assert not larger_than(str(top), 1 << 20, [os.getpid()])

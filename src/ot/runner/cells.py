@@ -11,10 +11,11 @@ import math
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
+import anyio
 import anyio.to_thread
 
 from ot.children.channel import Channel, ChannelClosed
@@ -31,7 +32,11 @@ PUT_OFF_SECONDS = 0.001  # for the answer to be on its way before anything is cl
 WATCH_SECONDS = 0.1
 LOOKS_TO_CONFIRM = 2
 STOPPED, ZOMBIE = "T", "Z"
+BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
 LOOKS_AT_DISK = 5  # of a run's looks, every so many
+BUSY_SHARE = 8  # a run that wrote this part of its limit since the last look at the disk writes fast
+PAGE_BYTES = 4096
+MAX_DISK_CHECKS = 4  # at a time, so that they do not depend on the threads that tools occupy
 MOST_THREADS = 1000
 BEGIN_SECONDS = 0.1  # for a run to have begun
 GONE_SECONDS = 3.0  # for what a cell sent before it went to be read
@@ -73,6 +78,8 @@ class Cell:
     began: float = math.inf  # when its run began
     is_blameless: bool = False  # whether it was lost before its code did anything, so that the run can be repeated
     state: str = ""  # of its process, at the last look
+    written: int = 0  # bytes, at the last look at the disk
+    disk_check: asyncio.Task[None] | None = None
     reason: str = ""  # why it never came to be, which may be told just after its end was seen
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
@@ -116,6 +123,7 @@ class Cells:
         self._last_id = 0
         self._starting: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(limits.at_once)
+        self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
         self._layers: list[str] | None = None
         self._closed = False
         self._launcher = self._make_launcher(self._options(), self._on_gone, self._stray)
@@ -199,17 +207,21 @@ class Cells:
         """Check what the kernel does not limit, ten times a second as long as the run lasts."""
         if cell.ident not in self._cells or cell.gone.done():
             return
-        self._check_process(cell, looks)
-        if looks % LOOKS_AT_DISK == 0:
-            self._check_disk(cell)
-        cell.watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch, cell, looks + 1)
+        look = _look_at(cell.pid)
+        self._check_process(cell, look, looks)
+        is_busy = look.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
+        if (is_busy or looks % LOOKS_AT_DISK == 0) and (cell.disk_check is None or cell.disk_check.done()):
+            cell.written = look.written
+            cell.disk_check = self._in_background(self._check_disk(cell))
+        seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
+        cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, looks + 1)
 
-    def _check_process(self, cell: Cell, looks: int) -> None:
+    def _check_process(self, cell: Cell, look: "_Look", looks: int) -> None:
         """End a run with too many threads, without a main thread, or that somebody stopped.
 
         A state counts when two looks in a row found it, because a process passes through it when it ends or is resumed.
         """
-        state, threads = _state_and_threads(cell.pid)
+        state, threads = look.state, look.threads
         repeated, cell.state = state == cell.state, state
         if threads > MOST_THREADS:
             self.kill(cell, ToolError(f"the run started more than {MOST_THREADS} threads and was ended"))
@@ -219,18 +231,11 @@ class Cells:
         elif repeated and state == ZOMBIE and threads > 1:
             self.kill(cell, ToolError("the main thread of the run exited while others went on; the run was ended"))
 
-    def _check_disk(self, cell: Cell) -> None:
-        async def check() -> None:
-            limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
-            if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid]):
-                self.kill(
-                    cell,
-                    ToolError(
-                        f"the run wrote more than {limit} bytes to its scratch folder, or hid them, and was ended"
-                    ),
-                )
-
-        self._in_background(check())
+    async def _check_disk(self, cell: Cell) -> None:
+        limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
+        if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid], limiter=self._disk_checks):
+            text = f"the run wrote more than {limit} bytes to its scratch folder, or hid them, and was ended"
+            self.kill(cell, ToolError(text))
 
     def kill(self, cell: Cell, verdict: Exception) -> None:
         cell.verdict = cell.verdict or verdict
@@ -291,7 +296,7 @@ class Cells:
         return self.isolation
 
     def _drop_stopped(self) -> None:
-        for cell in [cell for cell in self._waiting if cell.pid and _state_and_threads(cell.pid)[0] == STOPPED]:
+        for cell in [cell for cell in self._waiting if _look_at(cell.pid).state == STOPPED]:
             self._waiting.remove(cell)
             self._end(cell)
 
@@ -373,10 +378,11 @@ class Cells:
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
 
-    def _in_background(self, coroutine: Any) -> None:
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
+        return task
 
     def _options(self) -> dict[str, Any]:
         limits = self._limits
@@ -387,14 +393,30 @@ class Cells:
         }
 
 
-def _state_and_threads(process: int) -> tuple[str, int]:
-    """Return the state of a process and the number of its threads, if the system has /proc."""
+class _Look(NamedTuple):
+    """What the system says about a process; `written` never grows slower than its files do."""
+
+    state: str = ""
+    threads: int = 0
+    written: int = 0
+
+
+def _look_at(process: int) -> _Look:
+    """Look at a process, if the system has /proc."""
+    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    if not fields:
+        return _Look()
+    calls = _read(f"/proc/{process}/io").partition("wchar:")[2].split()
+    # Writing to a mapped file is no system call, but a page fault.
+    return _Look(fields[0], int(fields[17]), int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7]))
+
+
+def _read(path: str) -> str:
     try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123 - it is short
-            fields = stat.read().rpartition(")")[2].split()
-            return fields[0], int(fields[17])
-    except (OSError, IndexError, ValueError):
-        return "", 0
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - it is short
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _death(status: int | None) -> str:
