@@ -6,7 +6,8 @@ traces another process, changes owners, maps memory that no limit counts, or is 
 bpf, keys, mounts). The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
 
 There are two filters, because installing one costs by its length: the long one is put on the zygote once, and still
-lets it fork, kill and confine; the short one is put on every cell and takes that away too.
+lets it fork, kill and confine; the short one is put on every cell and takes that away too. A third one, a deny-list, is
+for extensions with a sandbox.
 """
 
 import errno
@@ -24,7 +25,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     # files that are open, or that Landlock lets this process open
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "pwrite64": (18, 68),
     "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287), "lseek": (8, 62),
-    "open": (2, NONE), "openat": (257, 56), "creat": (85, NONE), "close": (3, 57), "close_range": (436, 436),
+    "open": (2, NONE), "openat": (257, 56), "creat": (85, NONE), "close": (3, 57),
     "dup": (32, 23), "dup2": (33, NONE), "dup3": (292, 24), "pipe": (22, NONE), "pipe2": (293, 59),
     "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46), "fadvise64": (221, 223),
     "flock": (73, 32), "sendfile": (40, 71), "copy_file_range": (326, 285), "readahead": (187, 213),
@@ -59,8 +60,9 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "getrlimit": (97, 163),
     "setrlimit": (160, 164), "getrusage": (98, 165), "getpriority": (140, 141), "sysinfo": (99, 179),
     "uname": (63, 160), "getrandom": (318, 278),
-    # the two ends of a pair of sockets that the process made for itself; see SOCKETPAIR
-    "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212), "shutdown": (48, 210),
+    # The two ends of a pair of sockets that the process made for itself; see SOCKETPAIR. Not sendmsg: a file whose
+    # descriptor waits in a socket is alive, and nobody could see how much of the disk it takes.
+    "sendto": (44, 206), "recvfrom": (45, 207), "recvmsg": (47, 212), "shutdown": (48, 210),
     "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209),
 }
 
@@ -85,22 +87,38 @@ FOR_THE_ZYGOTE: dict[str, tuple[int | None, int | None]] = {
     "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
 }
-SOCKET, IO_URING = (41, 198), (425, 426, 427)
-PRCTL, PRLIMIT, SOCKETPAIR = (157, 167), (302, 261), (53, 199)
+SOCKET = (41, 198)
+# What a fenced extension could use to change files that Landlock only lets it read, or to leave data behind.
+REFUSED_TO_EXTENSIONS: dict[str, tuple[int | None, int | None]] = {
+    "chown": (92, NONE), "lchown": (94, NONE), "fchown": (93, 55), "fchownat": (260, 54),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    "file_setattr": (469, 469), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "semctl": (66, 191),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "add_key": (248, 217), "request_key": (249, 218),
+    "keyctl": (250, 219), "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+}
+PRCTL, PRLIMIT, SOCKETPAIR, CLOSE_RANGE = (157, 167), (302, 261), (53, 199), (436, 436)
 # fmt: on
 
-CLONE_THREAD = 0x10000
+# A thread has to share its descriptors: the server counts the files that the main thread holds open.
+CLONE_FILES_AND_THREAD = 0x400 | 0x10000
+CLOSE_RANGE_FLAGS = (0, 4)  # not CLOSE_RANGE_UNSHARE, which gives a thread descriptors of its own
 # Not F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE (each sends signals), nor F_SETPIPE_SZ (memory that no limit counts).
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not the one that turns the death with the parent off
 PRCTL_OPTIONS = (3, 15, 16)
+# FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_SETVERSION, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY
+IOCTL_COMMANDS_THAT_CHANGE_FILES = (0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685)
 # PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS
 PRCTL_OPTIONS_OF_THE_ZYGOTE = (1, 22, 38)
 AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0x800 | 0x80000
 
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
     ERRNO | errno.EPERM,
@@ -143,6 +161,7 @@ def zygote_filter(machine: str) -> bytes | None:
         _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS, NOT_FOR_THIS),
         _if_argument_in(PRCTL[column], 0, (*PRCTL_OPTIONS, *PRCTL_OPTIONS_OF_THE_ZYGOTE), REFUSE),
         _if_argument_in(PRLIMIT[column], 0, (0,), REFUSE),
+        _if_argument_in(CLOSE_RANGE[column], 2, CLOSE_RANGE_FLAGS, REFUSE),
         _stream_pair_only(SOCKETPAIR[column]),
         _do(RETURN, REFUSE),
     ]
@@ -166,15 +185,22 @@ def cell_filter(machine: str) -> bytes | None:
     ])  # fmt: skip
 
 
-def offline_filter(machine: str) -> bytes | None:
-    """For a process that may do anything but talk to others: no sockets but pairs that it makes for itself."""
+def fence_filter(machine: str, *, network: bool) -> bytes | None:
+    """Return the filter of a fenced extension, which closes what Landlock leaves open.
+
+    Modes and times cannot be changed, and the calls report success, as in cells. Without network there are no sockets
+    but connected pairs.
+    """
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
+    sockets = [] if network else [_verdict(SOCKET[column], REFUSE), _stream_pair_only(SOCKETPAIR[column])]
     return b"".join([
         _preamble(machine),
-        _verdict(SOCKET[column], REFUSE),
-        *(_verdict(number, REFUSE) for number in IO_URING),
+        *sockets,
+        *(_verdict(numbers[column], REFUSE) for numbers in REFUSED_TO_EXTENSIONS.values()),
+        *(_verdict(numbers[column], PRETEND) for numbers in PRETENDED.values()),
+        _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS_THAT_CHANGE_FILES, ALLOW, then=REFUSE),
         _do(RETURN, ALLOW),
     ])  # fmt: skip
 
@@ -204,15 +230,16 @@ def _for_call(number: int | None, body: bytes) -> bytes:
     return b"" if number is None else _do(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def _if_argument_in(number: int | None, index: int, values: Iterable[int], otherwise: int) -> bytes:
-    checks = b"".join(_do(JUMP_EQUAL, value, 0, 1) + _do(RETURN, ALLOW) for value in values)
+def _if_argument_in(number: int | None, index: int, values: Iterable[int], otherwise: int, then: int = ALLOW) -> bytes:
+    checks = b"".join(_do(JUMP_EQUAL, value, 0, 1) + _do(RETURN, then) for value in values)
     return _for_call(number, _do(LOAD, _argument(index)) + checks + _do(RETURN, otherwise))
 
 
 def _threads_only(number: int | None) -> bytes:
     body = [
         _do(LOAD, _argument(0)),
-        _do(JUMP_ANY_BIT, CLONE_THREAD, 0, 1),
+        _do(AND, CLONE_FILES_AND_THREAD),
+        _do(JUMP_EQUAL, CLONE_FILES_AND_THREAD, 0, 1),
         _do(RETURN, ALLOW),
         _do(RETURN, REFUSE),
     ]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")  # noqa: S108 - they are devices
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PIECE = 1 << 20
 NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
 CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
@@ -243,8 +243,7 @@ def _confine(sandbox: dict[str, Any]) -> None:
         readable = [*PROGRAMS, *_readable(), *sandbox["read"]]
         writable = [*sandbox["write"], *DEVICES]
         confine.landlock(readable, writable, programs=True, network=sandbox["network"])
-        if not sandbox["network"]:
-            confine.Filter(syscalls.offline_filter(platform.machine())).install()
+        confine.Filter(syscalls.fence_filter(platform.machine(), network=sandbox["network"])).install()
     except confine.Unavailable as error:
         raise SystemExit(f"its sandbox cannot be put in force on this machine: {error}") from None
 

@@ -158,6 +158,7 @@ def test_what_libc_falls_back_from_does_not_exist(machine: Machine) -> None:
 def test_no_number_is_in_two_tables(machine: Machine) -> None:
     tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
     decided = [syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL, syscalls.PRLIMIT, syscalls.SOCKETPAIR]
+    decided += [syscalls.CLOSE_RANGE]
     numbers = [machine.number(each) for table in tables for each in table.values()]
     numbers += [machine.number(each) for each in decided]
     known = [number for number in numbers if number is not None]
@@ -168,7 +169,7 @@ def test_every_other_call_is_refused(machine: Machine) -> None:
     tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
     known = {machine.number(each) for table in tables for each in table.values()}
     decided = {machine.number(each) for each in (syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL)}
-    decided |= {machine.number(each) for each in (syscalls.PRLIMIT, syscalls.SOCKETPAIR)}
+    decided |= {machine.number(each) for each in (syscalls.PRLIMIT, syscalls.SOCKETPAIR, syscalls.CLOSE_RANGE)}
     others = [number for number in range(1200) if number not in known | decided]
     assert {machine.cell(number, 0xFFFFFFFF, 0xFFFFFFFF) for number in others} <= {REFUSED, _error(errno.ENOTSUP)}
 
@@ -202,7 +203,8 @@ FORBIDDEN = {
     "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104), "acct": (163, 89),
     "sethostname": (170, 161), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
     "clock_adjtime": (305, 266), "syslog": (103, 116), "vhangup": (153, 58), "timer_create": (222, 107),
-    "sync": (162, 81), "syncfs": (306, 267), "fallocate": (285, 47), "sendmmsg": (307, 269), "iopl": (172, None),
+    "sync": (162, 81), "syncfs": (306, 267), "fallocate": (285, 47), "sendmsg": (46, 211), "sendmmsg": (307, 269),
+    "iopl": (172, None),
     "ioperm": (173, None), "modify_ldt": (154, None), "pkey_mprotect": (329, 288), "lookup_dcookie": (212, 18),
 }  # fmt: skip
 
@@ -227,7 +229,8 @@ OTHER_NAMES = {"newfstatat": "fstatat", "fadvise64": "fadvise64"}
 
 def test_the_numbers_are_those_of_the_kernels_own_tables(machine: Machine) -> None:
     numbers = _numbers_of(Path(HEADERS[machine.name]))
-    tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE, FORBIDDEN)
+    own = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
+    tables = (*own, syscalls.REFUSED_TO_EXTENSIONS, FORBIDDEN)
     wrong = {}
     for name, pair in itertools.chain.from_iterable(table.items() for table in tables):
         listed = numbers.get(name, numbers.get(OTHER_NAMES.get(name, "")))
@@ -251,7 +254,8 @@ def test_threads_may_be_made_and_processes_may_not(machine: Machine, rubbish: in
     clone = _number(machine, syscalls.CLONE)
     thread = 0x3D0F00  # what pthread_create asks for
     assert machine.cell(clone, thread | rubbish) == ALLOW
-    for flags in (0, 17, 0x100 | 17, 0x4000 | 0x100, 0x10000000, 0x20000, 0x7E020000, 0x8000):
+    unshared = thread & ~0x400  # descriptors that the server could not count
+    for flags in (0, 17, 0x100 | 17, 0x4000 | 0x100, 0x10000000, 0x20000, 0x7E020000, 0x8000, unshared):
         assert machine.cell(clone, flags | rubbish) == REFUSED
 
 
@@ -268,6 +272,33 @@ def test_limits_of_its_own_may_be_asked_for_and_those_of_others_not(machine: Mac
     prlimit = _number(machine, syscalls.PRLIMIT)
     assert machine.cell(prlimit, 0) == ALLOW
     assert {machine.cell(prlimit, other) for other in (1, PID, 0xFFFFFFFF)} == {REFUSED}
+
+
+def test_threads_cannot_have_descriptors_of_their_own(machine: Machine) -> None:
+    close_range = _number(machine, syscalls.CLOSE_RANGE)
+    assert {machine.cell(close_range, 3, 5, flags) for flags in (0, 4)} == {ALLOW}
+    assert {machine.cell(close_range, 3, 5, flags) for flags in (2, 6, 0xFFFFFFFF)} == {REFUSED}
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_a_fenced_extension_cannot_change_what_it_only_reads(machine: Machine, network: bool) -> None:
+    program = syscalls.fence_filter(machine.name, network=network)
+    assert program is not None
+
+    def decide(number: int | None, *arguments: int) -> int:
+        return REFUSED if number is None else verdict(program, machine.arch, number, *arguments)
+
+    assert {decide(machine.number(each)) for each in syscalls.REFUSED_TO_EXTENSIONS.values()} == {REFUSED}
+    numbers = [machine.number(each) for each in syscalls.PRETENDED.values()]
+    assert {decide(number) for number in numbers if number is not None} == {PRETEND}
+    ioctl = _number(machine, syscalls.IOCTL)
+    assert decide(ioctl, 3, 0x40086602) == REFUSED
+    assert decide(ioctl, 3, 0x5401) == ALLOW
+    sockets = ALLOW if network else REFUSED
+    assert decide(_number(machine, syscalls.SOCKET), 1, 2) == sockets
+    assert decide(_number(machine, syscalls.SOCKETPAIR), 1, 2) == sockets
+    assert decide(_number(machine, syscalls.SOCKETPAIR), 1, 1) == ALLOW
+    assert verdict(program, 0x40000003, 0) == KILL
 
 
 def test_a_descriptor_can_be_made_to_signal_nobody(machine: Machine) -> None:
@@ -325,6 +356,7 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
     for name in ("riscv64", "i686", "armv7l", "ppc64le", "s390x", ""):
         assert syscalls.zygote_filter(name) is None
         assert syscalls.cell_filter(name) is None
+        assert syscalls.fence_filter(name, network=False) is None
     with pytest.raises(confine.Unavailable, match="no list of system calls"):
         confine.Filter(None)
 
