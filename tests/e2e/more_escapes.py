@@ -1627,8 +1627,8 @@ ORDINARY = [
         import asyncio, socket
         async def main():
             one, other = socket.socketpair()
-            reader, _ = await asyncio.open_connection(sock=one)
-            _, writer = await asyncio.open_connection(sock=other)
+            reader, back = await asyncio.open_connection(sock=one)
+            other_reader, writer = await asyncio.open_connection(sock=other)
             writer.write(bytes(100_000))
             return len(await reader.readexactly(100_000))
         await main()
