@@ -158,11 +158,12 @@ class OneTool:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal, self.bus.events, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
-        notices = self._notices(agent)
+        notices = (*self._notices(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
+        self.servers.keeps_running = True
         await self.discover()
         begin = partial(self._recording.begin_session, agent=agent, client=client)
         await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
@@ -180,6 +181,7 @@ class OneTool:
             system=self,
             progress=journal.note if journal else None,
             heard=journal.hear if journal else None,
+            notice=journal.notify if journal else None,
             metadata={"_meta": meta} if meta else {},
         )
 

@@ -79,12 +79,17 @@ class ToolContext:
     system: System | None = None
     progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
     heard: Callable[[Foreign], None] | None = None
+    notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
 
     def admits(self, tool: Any) -> bool:
         """Whether the agent's list of tools has it. What `ot` tells without needing a right, everybody may ask."""
         if self.tools is None or (tool.pack == OWN_PACK and not tool.permissions):
             return True
         return any(pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern) for pattern in self.tools)
+
+    def admits_some_of(self, pack: str) -> bool:
+        """Return whether the agent's list may admit something of the pack, whose tools need not be known yet."""
+        return self.tools is None or any(fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools)
 
     async def call(self, name: str, /, **args: Any) -> Any:
         """Call another tool, under the very limits of this call; what it raises is raised."""

@@ -46,7 +46,8 @@ class Registry:
             self._off = names
             self.version += 1
 
-    def _switched(self, tool: Tool) -> Tool:
+    def switched(self, tool: Tool) -> Tool:
+        """Return the tool, disabled if it or its pack is switched off."""
         if self._off and not self._off.isdisjoint((tool.name, tool.pack)):
             return dataclasses.replace(tool, enabled=False, disabled_reason="it is switched off")
         return tool
@@ -107,7 +108,7 @@ class Registry:
 
     def _known(self, name: str) -> Tool | None:
         tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "") or self._version_of(name)
-        return None if tool is None else self._switched(tool)
+        return None if tool is None else self.switched(tool)
 
     def _version_of(self, name: str) -> Tool | None:
         plain, _, version = name.partition("@")
@@ -139,7 +140,7 @@ class Registry:
         return name in self._tools
 
     def __iter__(self) -> Iterator[Tool]:
-        return map(self._switched, list(self._tools.values()))
+        return map(self.switched, list(self._tools.values()))
 
     def __len__(self) -> int:
         return len(self._tools)

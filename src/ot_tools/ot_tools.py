@@ -172,7 +172,7 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    there = (await _seen(context)).registry
+    there = (await _listed(context)).registry
     found = sorted((tool for tool in there if tool.enabled), key=attrgetter("name"))
     found = [entry for entry in found if _has(pattern, entry.name, python_name(entry.name))]
     if info == "list":
@@ -194,7 +194,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.packs(info="full")
     """
-    system = await _seen(context)
+    system = await _listed(context)
     found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.of_pack(pack, system) for pack in found])
@@ -256,7 +256,7 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     if not query.strip() or limit < 1:
         wrong = f"limit must be >= 1, got {limit}" if query.strip() else "the query is empty"
         raise ArgumentError(f"{wrong}. Say what you are looking for: ot.search(query='free disk space', limit=5)")
-    system = await _seen(context)
+    system = await _listed(context)
     hits = await system.search(query, limit if context.tools is None else MOST_SEARCHED)
     found = (
         {"kind": hit.kind, "name": hit.name, **help_text.call(hit, system), "description": text, "score": hit.score}
@@ -284,6 +284,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
         text = await anyio.to_thread.run_sync(help_text.of_name, query.strip(), system, info == "full")
         if text is not None:
             return text
+    _note_unlisted(context)
     hits = await system.search(query)
     return await anyio.to_thread.run_sync(help_text.of_hits, query, hits, system, info)
 
@@ -407,6 +408,18 @@ async def _seen(context: ToolContext) -> System:
     system = _system(context)
     await system.discover()
     return system if context.tools is None else cast("System", _Narrowed(system, context))
+
+
+async def _listed(context: ToolContext) -> System:
+    """Return the same, and note which servers are missing from it."""
+    system = await _seen(context)
+    _note_unlisted(context)
+    return system
+
+
+def _note_unlisted(context: ToolContext) -> None:
+    if context.notice is not None and (note := _system(context).servers.note_unlisted(context)):
+        context.notice(note)
 
 
 class _Narrowed:

@@ -168,7 +168,7 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content_", [b"", b"{", b"[]", b'{"version": 1, "tools": []}', b'{"version": 2, "tools": [{}], "hash": ""}']
+    "content_", [b"", b"{", b"[]", b'{"version": 1, "tools": []}', b'{"version": 3, "tools": [{}], "hash": ""}']
 )
 def test_a_list_that_is_damaged_is_none(tmp_path: Path, content_: bytes) -> None:
     (tmp_path / "tools-k.json").write_bytes(content_)
@@ -212,34 +212,34 @@ def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
 
 def test_what_was_never_seen_is_pinned_and_what_changed_is_told(tmp_path: Path) -> None:
     pins, changed = Pins(tmp_path / "pins.json"), replace(ECHO, description="Something else.")
-    assert pins.changes("s", [ECHO]) == {}
-    difference = pins.changes("s", [changed])["echo"]
+    assert pins.compare("s", [ECHO]) == ({}, {})
+    difference = pins.compare("s", [changed]).changed["echo"]
     assert '- "description": "What it was given."' in difference
     assert '+ "description": "Something else."' in difference
-    assert pins.changes("other", [changed]) == {}
+    assert pins.compare("other", [changed]) == ({}, {})
 
 
 def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.changes("s", [ECHO])
-    assert pins.changes("s", []) == {}
-    assert pins.changes("s", [replace(ECHO, description="Something else.")]).keys() == {"echo"}
+    pins.compare("s", [ECHO])
+    assert pins.compare("s", []) == ({}, {})
+    assert pins.compare("s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
 
 
 def test_what_one_process_accepts_another_knows(tmp_path: Path) -> None:
     ours, theirs, changed = Pins(tmp_path / "p"), Pins(tmp_path / "p"), replace(ECHO, description="new")
-    ours.changes("s", [ECHO])
-    ours.changes("other", [ECHO])
+    ours.compare("s", [ECHO])
+    ours.compare("other", [ECHO])
     theirs.accept("s", [changed])
-    assert ours.changes("s", [changed]) == {}
-    assert ours.changes("other", [changed]).keys() == {"echo"}
+    assert ours.compare("s", [changed]) == ({}, {})
+    assert ours.compare("other", [changed]).changed.keys() == {"echo"}
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.changes("s", [ECHO])
+    pins.compare("s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
-    difference = pins.changes("s", [replace(ECHO, input_schema=large)])["echo"]
+    difference = pins.compare("s", [replace(ECHO, input_schema=large)]).changed["echo"]
     assert len(difference.splitlines()) == MOST_LINES + 1
     assert "more lines" in difference
 
@@ -248,7 +248,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "pins.json").write_bytes(damaged)
     with pytest.raises(ToolError, match=r"pins\.json"):
-        Pins(tmp_path / "pins.json").changes("s", [ECHO])
+        Pins(tmp_path / "pins.json").compare("s", [ECHO])
 
 
 # --- media -------------------------------------------------------------------------------------------------

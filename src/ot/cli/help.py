@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ot.cli.opening import with_settings
-from ot.cli.terminal import Progress
+from ot.cli.terminal import Progress, print_notices
 from ot.render import render
 
 if TYPE_CHECKING:
@@ -18,9 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     async def show(app: "OneTool") -> int:
+        from ot.runner.answer import Journal
+
+        journal = Journal()
         with Progress("looking for help"):
-            text = (await app.bus.call_tool("ot.help", {"query": " ".join(options.query)}, app.context())).unwrap()
+            context, arguments = app.context(journal=journal), {"query": " ".join(options.query)}
+            text = (await app.bus.call_tool("ot.help", arguments, context)).unwrap()
         print(render({"help": text}, "json") if options.json else text)
+        print_notices(journal.notices)
         return 0
 
     return with_settings(options, show)

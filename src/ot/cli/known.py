@@ -145,7 +145,8 @@ def _arguments(given: ast.arguments) -> Iterator[str]:
 
 
 def _tools_in_pins(file: Path, server: str) -> Tools:
-    pinned = _mapping(_json(file).get(server))
+    data = _json(file)
+    pinned = _mapping(_mapping(data.get("servers", data)).get(server))
     return {
         f"{server}.{python_name(name)}": _properties(_mapping(tool).get("input_schema"))
         for name, tool in pinned.items()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from itertools import cycle
 from typing import Any, Self, TextIO
 
@@ -126,6 +127,12 @@ class Progress:
             return os.get_terminal_size(self._stream.fileno()).columns or NARROW
         except (OSError, ValueError):
             return NARROW
+
+
+def print_notices(notices: Iterable[str]) -> None:
+    """Print notes to the error stream, so that the output stays data."""
+    for notice in notices:
+        print(f"onetool: note: {notice}", file=sys.stderr)
 
 
 def _coloured(code: str, text: str, stream: TextIO | None) -> str:

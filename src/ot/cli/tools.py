@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ot.cli.opening import with_settings
-from ot.cli.terminal import Progress
+from ot.cli.terminal import Progress, print_notices
 from ot.render import render
 
 if TYPE_CHECKING:
@@ -19,10 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     async def show(app: "OneTool") -> int:
+        from ot.runner.answer import Journal
+
+        journal = Journal()
         arguments = {"pattern": options.pattern, "info": options.info}
         with Progress("looking for tools"):
-            found = (await app.bus.call_tool("ot.tools", arguments, app.context())).unwrap()
+            found = (await app.bus.call_tool("ot.tools", arguments, app.context(journal=journal))).unwrap()
         print(render(found, "json") if options.json else _text(found, options.pattern))
+        print_notices(journal.notices)
         return 0
 
     return with_settings(options, show)

@@ -159,7 +159,9 @@ class Exposed:
             return None
         self._allow(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
-        completing = self._app.servers.find(server).complete(ref, params.argument.model_dump(), known)
+        feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
+        upstream, caller = self._app.servers.find(server), self._caller(context)
+        completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
         completed: types.CompleteResult | ToolError | None = await _caught(completing)
         if isinstance(completed, ToolError):
             raise MCPError(types.INVALID_PARAMS, self._app.redact(completed.message))
@@ -174,7 +176,7 @@ class Exposed:
         for server in await self._holders(context, uri):
             upstream = self._app.servers.find(server)
             with suppress(ToolError):
-                await upstream.watch(uri)
+                await upstream.watch_for(uri, self._caller(context))
                 return partial(upstream.unwatch, uri)
         return None
 

@@ -83,7 +83,9 @@ class Resources:
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
         if uri == TOOLS:
-            return render(await self._asked("ot.tools", {}, caller), flow=True), YAML
+            tools = render(await self._asked("ot.tools", {}, caller), flow=True)
+            note = self._app.redact(self._app.servers.note_unlisted(caller))
+            return f"{tools}\n# Note: {note}" if note else tools, YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not self._is_known(name, caller):
             raise MCPError(types.INVALID_PARAMS, self._no_resource(uri, name, self._names(caller)), {"uri": uri})

@@ -8,6 +8,7 @@ import asyncio
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -24,6 +25,7 @@ from ot.proxy.relay import Declaring, Relays
 
 WORDS_KEPT, WORDS_SHOWN = 4000, 1500
 LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
+PRINTED = ". It last printed:"  # between why a server failed and what it printed
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
 GUARD = Path(ot_child.__file__).with_name("guard.py")
@@ -57,6 +59,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._printed, self._printed_all = "", asyncio.Event()
         self._is_lost = False
+        self._mark = os.urandom(8).hex()  # tells our process from others that run the same command
         self.client: Any = None
 
     @property
@@ -73,10 +76,13 @@ class Connection:
             words = await self.last_words()
             raise ToolTimeout(f"{self._name} did not answer within {self._server.timeout:g} s{words}") from None
 
-    async def close(self) -> None:
+    async def close(self, *, at_once: bool = False) -> None:
+        """End the connection. `at_once` kills a process that would otherwise get two seconds to exit."""
         self._leave.set()
         if self._task is None:
             return
+        if at_once and self._server.url is None:
+            await anyio.to_thread.run_sync(_terminate, self._mark)
         if not self._ready.done():
             self._task.cancel()
         with suppress(TimeoutError, asyncio.CancelledError):
@@ -88,7 +94,7 @@ class Connection:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._printed_all.wait(), LAST_WORDS_SECONDS)
         words = self._printed.strip()[-WORDS_SHOWN:]
-        return f". It last printed:\n{words}" if words else ""
+        return f"{PRINTED}\n{words}" if words else ""
 
     async def is_there(self) -> bool:
         """Whether it is, now: between two requests nothing tells that a server on the network has gone."""
@@ -105,7 +111,7 @@ class Connection:
         return True
 
     async def _live(self) -> None:
-        await anyio.to_thread.run_sync(importlib.import_module, "mcp")  # half a second, for which others go on
+        await load_sdk()
         from mcp import Client
 
         _hush()
@@ -230,7 +236,9 @@ class Connection:
     def _start(self) -> dict[str, Any]:
         server = self._server
         command = [str(server.command), *server.args]
-        guarded = [sys.executable, "-I", "-S", str(GUARD), *command] if hasattr(os, "fork") else command
+        guarded = (
+            [sys.executable, "-I", "-S", "-X", self._mark, str(GUARD), *command] if hasattr(os, "fork") else command
+        )
         return {
             "command": guarded[0],
             "args": guarded[1:],
@@ -309,6 +317,19 @@ async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) ->
                 heard.set()
                 async for _ in changes:
                     pass
+
+
+async def load_sdk() -> None:
+    """Import the SDK in a thread: it takes half a second, for which the event loop goes on."""
+    await anyio.to_thread.run_sync(importlib.import_module, "mcp")
+
+
+def _terminate(mark: str) -> None:
+    """Have the guard with this mark end its server now. Without /proc, the server gets its time to exit."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark.encode() in file.read_bytes().split(b"\0"):
+                os.kill(int(file.parent.name), signal.SIGTERM)
 
 
 def innermost(error: BaseException) -> BaseException:

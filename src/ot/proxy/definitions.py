@@ -1,13 +1,17 @@
-"""What a server offers, as it said when it was last asked: kept on disk, so that nobody waits for it to start.
+"""Tool definitions of upstream servers and why a server could not be listed, cached on disk.
 
-A server may say anything. What a model is shown of it is cleaned, and a schema that is none is not relied upon.
+Listing tools reads these files instead of starting servers. A server may send anything: its texts are cleaned before a
+model sees them, and an invalid schema is ignored.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +19,9 @@ from ot import atomic
 from ot.errors import ArgumentError
 from ot.schema import Schema
 
-VERSION = 2
+VERSION = 3
+FAILURE_VERSION = 1
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
 WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
 
 
@@ -28,10 +34,20 @@ class Definition:
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
     is_sound: bool = True  # whether the schema of its arguments is one
+    title: str = ""
+    annotations: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, tool: Any) -> Self:
-        return cls(tool.name, tool.description or tool.title or "", tool.input_schema, tool.output_schema)
+        notes = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
+        return cls(
+            tool.name,
+            tool.description or tool.title or "",
+            tool.input_schema,
+            tool.output_schema,
+            title=tool.title or "",
+            annotations=notes,
+        )
 
     @property
     def is_wrapped(self) -> bool:
@@ -74,11 +90,32 @@ def key_of(server: Any) -> str:
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-class Lists:
-    """One file for each server."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt to list a server. Retries back off exponentially, also across processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    reason: str
+    count: int  # failed attempts in a row
+    at: float  # seconds since the epoch
+    is_interrupted: bool = False  # the process ended before the server answered
+
+    @property
+    def retry_at(self) -> float:
+        exponent = min(self.count - 1, 20)  # a larger power only overflows
+        return self.at + min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**exponent)
+
+    def wait_seconds(self, now: float) -> float:
+        """Return the seconds until the next attempt; a clock that was set back does not block it."""
+        return max(0.0, self.retry_at - now) if self.at <= now else 0.0
+
+
+class Lists:
+    """The cached lists and failures: one file of each kind per server. They are only a cache: errors are ignored."""
+
+    def __init__(
+        self, folder: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._redact, self.clock = folder, redact, clock
 
     def read(self, key: str) -> tuple[Definition, ...] | None:
         try:
@@ -87,13 +124,39 @@ class Lists:
                 return None
             known = tuple(Definition(**each) for each in data["tools"])
             return known if digest(known) == data["hash"] else None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):  # it is only a cache
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def write(self, key: str, definitions: Iterable[Definition]) -> None:
         known = list(definitions)
         data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
-        atomic.write(self._file(key), json.dumps(data))
+        with suppress(OSError):
+            atomic.write(self._file(key), json.dumps(data))
+            self._failure_file(key).unlink(missing_ok=True)
+
+    def read_failure(self, key: str) -> Failure | None:
+        try:
+            data = json.loads(self._failure_file(key).read_bytes())
+            if data.pop("version") != FAILURE_VERSION:
+                return None
+            failure = Failure(str(data["reason"]), int(data["count"]), float(data["at"]), bool(data["is_interrupted"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return None
+        return failure if failure.count > 0 and isfinite(failure.at) else None
+
+    def write_failure(self, key: str, reason: str, *, is_interrupted: bool = False) -> Failure:
+        """Record one more failed attempt and return it. An interruption never hides a failure that has a reason."""
+        before = self.read_failure(key)
+        if before is not None and is_interrupted and not before.is_interrupted:
+            reason, is_interrupted = before.reason, False
+        count = 1 if before is None else before.count + 1
+        failure = Failure(self._redact(reason), count, self.clock(), is_interrupted)
+        with suppress(OSError):
+            atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
+        return failure
 
     def _file(self, key: str) -> Path:
         return self._folder / f"tools-{key}.json"
+
+    def _failure_file(self, key: str) -> Path:
+        return self._folder / f"failure-{key}.json"

@@ -16,12 +16,13 @@ import anyio.to_thread
 
 from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
-from ot.proxy.connection import Changed, Connection, innermost
-from ot.proxy.definitions import Definition, Lists, key_of, sound
+from ot.proxy.connection import PRINTED, Changed, Connection, innermost
+from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
 from ot.proxy.relay import Relay
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
+FAIR_SECONDS = 0.9  # a server that had less time to answer is not to blame
 ALIVE_SECONDS = 5.0  # for a server that let a call wait to answer anything at all
 MOST_PAGES = 500
 
@@ -50,6 +51,9 @@ class Link:
         self._in_flight, self._last_call, self._was_called = 0, 0.0, False
         self._failure: ToolError | None = None
         self._failures, self._next_try = 0, 0.0
+        self._recorded: Failure | None = None  # the last failed attempt of any process
+        self._is_wanted = False  # whether anybody needs the connection for more than its list
+        self.listing: asyncio.Task[None] | None = None  # the background listing, while it lasts
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
         self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
@@ -67,11 +71,16 @@ class Link:
             return "disabled"
         if self._live is not None:
             return "connected"
-        return "disconnected" if self._failure is not None else "idle"
+        if self.listing is not None and not self.is_known:
+            return "discovering"
+        return "disconnected" if self.failure is not None else "idle"
 
     @property
     def failure(self) -> str | None:
-        return self._failure.message if self._failure is not None else None
+        """Why the last attempt to connect failed, in this process or in another one."""
+        if self._failure is not None:
+            return self._failure.message
+        return self._recorded.reason if self._recorded is not None and not self._recorded.is_interrupted else None
 
     @property
     def reason(self) -> str:
@@ -84,9 +93,35 @@ class Link:
         return f"{self.name} is disabled; servers.{self.name}.enabled in onetool.yaml enables it"
 
     @property
-    def is_new(self) -> bool:
-        """Whether nothing is known about it, not even that it fails."""
-        return not self.is_known and self._failure is None
+    def attempts(self) -> int:
+        """How often in a row listing has failed."""
+        return self._recorded.count if self._recorded is not None else 0
+
+    def is_due(self, *, keeps_running: bool) -> bool:
+        """Return whether to list the server now.
+
+        A process that keeps running retries at once what only the end of another process interrupted.
+        """
+        if self.is_known or self.listing is not None or not (self.server.enabled and self.may_try):
+            return False
+        recorded = self._recorded
+        return recorded is None or (keeps_running and recorded.is_interrupted) or not self.retry_seconds
+
+    @property
+    def retry_seconds(self) -> float:
+        """Seconds until the next attempt to list the server."""
+        return self._recorded.wait_seconds(self._lists.clock()) if self._recorded is not None else 0.0
+
+    @property
+    def why_unlisted(self) -> str:
+        """Why its tools are not listed, in a few words."""
+        if not self.server.enabled:
+            return "disabled"
+        if self.listing is not None:
+            return "starting"
+        reason = self._recorded.reason if self._recorded is not None else self.failure or "not started yet"
+        what = "" if self.failure is None else "failed: "
+        return f"{what}{reason.partition(PRINTED)[0]}; next attempt in {self.retry_seconds:.0f} s"
 
     @property
     def _live(self) -> Connection | None:
@@ -107,9 +142,30 @@ class Link:
 
     async def recall(self) -> None:
         """Take up the list of the last time, without starting anything."""
-        known = await anyio.to_thread.run_sync(self._lists.read, self.key)
+        known, failure = await anyio.to_thread.run_sync(self._read)
         if known is not None and not self.is_known:
             await self._know(known)
+        self._recorded = (failure or self._recorded) if known is None else None
+
+    def _read(self) -> tuple[tuple[Definition, ...] | None, Failure | None]:
+        known = self._lists.read(self.key)
+        return known, self._lists.read_failure(self.key) if known is None else None
+
+    # --- listing in the background ------------------------------------------------------------------------------------
+
+    def start_listing(self, slots: asyncio.Semaphore) -> None:
+        """Connect in the background to learn the tools, then disconnect."""
+        self.listing = asyncio.ensure_future(self._list(slots))
+        self.listing.add_done_callback(self._listed)
+
+    async def _list(self, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            if not self.is_known and self.may_try:
+                await asyncio.wait((self.begin(only_list=True),))
+
+    def _listed(self, task: "asyncio.Task[None]") -> None:
+        self.listing = None
+        self._done(task)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -186,13 +242,16 @@ class Link:
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
-    async def connection(self, progress: Callable[[str], None] | None = None) -> Connection:
-        """The live one; connects where there is none, once for all who wait and whoever stops waiting."""
+    async def connection(self, progress: Callable[[str], None] | None = None, *, only_list: bool = False) -> Connection:
+        """Return the live connection; connect if there is none, once for everybody who waits.
+
+        With `only_list` the server is stopped as soon as it has listed its tools.
+        """
         if (live := self._live) is not None:
             return live
         if progress is not None:
             progress(f"{self.name}: connecting")
-        opening = self.begin()
+        opening = self.begin(only_list=only_list)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -200,8 +259,9 @@ class Link:
                 raise ToolError(f"{self.name} was closed while it was being connected") from None
             raise
 
-    def begin(self) -> "asyncio.Task[Connection]":
+    def begin(self, *, only_list: bool = False) -> "asyncio.Task[Connection]":
         """Start to connect, unless that is under way. Raises where it makes no sense at the moment."""
+        self._is_wanted |= not only_list
         if not self.server.enabled:
             raise ToolError(self._disabled)
         if self._opening is None:
@@ -232,11 +292,14 @@ class Link:
             await connection.open()
             await self._ask_for_tools(connection)
         except ToolError as error:
-            self._not_opened(error)
-            self._in_background(connection.close())
+            await self._not_opened(error)
+            self._in_background(connection.close(at_once=True))
             raise
         except asyncio.CancelledError:
-            await connection.close()
+            seconds = asyncio.get_running_loop().time() - began
+            if seconds >= FAIR_SECONDS:
+                await self._record(f"no answer within {seconds:.1f} s", is_interrupted=True)
+            await connection.close(at_once=True)
             raise
         self._in_use(connection, began)
         return connection
@@ -252,12 +315,19 @@ class Link:
             is_relayed=self.on_news is not None,
         )
 
-    def _not_opened(self, error: ToolError) -> None:
+    async def _not_opened(self, error: ToolError) -> None:
         """The next try has to wait, longer each time."""
         self._log("proxy.connect", server=self.name, status="error", text=error.message)
         pause = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
         self._failure, self._next_try = error, asyncio.get_running_loop().time() + pause
         self._failures += 1
+        await self._record(error.message)
+
+    async def _record(self, reason: str, *, is_interrupted: bool = False) -> None:
+        """Tell other processes why there is no list."""
+        if not self.is_known:
+            write = partial(self._lists.write_failure, self.key, reason, is_interrupted=is_interrupted)
+            self._recorded = await anyio.to_thread.run_sync(write)
 
     def _in_use(self, connection: Connection, began: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -293,7 +363,7 @@ class Link:
             self.definitions = definitions
             await self._on_change()
             self._news("tools", "")
-        self.is_known = True
+        self.is_known, self._recorded = True, None
 
     def _changed(self, what: str, uri: str) -> None:
         """Of tools there is news once they are known."""
@@ -325,21 +395,23 @@ class Link:
 
     def _leave_when_idle(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        idle = self.server.idle_timeout if self._was_called else min(LISTED_SECONDS, self.server.idle_timeout)
+        unused = LISTED_SECONDS if self._is_wanted else 0.0
+        idle = self.server.idle_timeout if self._was_called else min(unused, self.server.idle_timeout)
         left = self._last_call + idle - loop.time()
         if connection.is_over:
             return
         if self._in_flight or self._watched or left > 0:
             loop.call_later(left if left > 0 else idle, self._leave_when_idle, connection)
             return
-        self._connection = None
+        self._connection, self._is_wanted = None, False
         self._in_background(connection.close())
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
-        tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
-        if self._opening is not None:
-            self._opening.cancel()
+        waiting = [task for task in (self.listing, self._opening) if task is not None]
+        for task in waiting:
+            task.cancel()
+        tasks = [*self._tasks, *waiting]
         if connection is not None:
             await connection.close()
         if tasks:

@@ -1,7 +1,7 @@
-"""What the definitions of a server were when they were first used, and what has changed since.
+"""Pins: the accepted tool definitions of each upstream server, and how the current ones differ from them.
 
-A description is read by a model as if it were an instruction, so that a server that changes one unseen could say
-anything. Changes are told; with `pin: strict` a tool that has changed is refused until a person accepts it.
+A model reads a description as if it were an instruction, so a changed description can steer it. Changes are reported;
+with `pin: strict` a new or changed tool is rejected until a person accepts it.
 """
 
 import difflib
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ot import atomic
 from ot.errors import ToolError
@@ -23,17 +23,30 @@ Tools = dict[str, dict[str, Any]]  # definitions by name
 Pinned = dict[str, Tools]
 
 
+class Differences(NamedTuple):
+    """How the definitions of a server differ from its pins, as text by tool."""
+
+    changed: dict[str, str]
+    new: dict[str, str]
+
+
 class Pins:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def changes(self, server: str, definitions: Iterable[Definition]) -> dict[str, str]:
-        """For each tool that is not what it was, the difference. What was never seen is pinned as it is now."""
+    def compare(self, server: str, definitions: Iterable[Definition], *, is_strict: bool = False) -> Differences:
+        """Compare definitions with the pins. The first list of a server is pinned as it is.
+
+        Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
+        """
         now = {each.name: asdict(each) for each in definitions}
-        pinned = self._read().get(server, {})
-        if now.keys() - pinned.keys():
-            pinned = self._write(server, lambda known: {**now, **known})
-        return {name: _difference(pinned[name], each) for name, each in now.items() if pinned.get(name, each) != each}
+        pinned = self._read().get(server)
+        if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
+            pinned = self._write(server, lambda known: _completed(known, now, is_strict))
+        changed = {
+            name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
+        }
+        return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
 
     def accept(self, server: str, definitions: Iterable[Definition]) -> None:
         self._write(server, lambda _: {each.name: asdict(each) for each in definitions})
@@ -49,18 +62,35 @@ class Pins:
         if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
             refuse_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
-        if not isinstance(pinned, dict) or not all(isinstance(tools, dict) for tools in pinned.values()):
+        if not isinstance(pinned, dict) or not all(map(_is_tools, pinned.values())):
             raise ToolError(f"{self._file} does not hold pins. Delete it to pin anew.")
         return dict(pinned)
 
-    def _write(self, server: str, change: Callable[[Tools], Tools]) -> Tools:
+    def _write(self, server: str, change: Callable[[Tools | None], Tools]) -> Tools:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(self._file.with_name(f"{self._file.name}.lock")):
             pinned = self._read()
-            pinned[server] = change(pinned.get(server, {}))
+            pinned[server] = change(pinned.get(server))
             data = {"version": VERSION, "servers": pinned}
             atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
         return pinned[server]
+
+
+def _is_tools(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(pin, dict) for pin in value.values())
+
+
+def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
+    """Return whether the pin is missing, or was written by a version that recorded fewer fields."""
+    return not is_strict if pin is None else bool(definition.keys() - pin.keys())
+
+
+def _completed(known: Tools | None, now: Tools, is_strict: bool) -> Tools:
+    """Add missing fields to the pins, and pins for tools that need no acceptance."""
+    if known is None:
+        return now
+    completed = {name: {**now.get(name, {}), **pin} for name, pin in known.items()}
+    return completed if is_strict else {**now, **completed}
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

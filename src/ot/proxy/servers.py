@@ -1,39 +1,62 @@
-"""All configured servers: their tools in the registry, their states, and what has changed about them."""
+"""All configured servers: their tools in the registry, their states, and what has changed about them.
+
+Listing tools never waits long for a server: servers without a cached list are listed in the background.
+"""
 
 import asyncio
+import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import anyio.to_thread
 
+from ot.bus.authorise import authorise
 from ot.config.load import Loaded
 from ot.config.model import Server
-from ot.context import Permission
-from ot.errors import ToolError
+from ot.context import Permission, ToolContext
+from ot.errors import PermissionDenied, ToolError
+from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
-from ot.proxy.pins import Pins
+from ot.proxy.pins import Differences, Pins
 from ot.proxy.upstream import Upstream
+from ot.redact import Redactor
 from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
-FIRST_LIST_SECONDS = 10.0  # that who asks what there is waits for servers which were never asked before
+LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
 Keep = Callable[[bytes, str, str], str]  # content, its type and the agent it is for; gives a handle
 LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
+MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
 NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
 NEEDS = frozenset({Permission.NETWORK})
+
+
+class Unlisted(NamedTuple):
+    """A server whose tools are not known."""
+
+    server: str
+    state: str
+    reason: str
 
 
 class Servers:
     def __init__(self, registry: Registry, environment: Mapping[str, str]) -> None:
         self._registry, self._environment = registry, environment
         self._upstreams: dict[str, Upstream] = {}
+        self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # background listings at a time
+        self._patience_ends = 0.0
+        self.list_seconds = LIST_SECONDS
+        self.keeps_running = False  # whether this process outlives one command
         self._registered: dict[str, list[str]] = {}
-        self._changed: dict[str, dict[str, str]] = {}  # server -> tool -> difference
+        self._changed: dict[str, Differences] = {}
         self._unpinnable: dict[str, str] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
         self._retired: set[asyncio.Task[None]] = set()
@@ -44,7 +67,8 @@ class Servers:
         """From now on, with these settings. A server whose settings are the same goes on as it is."""
         folders = loaded.folders
         self._pins, self._log = Pins(folders.data / "pins.json"), log
-        lists, wanted = Lists(folders.data / "cache"), loaded.settings.servers
+        lists = Lists(folders.data / "cache", Redactor(loaded.secrets.values()))
+        wanted = loaded.settings.servers
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
             self._forget(name)
         self._unpinned = set(self._upstreams)
@@ -53,7 +77,7 @@ class Servers:
                 self._upstreams[name] = self._upstream(name, server, lists, folders.working_dir, keep)
 
     def _upstream(self, name: str, server: Server, lists: Lists, cwd: Path, keep: Keep) -> Upstream:
-        upstream = Upstream(
+        upstream: Upstream = Upstream(
             name,
             server,
             lists=lists,
@@ -62,27 +86,78 @@ class Servers:
             keep=keep,
             on_change=lambda: self._register(upstream),
             log=self._log,
+            authorize=self._authorize,
         )
         return upstream
 
+    def _authorize(self, upstream: Upstream, feature: str, context: ToolContext) -> None:
+        """Apply the rules for the server's tools to one of its resources or prompts."""
+        name = upstream.name
+        if feature and not _is_feature_chosen(feature, upstream.server):
+            raise PermissionDenied(
+                f"{name} does not publish {feature}: servers.{name}.tools leaves it out", server=name
+            )
+        if not feature and context.admits_some_of(name):
+            context = replace(context, tools=None)  # what it lists is decided one by one
+        target = _tool_name(name, feature or "*")
+        tool = Tool(name=target, backend=upstream, input=TheirSchema.from_json(ANY_OBJECT), permissions=NEEDS)
+        authorise(self._registry.switched(tool), {}, context)
+
     # --- what there is ------------------------------------------------------------------------------------------------
 
-    async def discover(self, words: Collection[str] | None = None) -> None:
-        """Have the tools of all servers that are known, and ask those that never were.
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all configured servers, whether their tools are known or not."""
+        return tuple(self._upstreams)
 
-        Only a server that is new, or whose name is among the words, is waited for: one that fails holds up nobody else.
-        One that is named is waited for as long as it may take, because nothing can be done without it.
+    async def discover(self, words: Collection[str] | None = None) -> None:
+        """Register the cached tools of all servers; `words` are the packs that are needed, if not all are.
+
+        A server that is needed by name is waited for as long as it may take. Otherwise servers without a cached list
+        are listed in the background, and waited for a moment in all.
         """
         unpinned, self._unpinned = self._unpinned, set()
         await asyncio.gather(*(self._register(self._upstreams[name]) for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
         await asyncio.gather(*(each.recall() for each in unknown))
-        meant = [each for each in unknown if words is None or python_name(each.name) in words]
-        awaited = [each for each in meant if each.is_new or words is not None]
-        tasks = {each.name: each.begin() for each in meant if not each.is_known and each.may_try}
-        waiting = [tasks[each.name] for each in awaited if each.name in tasks]
-        if waiting:
-            await asyncio.wait(waiting, timeout=FIRST_LIST_SECONDS if words is None else None)
+        if words is None:
+            await self._list(unknown)
+            return
+        named = [each for each in unknown if not each.is_known and python_name(each.name) in words and each.may_try]
+        if named:
+            await asyncio.wait([each.begin() for each in named])
+
+    async def _list(self, servers: list[Upstream]) -> None:
+        """List servers in the background, those that failed before last."""
+        loop = asyncio.get_running_loop()
+        if any(each.is_due(keeps_running=self.keeps_running) for each in servers):
+            await load_sdk()  # our own start-up, which is not the servers' time
+        due = [each for each in servers if each.is_due(keeps_running=self.keeps_running)]
+        for each in sorted(due, key=attrgetter("attempts")):
+            each.start_listing(self._slots)
+        if due:
+            self._patience_ends = loop.time() + self.list_seconds
+        tasks = [each.listing for each in servers if each.listing is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, self._patience_ends - loop.time()))
+
+    def unlisted(self, context: ToolContext) -> list[Unlisted]:
+        """Return the servers whose tools are missing from lists, of those that the agent may use."""
+        return [
+            Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON))
+            for name, each in self._upstreams.items()
+            if not each.is_known and context.admits_some_of(name)
+        ]
+
+    def note_unlisted(self, context: ToolContext) -> str:
+        """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
+        missing = self.unlisted(context)
+        if all(each.state == "disabled" for each in missing):
+            return ""
+        shown = [f"{each.server} ({each.reason})" for each in missing[:MAX_NAMED]]
+        more = [f"and {len(missing) - MAX_NAMED} more"] if len(missing) > MAX_NAMED else []
+        servers = "1 server" if len(missing) == 1 else f"{len(missing)} servers"
+        return f"{servers} not listed yet: {', '.join([*shown, *more])}. `onetool doctor` starts and lists all servers."
 
     def explain(self) -> None:
         """Have code that names a server without tools be told why there are none."""
@@ -104,8 +179,12 @@ class Servers:
             if not definition.is_sound
         ]
         changed = [
-            f"{server}.{tool} is not what it was. Look at it, then type `onetool accept {server}`:\n{difference}"
-            for server, tools in self._changed.items()
+            f"{server}.{tool} {what}. Look at it, then type `onetool accept {server}`:\n{difference}"
+            for server, differences in self._changed.items()
+            for what, tools in (
+                ("is not what it was", differences.changed),
+                ("is new and not accepted", differences.new),
+            )
             for tool, difference in tools.items()
         ]
         return [*failures, *unsound, *changed, *dict.fromkeys(filter(None, self._unpinnable.values()))]
@@ -117,14 +196,14 @@ class Servers:
         return self._upstreams[name]
 
     async def accept(self, name: str) -> dict[str, str]:
-        """What is offered now is right. The tools that had changed, with the difference."""
+        """Pin what the server offers now; return what was new or changed, with the differences."""
         upstream = self.find(name)
         await upstream.recall()
         await upstream.connection()
-        changed = self._changed.get(name, {})
+        differences = self._changed.get(name, UNCHANGED)
         await anyio.to_thread.run_sync(self._pins.accept, name, upstream.definitions)
         await self._register(upstream)
-        return changed
+        return {**differences.changed, **differences.new}
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._upstreams.values()), *self._retired)
@@ -150,14 +229,27 @@ class Servers:
 
     def _prepared(self, upstream: Upstream) -> "_Prepared":
         chosen = [each for each in upstream.definitions if _is_chosen(each.name, upstream.server)]
-        offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
-        tools = [_tool(upstream, name, each) for name, each in offered.items()]
         try:
-            changed = {} if upstream.server.pin == "off" else self._pins.changes(upstream.name, chosen)
+            differences = self._compare(upstream, {each.name for each in chosen})
+            unpinnable = ""
         except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
-            return _Prepared({}, offered, tools, str(error))
-        cleaned = {name: clean(difference, LONGEST_DIFFERENCE) for name, difference in changed.items()}
-        return _Prepared(cleaned, offered, tools)
+            differences, unpinnable = UNCHANGED, str(error)
+        is_strict = upstream.server.pin == "strict"
+        pending = {*differences.changed, *differences.new} if is_strict else set()
+        chosen.sort(key=lambda each: each.name not in pending)  # of two with one name, the accepted one counts
+        offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
+        tools = [_tool(upstream, name, each, is_pending=each.name in pending) for name, each in offered.items()]
+        return _Prepared(differences, offered, tools, unpinnable)
+
+    def _compare(self, upstream: Upstream, chosen: set[str]) -> Differences:
+        """Compare all definitions with the pins; report those of chosen tools, without what people cannot see."""
+        pin = upstream.server.pin
+        if pin == "off":
+            return UNCHANGED
+        found = self._pins.compare(upstream.name, upstream.definitions, is_strict=pin == "strict")
+        return Differences(
+            *({name: clean(each[name], LONGEST_DIFFERENCE) for name in each if name in chosen} for each in found)
+        )
 
     def _unregister(self, name: str) -> None:
         for tool in self._registered.pop(name, []):
@@ -173,14 +265,21 @@ class Servers:
         task.add_done_callback(self._retired.discard)
 
 
+UNCHANGED = Differences({}, {})
+
+
 class _Prepared(NamedTuple):
-    changed: dict[str, str]
+    changed: Differences
     offered: dict[str, Definition]
     tools: list[Tool]
     unpinnable: str = ""  # why nobody knows what has changed
 
 
-def _tool(upstream: Upstream, name: str, definition: Definition) -> Tool:
+def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
+    """Make the tool. One that awaits acceptance says nothing of its own, which could already steer a model."""
+    if is_pending:
+        about = f"Not accepted: new, or changed since it was accepted. Hint: onetool accept {upstream.name}"
+        definition = Definition(definition.name, about, ANY_OBJECT)
     return Tool(
         name=name,
         backend=upstream,
@@ -203,17 +302,25 @@ def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
         return {name: f"whether {name} has changed is not known: {prepared.unpinnable}" for name in prepared.offered}
     if upstream.server.pin != "strict":
         return {}
+    changed, new = prepared.changed
     return {
-        name: f"the definition of {name} has changed since it was first used, and pin is strict. "
-        f"ot.health() shows the difference; a person accepts it with `onetool accept {upstream.name}`."
+        name: f"{name} {'is new' if definition.name in new else 'has changed'} since its server was accepted, "
+        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool accept {upstream.name}`."
         for name, definition in prepared.offered.items()
-        if definition.name in prepared.changed
+        if definition.name in changed or definition.name in new
     }
 
 
 def _is_chosen(tool: str, server: Server) -> bool:
     included = not server.tools.include or any(fnmatchcase(tool, pattern) for pattern in server.tools.include)
     return included and not any(fnmatchcase(tool, pattern) for pattern in server.tools.exclude)
+
+
+def _is_feature_chosen(feature: str, server: Server) -> bool:
+    """Return whether a resource or prompt is published. Another spelling of an excluded URI is excluded too."""
+    spellings = {form.casefold() for form in (feature, unquote(feature))}
+    excluded = (fnmatchcase(form, pattern.casefold()) for form in spellings for pattern in server.tools.exclude)
+    return _is_chosen(feature, server) and not any(excluded)
 
 
 def _output(definition: Definition) -> Schema | None:

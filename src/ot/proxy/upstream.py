@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from ot.context import Foreign, ToolContext
-from ot.errors import Cancelled, ToolError
+from ot.errors import Cancelled, PermissionDenied, ToolError
 from ot.proxy import content
 from ot.proxy.connection import Connection
 from ot.proxy.definitions import Definition
@@ -23,6 +23,12 @@ META = "_meta"  # of ToolContext.metadata: what a client said about its request
 
 
 class Upstream(Link):
+    """`authorize` decides whether an agent may use a resource or prompt; an empty name stands for a list of them."""
+
+    def __init__(self, *args: Any, authorize: Callable[["Upstream", str, ToolContext], None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._authorize_feature = authorize
+
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         before = self._definition(tool.name)
         connection = await self.connection(context.progress)
@@ -83,7 +89,7 @@ class Upstream(Link):
 
     def _definition(self, tool: str) -> Definition:
         if tool in self.refused:
-            raise ToolError(self.refused[tool])
+            raise PermissionDenied(self.refused[tool], tool=tool)
         if tool not in self.offered:
             raise ToolError(f"{self.name} no longer offers {tool}. Type ot.tools(pattern='{self.name}.') to see all.")
         return self.offered[tool]
@@ -100,17 +106,21 @@ class Upstream(Link):
         return lambda data, mime_type: self._keep(data, mime_type, context.agent_id)
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
-        """Also the templates, by which more can be read than is listed."""
+        """List the resources and templates that the agent may read."""
+        self._authorize("", context)
         client = (connection := await self.connection(context.progress)).client
         if client.server_capabilities.resources is None:
             return []
         found = await self._asked("its resources", partial(every_page, client.list_resources, "resources"), connection)
         ask = partial(every_page, client.list_resource_templates, "resource_templates", optional=True)
         templates = await self._asked("its resources", ask, connection)
+        found = [each for each in found if self._is_allowed(str(each.uri), context)]
+        templates = [each for each in templates if self._is_allowed(each.uri_template, context)]
         _pass_on(context, (found, templates))
         return self._plain([*found, *templates], context)
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
+        self._authorize(uri, context)
         connection = await self.connection(context.progress)
         relay, client = relay_of(context), connection.client
         ask = (
@@ -125,14 +135,18 @@ class Upstream(Link):
         return parts[0] if len(parts) == 1 else parts
 
     async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
+        """List the prompts that the agent may use."""
+        self._authorize("", context)
         client = (connection := await self.connection(context.progress)).client
         if client.server_capabilities.prompts is None:
             return []
         found = await self._asked("its prompts", partial(every_page, client.list_prompts, "prompts"), connection)
+        found = [each for each in found if self._is_allowed(each.name, context)]
         _pass_on(context, found)
         return self._plain(found, context)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
+        self._authorize(name, context)
         connection = await self.connection(context.progress)
         client = connection.client.session if relay_of(context) else connection.client
         ask = partial(client.get_prompt, name, dict(arguments))
@@ -140,12 +154,28 @@ class Upstream(Link):
         self._tell(f"{self.name} {name}", found, context)
         return await anyio.to_thread.run_sync(content.prompt, found, self._keeper(context))
 
-    async def complete(self, *what: Any) -> Any:
-        """What an argument of a prompt or of a template may be; see the SDK's `complete`."""
+    async def complete(self, feature: str, context: ToolContext, *what: Any) -> Any:
+        """Complete an argument of a prompt or resource template; `what` are the arguments of the SDK's `complete`."""
+        self._authorize(feature, context)
         connection = await self.connection()
         if connection.client.server_capabilities.completions is None:
             return None
         return await self._asked("completing", partial(connection.client.complete, *what), connection)
+
+    async def watch_for(self, uri: str, context: ToolContext) -> None:
+        """Watch a resource that the agent may read."""
+        self._authorize(uri, context)
+        await self.watch(uri)
+
+    def _authorize(self, feature: str, context: ToolContext) -> None:
+        self._authorize_feature(self, feature, context)
+
+    def _is_allowed(self, feature: str, context: ToolContext) -> bool:
+        try:
+            self._authorize(feature, context)
+        except ToolError:
+            return False
+        return True
 
     def _plain(self, models: list[Any], context: ToolContext) -> list[dict[str, Any]]:
         if context.heard is not None and self.server.sanitize:

@@ -27,6 +27,7 @@ LARGE_ANSWER = 1 << 16  # bytes: better looked at by a thread
 LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
 SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
 MOST_MEDIA, MOST_META = 20, 20
+MAX_NOTICES = 10
 LONGEST_ABOUT, LONGEST_ERROR, MOST_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Journal:
     meta: dict[str, Any] = field(default_factory=dict)  # what servers said about their answers, by tool
     request_id: str = ""  # of what asked for the run, where that has one
     is_untrusted: bool = False  # whether anything came from a server whose answers are always to be wrapped
+    notices: list[str] = field(default_factory=list)  # shown beside the value
     listener: Callable[[str, Any], None] | None = None  # told at once, by whichever thread; only `output` is redacted
 
     def tell(self, event: str, what: Any) -> None:
@@ -70,6 +72,11 @@ class Journal:
         """What is being waited for."""
         self.doing = text
         self.tell("progress", text)
+
+    def notify(self, text: str) -> None:
+        """Show a notice beside the value, once."""
+        if text not in self.notices and len(self.notices) < MAX_NOTICES:
+            self.notices.append(text)
 
     def hear(self, foreign: Foreign) -> None:
         self.is_untrusted |= foreign.is_untrusted

@@ -21,7 +21,6 @@ from ot.errors import ToolError
 from ot.paths import Folders, find_folders
 from ot.redact import Redactor
 
-SERVER_SECONDS = 10.0
 WORKER_SECONDS = 60.0
 
 
@@ -45,17 +44,11 @@ def _without_project(folders: Folders) -> Folders:
 
 
 def _in_a_hurry(loaded: Loaded) -> Loaded:
-    """With less patience than in use, and without counting what the doctor does."""
+    """Shorten the start of workers, and do not count what the doctor does. Servers keep their own timeouts."""
     own = loaded.settings
-    patient = {
-        name: server.model_copy(update={"timeout": min(server.timeout, SERVER_SECONDS)})
-        for name, server in own.servers.items()
-    }
     workers = own.workers.model_copy(update={"start_timeout": min(own.workers.start_timeout, WORKER_SECONDS)})
     stats = own.stats.model_copy(update={"enabled": False})
-    return replace(
-        loaded, settings=own.model_copy(update={"servers": patient, "workers": workers, "stats": stats}), problems=()
-    )
+    return replace(loaded, settings=own.model_copy(update={"workers": workers, "stats": stats}), problems=())
 
 
 def _secrets_of_servers(loaded: Loaded) -> Iterator[str]:

@@ -1,6 +1,10 @@
-"""The MCP servers of the configuration: whether each answers, and whether it offers what it did."""
+"""Check the configured MCP servers: whether each answers, and whether it offers what it did.
+
+Each server gets its own `timeout` to answer. As many start at a time as the machine has cores.
+"""
 
 import asyncio
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,16 +22,23 @@ Say = Callable[[str], None]
 
 async def findings(app: OneTool, place_of: PlaceOf, say: Say) -> list[Finding]:
     names = [name for name, server in app.settings.servers.items() if server.enabled]
-    waiting = set(names)
+    slots, waiting, done = asyncio.Semaphore(os.cpu_count() or 1), list[str](), list[str]()
+
+    def report() -> None:
+        pending = f": waiting for {', '.join(waiting)}" if waiting else ""
+        say(f"checked {len(done)} of {len(names)} servers{pending}")
 
     async def looked_at(name: str) -> Finding:
-        try:
-            return await _looked_at(app, name, place_of)
-        finally:
-            waiting.discard(name)
-            say(f"waiting for {', '.join(sorted(waiting))}" if waiting else "the servers have answered")
+        async with slots:
+            waiting.append(name)
+            report()
+            try:
+                return await _looked_at(app, name, place_of)
+            finally:
+                waiting.remove(name)
+                done.append(name)
+                report()
 
-    say(f"waiting for {', '.join(names)}" if names else "there are no servers")
     found = await asyncio.gather(*map(looked_at, names))
     return [*found, *_offers(app), *_namesakes(app, place_of)]
 
@@ -39,7 +50,7 @@ async def _looked_at(app: OneTool, name: str, place_of: PlaceOf) -> Finding:
         return problem(what, f"install {server.command}, or correct servers.{name}.command ({place})")
     upstream = app.servers.find(name)
     try:
-        await upstream.connection()
+        await upstream.connection(only_list=True)
     except ToolError as error:
         return told(PROBLEM, f"{place}: the server {error.message}", _advice(name, server, place))
     return ok(f"the server {name} answers; it has {len(upstream.definitions)} tools")

@@ -64,10 +64,12 @@ def _of_tools() -> dict[str, JSON]:
     pack: JSON = {"name": TEXT, "kind": KIND, "source": TEXT, "description": TEXT, "toolCount": WHOLE}
     pack |= {"isEnabled": YES_OR_NO, "state": TEXT, "bundleID": ID}
     page = {"tools": many(ref("AnyTool"), maxItems=MOST_ITEMS), "total": WHOLE, "nextPageToken": PAGE_TOKEN}
+    missing: JSON = an_object({"server": TEXT, "state": TEXT, "reason": TEXT})
+    page["unlisted"] = {**many(missing), "description": "Servers whose tools are not known yet"}
     return {
         "AnyTool": an_object(line, "disabledReason"),
         "AnyToolWhole": an_object(whole, "disabledReason", "versions"),
-        "AnyTools": an_object(page, "nextPageToken"),
+        "AnyTools": an_object(page, "nextPageToken", "unlisted"),
         "Pack": an_object(pack, "state", "bundleID"),
         "Packs": an_object({"packs": many(ref("Pack"))}),
     }

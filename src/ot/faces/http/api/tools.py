@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ot.bundles.model import StoredTool, Switch
 from ot.bundles.paging import Tokens
 from ot.bus.authorise import in_order
+from ot.context import ToolContext
 from ot.faces.http import callers, paging
 from ot.faces.http.answers import answer
 from ot.faces.http.api import common, usage
@@ -48,9 +49,15 @@ class Tools:
 
         def page() -> Response:
             fitting = [tool for tool in tools if _fits(tool, pack, kind, is_enabled)]
-            return answer(self._page(fitting, pinned, size, token, is_ranked=bool(q and q.strip())))
+            shown = self._page(fitting, pinned, size, token, is_ranked=bool(q and q.strip()))
+            return answer({**shown, **self._unlisted(context)})
 
         return await self._api.in_thread(page)
+
+    def _unlisted(self, context: ToolContext) -> JSON:
+        """Return the servers whose tools are missing; nothing if all are known."""
+        missing = [each._asdict() for each in self._api.app.servers.unlisted(context)]
+        return {"unlisted": self._api.hiding.of(missing)} if missing else {}
 
     def _page(self, tools: list[Tool], pinned: list[Any], size: int, token: str | None, *, is_ranked: bool) -> JSON:
         tokens = Tokens(self._api.app.folders.data / "cache" / "pages.key")
