@@ -13,9 +13,12 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ImageContent, Implementation, TextResourceContents
+from tests.conformance_support import fixtures
 from tests.proxy_support import hostile
-from tests.support import PROGRAM, Connection, blocks, command_line, configure, environment, eventually, opened
+from tests.rest_support import serving
+from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
 
+from ot.faces.http.keys import hash_of
 from ot.media import Media
 
 ERAS = ["auto", "legacy"]
@@ -212,6 +215,91 @@ def test_a_list_of_tools_holds_for_other_servers() -> None:
             if agent != "weak":  # what lacks a permission only is shown: the refusal says how to grant it
                 assert names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap()) == allowed
         assert app.run("ot.resources(server='other')", agent="friend").error == "permission_denied"
+
+
+FEATURES = {"servers": {"other": fixtures("modern", timeout=30), "cut": fixtures("modern", timeout=30)}}
+FEATURES["servers"]["cut"]["tools"] = {"exclude": ["test://static-*", "test_prompt_with_*"]}
+READS = {"permissions": ["network"]}
+
+
+@pytest.fixture(scope="module")
+def features() -> Iterator[App]:
+    """Two servers with resources and prompts, and agents that may use some of them."""
+    agents = {
+        "stranger": {**READS, "tools": ["ot.resources", "ot.prompt", "machine"]},
+        "friend": {**READS, "tools": ["ot.resources", "ot.prompt", "other"]},
+        "picky": {**READS, "tools": ["ot.*", "other.test_simple_*", "other.test://static-text"]},
+        "weak": {"permissions": [], "tools": ["ot.resources", "ot.prompt", "other.*"]},
+    }
+    with opened({**FEATURES, "agents": agents}) as app:
+        yield app
+
+
+@pytest.mark.spec("toolbus.agent.tools-narrow")
+def test_a_list_of_tools_holds_for_resources_and_prompts(features: App) -> None:
+    calls = [
+        "ot.resources(server='other')",
+        "ot.resources(server='other', uri='test://static-text')",
+        "ot.prompt(server='other')",
+        "ot.prompt(server='other', name='test_simple_prompt')",
+    ]
+    for agent in ("stranger", "weak"):
+        for call in calls:
+            assert features.run(call, agent=agent).error == "permission_denied", (agent, call)
+    for agent in ("friend", "picky"):
+        for call in calls:
+            assert not features.run(call, agent=agent).is_error, (agent, call)
+
+
+def test_an_agent_sees_and_reads_only_what_its_list_admits(features: App) -> None:
+    def listed(call: str, key: str) -> list[str]:
+        return [each[key] for each in json.loads(features.run(f"[{call}]", agent="picky").text)[0] if key in each]
+
+    assert listed("ot.resources(server='other')", "uri") == ["test://static-text"]
+    assert listed("ot.prompt(server='other')", "name") == ["test_simple_prompt"]
+    for call in ("ot.resources(server='other', uri='test://static-binary')",
+                 "ot.prompt(server='other', name='test_prompt_with_image')"):  # fmt: skip
+        assert features.run(call, agent="picky").error == "permission_denied", call
+
+
+def test_what_a_server_excludes_is_excluded_from_resources_and_prompts(features: App) -> None:
+    uris = [each["uri"] for each in features.data("ot.resources(server='cut')") if "uri" in each]
+    assert uris == ["test://watched-resource"]
+    assert not [
+        each for each in features.data("ot.prompt(server='cut')") if each["name"].startswith("test_prompt_with_")
+    ]
+    for uri in ("test://static-text", "TEST://static-text", "test://st%61tic-text", "test://Static-text"):
+        assert features.run(f"ot.resources(server='cut', uri={uri!r})").error == "permission_denied", uri
+    assert features.run("ot.prompt(server='cut', name='test_prompt_with_image')").error == "permission_denied"
+
+
+def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:
+    agents = {"stranger": {**READS, "tools": ["ot.*"]}, "friend": {**READS, "tools": ["ot.*", "other.*"]}}
+    tokens = [{"name": name, "hash": hash_of(f"ot_{name}"), "agent": name} for name in agents]
+    settings = {**FEATURES, "agents": agents, "auth": {"tokens": tokens}}
+    body = {"args": {"server": "other", "uri": "test://static-text"}}
+    with serving(tmp_path, settings) as server:
+        for name, is_ok in (("stranger", False), ("friend", True)):
+            headers = {"authorization": f"Bearer ot_{name}"}
+            answer = server.rest.send("POST", "/api/tools/ot.resources/call", body, headers=headers)
+            assert ("This is the content" in answer.text) == is_ok, answer.text
+            assert ("permission_denied" in answer.text) != is_ok, answer.text
+
+
+def test_a_pack_that_is_switched_off_offers_nothing(features: App) -> None:
+    features.portal.call(partial(features.onetool.switch, "other", on=False))
+    try:
+        for call in ("ot.resources(server='other')", "ot.prompt(server='other', name='test_simple_prompt')"):
+            assert "it is switched off" in features.failure(call)
+    finally:
+        features.portal.call(partial(features.onetool.switch, "other", on=True))
+
+
+def test_an_agent_that_may_not_use_a_server_does_not_start_it(tmp_path: Path) -> None:
+    agents = {"stranger": {**READS, "tools": ["ot.*"]}}
+    with opened({"servers": {"s": hostile("counts", tmp_path)}, "agents": agents}) as app:
+        assert app.run("ot.resources(server='s')", agent="stranger").error == "permission_denied"
+        assert not list(tmp_path.glob("listed-*"))
 
 
 def test_who_may_read_everything_reads_no_process() -> None:

@@ -377,12 +377,12 @@ CASES = [
     Case("a server that nobody answers for", refused_server, CONFIG, "the server far cannot be reached", "url", 2),
     Case(
         "a server that never answers",
-        servers(mute=hostile("hangs", timeout=300)),
+        servers(mute=hostile("hangs", timeout=2)),
         CONFIG,
-        "the server mute did not answer within 10 s",
+        "the server mute did not answer within 2 s",
         "enabled: false",
         2,
-        replaced(CONFIG, "timeout: 300", "enabled: false"),
+        replaced(CONFIG, "timeout: 2", "enabled: false"),
     ),
     Case(
         "a server whose tools have changed",

@@ -23,6 +23,8 @@ AGENTS = {
     "default": {"permissions": ["read", "network"]},
     "narrow": {"permissions": ["read", "network"], "tools": ["fixtures.test_simple_text"], "clients": ["narrow"]},
     "deaf": {"permissions": ["read"], "clients": ["deaf"]},
+    "stranger": {"permissions": ["network"], "tools": ["ot.*"], "clients": ["stranger"]},
+    "picky": {"permissions": ["network"], "tools": ["ot.*", "fixtures.test://watched-*"], "clients": ["picky"]},
 }
 
 
@@ -99,6 +101,30 @@ def test_resources_templates_prompts_and_completion_pass(published: Published, m
         assert client.complete(prompt, {"name": "arg1", "value": "par"}).completion.values == ["paris", "park", "party"]
         own = types.ResourceTemplateReference(type="ref/resource", uri="ot://tool/{name}")
         assert client.complete(own, {"name": "name", "value": "ot.he"}).completion.values == ["ot.health", "ot.help"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_agent_without_the_server_gets_none_of_its_resources_and_prompts(published: Published, mode: str) -> None:
+    prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
+    template = types.ResourceTemplateReference(type="ref/resource", uri="test://template/{id}/data")
+
+    def uris(client: Caller) -> list[str]:
+        return [str(each.uri) for each in client.list_resources().resources if not str(each.uri).startswith("ot://")]
+
+    for name, seen in (("stranger", []), ("picky", ["test://watched-resource"])):
+        info = types.Implementation(name=name, version="1")
+        with published.client(mode, client_info=info) as client:
+            assert uris(client) == seen
+            assert client.list_prompts().prompts == []
+            for ask in (
+                partial(client.read_resource, "test://static-text"),
+                partial(client.get_prompt, "test_simple_prompt"),
+                partial(client.complete, prompt, {"name": "arg1", "value": "par"}),
+            ):
+                with pytest.raises(MCPError, match="may not call fixtures"):
+                    ask()
+            with suppress(MCPError):
+                assert client.complete(template, {"name": "id", "value": "1"}).completion.values == []
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.proxy_support import hostile
-from tests.support import App, opened
+from tests.support import App, eventually, opened
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def test_a_proxied_server_is_a_pack(app: App) -> None:
 
 @pytest.mark.spec("ot-pack.health.disconnected-server")
 def test_a_server_that_is_not_connected_degrades_the_proxy(app: App) -> None:
+    assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"]["gone"] != "discovering")
     proxy = app.data("ot.health()")["proxy"]
     assert proxy["servers"]["gone"] == "disconnected"
     assert proxy["status"] == "degraded"

@@ -1,6 +1,7 @@
 """The parts of the proxy that need no server: answers as data, definitions on disk, pins, and media."""
 
 import base64
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    Tool,
+    ToolAnnotations,
 )
 
 from ot.config.model import Server
@@ -226,6 +229,55 @@ def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
     assert pins.compare("s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"title": "Other"}, {"annotations": {"readOnlyHint": True}}, {"output_schema": SUM}, {"input_schema": {}}],
+)
+def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, Any]) -> None:
+    pins = Pins(tmp_path / "pins.json")
+    pins.compare("s", [ECHO])
+    assert pins.compare("s", [replace(ECHO, **change)]).changed.keys() == {"echo"}
+
+
+def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
+    notes = ToolAnnotations(read_only_hint=True, destructive_hint=False)
+    tool = Tool(name="echo", title="Echo", input_schema={}, annotations=notes)
+    found = Definition.of(tool)
+    assert (found.title, found.annotations) == ("Echo", {"readOnlyHint": True, "destructiveHint": False})
+
+
+def test_a_strictly_pinned_server_adds_nothing_by_itself(tmp_path: Path) -> None:
+    pins, added = Pins(tmp_path / "pins.json"), replace(ECHO, name="added")
+    assert pins.compare("s", [ECHO], is_strict=True) == ({}, {})
+    for _ in range(2):
+        assert pins.compare("s", [ECHO, added], is_strict=True).new.keys() == {"added"}
+    pins.accept("s", [ECHO, added])
+    assert pins.compare("s", [ECHO, added], is_strict=True) == ({}, {})
+
+
+def test_a_first_list_without_tools_counts_as_the_first(tmp_path: Path) -> None:
+    pins = Pins(tmp_path / "pins.json")
+    assert pins.compare("s", [], is_strict=True) == ({}, {})
+    assert pins.compare("s", [ECHO], is_strict=True).new.keys() == {"echo"}
+
+
+def test_a_tool_that_went_away_comes_back_only_as_it_was(tmp_path: Path) -> None:
+    pins = Pins(tmp_path / "pins.json")
+    pins.compare("s", [ECHO], is_strict=True)
+    pins.compare("s", [], is_strict=True)
+    assert pins.compare("s", [ECHO], is_strict=True) == ({}, {})
+    assert pins.compare("s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
+
+
+def test_pins_of_an_older_version_take_up_what_they_lack(tmp_path: Path) -> None:
+    file = tmp_path / "pins.json"
+    older = {"name": ECHO.name, "description": ECHO.description, "input_schema": ECHO.input_schema}
+    file.write_text(json.dumps({"version": 1, "servers": {"s": {"echo": older}}}), encoding="utf-8")
+    titled = replace(ECHO, title="Echo")
+    assert Pins(file).compare("s", [titled], is_strict=True) == ({}, {})
+    assert Pins(file).compare("s", [replace(titled, title="Other")], is_strict=True).changed.keys() == {"echo"}
+
+
 def test_what_one_process_accepts_another_knows(tmp_path: Path) -> None:
     ours, theirs, changed = Pins(tmp_path / "p"), Pins(tmp_path / "p"), replace(ECHO, description="new")
     ours.compare("s", [ECHO])
@@ -244,7 +296,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
     assert "more lines" in difference
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"s": 5}'])
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"s": 5}', b'{"s": {"echo": 5}}'])
 def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "pins.json").write_bytes(damaged)
     with pytest.raises(ToolError, match=r"pins\.json"):

@@ -1,0 +1,334 @@
+"""Listing and searching never wait long for an upstream server, and say which servers are missing and why."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mcp_types import TextResourceContents
+from tests.proxy_support import hostile
+from tests.rest_support import serving
+from tests.support import App, command_line, configure, connected, environment, eventually, opened
+
+from ot.config.model import Settings
+from ot.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
+from ot.proxy.servers import LIST_SECONDS
+
+ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
+CANARY = "canary-correct-horse"
+SLEEPS = {"command": "sleep", "args": ["600"]}
+EXITS = {"command": sys.executable, "args": ["-c", "raise SystemExit('no license')"]}
+
+
+def cache(home: Path) -> Path:
+    return home / ".onetool" / "cache"
+
+
+def cached(home: Path, servers: dict[str, Any]) -> None:
+    """Configure servers whose lists are known already."""
+    lists = Lists(cache(home))
+    for server in Settings.model_validate({"servers": servers}).servers.values():
+        lists.write(key_of(server), [ECHO])
+
+
+def note_of(app: App, command: str) -> str:
+    """The note that stands before the value."""
+    return "\n".join(block for block in app.run(command).blocks[:-1] if block.startswith("Note: "))
+
+
+@contextmanager
+def silent_port() -> Iterator[str]:
+    """A URL that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
+
+
+# --- servers that fail in every way ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """One good server among all that fail or take their time."""
+    notes = tmp_path_factory.mktemp("notes")
+    with silent_port() as silent:
+        servers = {
+            "good": hostile("good", notes),
+            "sleeps": SLEEPS,
+            "exits": EXITS,
+            "mute": hostile("mute", notes),
+            "pages": hostile("pages", notes, timeout=60),
+            "unreachable": {"url": closed_port()},
+            "silent": {"url": silent},
+            "off": {**SLEEPS, "enabled": False},
+        }
+        with opened({"servers": servers}) as app:
+            yield app
+
+
+def test_a_listing_names_what_is_missing_and_why(app: App) -> None:
+    assert eventually(lambda: "exits (failed" in note_of(app, "ot.tools()"))
+    note = note_of(app, "ot.tools()")
+    assert "sleeps (starting)" in note
+    assert "off (disabled)" in note
+    assert "`onetool doctor`" in note
+    assert isinstance(app.data("ot.tools()"), list)
+
+
+@pytest.mark.parametrize("command", ["ot.tools()", "ot.packs()", "ot.search(query='echo')", "ot.help(query='echo it')"])
+def test_no_listing_waits_for_servers_that_hang(app: App, command: str) -> None:
+    """The servers get a second once; nobody after that waits for them again."""
+    app.run("ot.tools()")
+    app.onetool.servers.list_seconds = 600
+    assert "sleeps (starting)" in note_of(app, command)
+
+
+def test_reading_help_on_a_known_tool_gives_no_note(app: App) -> None:
+    assert not note_of(app, "ot.help(query='machine.disk')")
+
+
+def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
+    """The servers that hang take turns with it; a run that names it does not wait for them."""
+    assert app.value("pages.echo99_99(text='a')") == "a"
+    assert app.value("len(ot.tools(pattern='pages.'))") == "10000"
+
+
+def test_a_program_that_exits_says_why_and_when_it_is_tried_again(app: App) -> None:
+    assert eventually(lambda: "exits (failed: exits cannot be reached" in note_of(app, "ot.tools()"))
+    note = note_of(app, "ot.tools()")
+    assert "next attempt in" in note
+    assert "no license" not in note  # what a server prints is not for a model
+    assert "no license" in app.failure("exits.anything()")
+
+
+def test_states_tell_servers_that_are_being_listed_from_those_that_failed(app: App) -> None:
+    app.run("ot.tools()")
+    assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"]["exits"] == "disconnected")
+    states = app.data("ot.health()")["proxy"]["servers"]
+    assert "discovering" in states.values()
+    assert states["off"] == "disabled"
+
+
+def test_an_agent_is_told_only_of_servers_that_it_may_use() -> None:
+    agents = {"narrow": {"permissions": ["network"], "tools": ["mine.*"]}}
+    with opened({"servers": {"mine": SLEEPS, "secret": SLEEPS}, "agents": agents}) as app:
+        app.onetool.servers.list_seconds = 0.0
+        note = "\n".join(app.run("ot.tools()", agent="narrow").blocks[:-1])
+        assert "mine (starting)" in note
+        assert "secret" not in note
+
+
+def test_a_listed_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) -> None:
+    with opened({"servers": {"s": hostile("counts", tmp_path)}}) as app:
+        app.value("ot.tools()")
+        assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"s": "idle"})
+        assert app.value("s.echo(text='a')") == "a"
+        assert len(list(tmp_path.glob("listed-*"))) == 2
+        assert app.data("ot.health()")["proxy"]["servers"] == {"s": "connected"}
+
+
+def test_no_more_servers_are_listed_at_a_time_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    with opened({"servers": {"a": SLEEPS, "b": hostile("good")}}) as app:
+        app.onetool.servers.list_seconds = 0.0
+        app.value("ot.tools()")
+        assert set(app.data("ot.health()")["proxy"]["servers"].values()) == {"discovering"}
+        assert app.value("b.echo(text='a')") == "a"  # a run that names it does not wait for its turn
+
+
+# --- one process after the other -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once(tmp_path: Path) -> None:
+    known = {f"known{number}": hostile("good", tmp_path / str(number)) for number in range(3)}
+    configure(tmp_path, json.dumps({"servers": {**known, "sleeps": SLEEPS, "exits": EXITS}}))
+    cached(tmp_path, known)
+    first = command_line(tmp_path, "tools", "--json")
+    assert {"known0.echo", "known2.echo"} <= {each["name"] for each in json.loads(first.stdout)}
+    assert "2 servers not listed yet: sleeps (" in first.stderr
+    code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    env = environment(tmp_path)
+    again = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr  # nothing was started, not even the SDK was loaded
+    assert "sleeps (no answer within" in again.stderr
+    assert "exits (failed: exits cannot be reached" in again.stderr
+
+
+@pytest.mark.slow
+def test_no_command_outlasts_a_server_that_hangs(tmp_path: Path) -> None:
+    """Not at its end either: what was started for the list is killed, not waited for."""
+    configure(tmp_path, json.dumps({"servers": {}}))
+    command_line(tmp_path, "tools")
+    started = time.monotonic()
+    command_line(tmp_path, "tools")
+    ordinary = time.monotonic() - started
+    configure(tmp_path, json.dumps({"servers": {f"s{number}": SLEEPS for number in range(3)}}))
+    started = time.monotonic()
+    done = command_line(tmp_path, "tools")
+    assert "3 servers not listed yet" in done.stderr
+    assert time.monotonic() - started < 5 * ordinary + 2 * LIST_SECONDS
+    assert command_line(tmp_path, "help", "something to do").stderr.count("not listed yet") == 1
+
+
+@pytest.mark.slow
+def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: Path) -> None:
+    servers = {f"s{number}": hostile("good", tmp_path / str(number)) for number in range(29)}
+    configure(tmp_path, json.dumps({"servers": servers}))
+    for _ in range(2):
+        done = command_line(tmp_path, "tools", "--info", "list")
+        listed = len([line for line in done.stdout.splitlines() if line.endswith(".echo")])
+        missing = f"{29 - listed} server" if listed < 29 else ""
+        assert missing in done.stderr, (listed, done.stderr)
+    checked = command_line(tmp_path, "doctor")
+    assert checked.stdout.count("answers; it has 1 tools") == 29, checked.stdout
+    done = command_line(tmp_path, "tools", "--info", "list")
+    assert len([line for line in done.stdout.splitlines() if line.endswith(".echo")]) == 29
+    assert "not listed" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> None:
+    server = hostile("good", tmp_path)
+    configure(tmp_path, json.dumps({"servers": {"s": server}}))
+    key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
+    for _ in range(20):
+        Lists(cache(tmp_path)).write_failure(key, "it failed")
+    assert "s (failed: it failed; next attempt in" in command_line(tmp_path, "tools").stderr
+    assert command_line(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
+    done = command_line(tmp_path, "tools")
+    assert "s.echo" in done.stdout
+    assert not done.stderr
+
+
+def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line(tmp_path: Path) -> None:
+    server = hostile("good", tmp_path)
+    configure(tmp_path, json.dumps({"servers": {"s": server}}))
+    key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
+    Lists(cache(tmp_path)).write_failure(key, "no answer within 1.0 s", is_interrupted=True)
+    with connected(tmp_path) as client:
+        client.tools()
+        assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
+        uri = "ot://tools"
+        assert eventually(lambda: "s.echo" in _resource(client, uri))
+    assert not list(cache(tmp_path).glob("failure-*.json"))
+
+
+def _resource(client: Any, uri: str) -> str:
+    (content,) = client.portal.call(partial(client.client.read_resource, uri, cache_mode="bypass")).contents
+    assert isinstance(content, TextResourceContents)
+    return content.text
+
+
+def test_the_resource_of_all_tools_has_a_note_and_stays_data(tmp_path: Path) -> None:
+    configure(tmp_path, json.dumps({"servers": {"sleeps": SLEEPS}}))
+    with connected(tmp_path) as client:
+        text = _resource(client, "ot://tools")
+    assert "# Note: 1 server not listed yet: sleeps (starting)" in text
+    assert isinstance(yaml.safe_load(text), list)
+
+
+def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
+    with serving(tmp_path, {"servers": {"sleeps": SLEEPS}}) as server:
+        server.onetool.servers.list_seconds = 0.0
+        listed = server.rest.get("/api/tools")
+        assert listed["unlisted"] == [{"server": "sleeps", "state": "discovering", "reason": "starting"}]
+        assert [each["name"] for each in listed["tools"]]
+    with serving(tmp_path / "other", {"servers": {}}) as server:
+        assert "unlisted" not in server.rest.get("/api/tools")
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------------
+
+
+def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
+    now = [1000.0]
+    lists = Lists(tmp_path, clock=lambda: now[0])
+    waits = [lists.write_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
+    assert waits[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
+    assert waits[-1] == MAX_RETRY_SECONDS
+    failure = lists.read_failure("k")
+    assert failure is not None
+    assert failure.wait_seconds(now[0] + MAX_RETRY_SECONDS) == 0
+    assert failure.wait_seconds(now[0] - 1) == 0  # the clock was set back
+    lists.write("k", [ECHO])
+    assert lists.read_failure("k") is None
+
+
+def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
+    lists = Lists(tmp_path)
+    lists.write_failure("k", "no license")
+    failure = lists.write_failure("k", "no answer within 1.0 s", is_interrupted=True)
+    assert (failure.reason, failure.is_interrupted, failure.count) == ("no license", False, 2)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"[]", b"{", b'{"version": 9}', b'{"version": 1, "reason": "x", "count": 0, "at": 1, "is_interrupted": 0}',
+     b'{"version": 1, "reason": "x", "count": 1, "at": Infinity, "is_interrupted": 0}'],
+)  # fmt: skip
+def test_a_damaged_record_is_no_record(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "failure-k.json").write_bytes(damaged)
+    assert Lists(tmp_path).read_failure("k") is None
+
+
+def test_a_cache_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    lists = Lists(tmp_path / "file")
+    lists.write("k", [ECHO])
+    assert lists.write_failure("k", "it failed").count == 1
+
+
+def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
+    code = f"import sys; sys.exit('{CANARY}')"
+    with serving(
+        tmp_path, {"servers": {"s": {"command": sys.executable, "args": ["-c", code]}}}, (), {"KEY": CANARY}
+    ) as server:
+        assert eventually(lambda: "disconnected" in json.dumps(server.rest.get("/api/packs")))
+        assert CANARY not in json.dumps(server.rest.get("/api/tools"))
+    records = [file.read_text(encoding="utf-8") for file in tmp_path.rglob("failure-*.json")]
+    assert records
+    assert not any(CANARY in record for record in records)
+
+
+@pytest.mark.slow
+def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
+    servers = {f"s{number}": hostile("good", tmp_path / str(number)) for number in range(4)}
+    configure(tmp_path, json.dumps({"servers": servers}))
+    env = environment(tmp_path)
+    commands = [[Path(sys.executable).with_name("onetool"), "doctor"] for _ in range(2)]
+    running = [subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE) for command in commands]
+    for process in running:
+        output, _ = process.communicate(timeout=60)
+        assert output.count(b"answers; it has 1 tools") == 4, output.decode()
+    lists = Lists(cache(tmp_path))
+    files = list(cache(tmp_path).glob("tools-*.json"))
+    assert len(files) == 4
+    assert all(lists.read(file.stem.removeprefix("tools-")) == (_listed(file),) for file in files)
+    assert not list(cache(tmp_path).glob("*.tmp"))
+    pins = json.loads((tmp_path / ".onetool" / "pins.json").read_text(encoding="utf-8"))
+    assert pins["servers"].keys() == servers.keys()
+
+
+def _listed(file: Path) -> Definition:
+    (tool,) = json.loads(file.read_text(encoding="utf-8"))["tools"]
+    return Definition(**tool)
+
+
+def test_the_names_of_all_servers_are_known_without_asking_any() -> None:
+    with opened({"servers": {"a": SLEEPS, "b": {**SLEEPS, "enabled": False}}}) as app:
+        assert app.onetool.servers.names == ("a", "b")
