@@ -1,4 +1,4 @@
-"""Take over the changed definitions of a server's tools: what it offers now is what it may offer."""
+"""Accept a server's new and changed tool definitions and update its pins."""
 
 import argparse
 from collections.abc import Mapping

@@ -28,7 +28,7 @@ COMMANDS = {
     "doctor": "check everything and say what to do",
     "demo": "see the whole idea in a few seconds",
     "token": "create, list and delete tokens for clients that come over HTTP",
-    "accept": "take over changed definitions of a server's tools",
+    "accept": "accept a server's new and changed tool definitions",
     "trust": "let this folder's .onetool/ take effect",
     "untrust": "take that back",
     "completion": "print what makes bash, zsh or fish complete commands and tools",

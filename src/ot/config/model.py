@@ -151,12 +151,12 @@ class Server(Section):
         default="http", description="Which kind of HTTP it speaks: streamable HTTP, or the older SSE"
     )
     enabled: bool = Field(default=True, description="Whether it is used at all")
-    timeout: Seconds = Field(default=30, description="Seconds after which a call is given up")
+    timeout: Seconds = Field(default=30, description="Seconds after which a start or a call is given up")
     idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which it is stopped")
     tools: ToolFilter = Field(default_factory=ToolFilter, description="Which of its tools are shown")
     pin: Literal["warn", "strict", "off"] = Field(
         default="warn",
-        description="When a tool's definition changes: a note, a refusal until `onetool accept`, or nothing",
+        description="When a tool is new or changed: a note, a rejection until `onetool accept`, or nothing",
     )
     sanitize: bool = Field(
         default=False, description="Whether whatever it says is marked as foreign and traps are taken out"
