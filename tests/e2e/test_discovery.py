@@ -16,7 +16,7 @@ import yaml
 from mcp_types import TextResourceContents
 from tests.proxy_support import hostile
 from tests.rest_support import serving
-from tests.support import App, command_line, configure, connected, environment, eventually, opened
+from tests.support import PROGRAM, App, command_line, configure, connected, environment, eventually, opened
 
 from ot.config.model import Settings
 from ot.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
@@ -310,8 +310,7 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     servers = {f"s{number}": hostile("good", tmp_path / str(number)) for number in range(4)}
     configure(tmp_path, json.dumps({"servers": servers}))
     env = environment(tmp_path)
-    commands = [[Path(sys.executable).with_name("onetool"), "doctor"] for _ in range(2)]
-    running = [subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE) for command in commands]
+    running = [subprocess.Popen([PROGRAM, "doctor"], env=env, cwd=tmp_path, stdout=subprocess.PIPE) for _ in range(2)]
     for process in running:
         output, _ = process.communicate(timeout=60)
         assert output.count(b"answers; it has 1 tools") == 4, output.decode()

@@ -167,7 +167,7 @@ def changed_server(home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
     configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "tools", "odd").returncode == 0
+    assert command_line(home, "accept", "odd").returncode == 0
     (notes / "changed").touch()
 
 

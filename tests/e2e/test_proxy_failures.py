@@ -294,7 +294,7 @@ def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: P
 @pytest.mark.slow
 def test_a_tool_that_changed_while_nobody_looked_is_not_called(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
-    assert command_line(tmp_path, "tools").returncode == 0
+    assert command_line(tmp_path, "accept", "s").returncode == 0
     (tmp_path / "changed").touch()
     done = command_line(tmp_path, "run", f"s.{ECHO}")
     assert "pin is strict" in done.stdout + done.stderr
@@ -394,7 +394,7 @@ def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_pa
 @pytest.mark.slow
 def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("counts", tmp_path)})
-    assert "s.echo" in command_line(tmp_path, "tools").stdout
+    assert command_line(tmp_path, "accept", "s").returncode == 0
     started = set(tmp_path.glob("listed-*"))
     code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     done = subprocess.run(
@@ -408,9 +408,11 @@ def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: P
 @pytest.mark.slow
 def test_a_list_that_was_tampered_with_is_asked_for_again(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("good", tmp_path)})
-    command_line(tmp_path, "tools")
+    command_line(tmp_path, "accept", "s")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     file.write_text(file.read_text().replace("What it was given.", "Something else."))
+    assert "Something else." not in command_line(tmp_path, "tools").stdout
+    command_line(tmp_path, "accept", "s")
     assert "What it was given." in command_line(tmp_path, "tools").stdout
 
 

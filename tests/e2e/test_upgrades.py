@@ -165,7 +165,7 @@ def pins(home: Path) -> Path:
     notes = home / "notes"
     notes.mkdir()
     configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "tools", "odd").returncode == 0
+    assert command_line(home, "accept", "odd").returncode == 0
     (notes / "changed").touch()
     return home / ".onetool" / "pins.json"
 
@@ -395,12 +395,13 @@ def test_counts_of_other_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_list_of_tools_of_another_version_is_asked_for_anew(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile("echo")}}))
-    assert "odd.echo" in said(tmp_path, "tools", "odd")
+    assert "nothing had changed" in said(tmp_path, "accept", "odd")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     before = file.read_bytes()
     with_version(version)(file)
-    assert "odd.echo" in said(tmp_path, "tools", "odd")
+    assert "nothing had changed" in said(tmp_path, "accept", "odd")
     assert file.read_bytes() == before
+    assert "odd.echo" in said(tmp_path, "tools", "odd")
 
 
 def test_the_audit_log_is_only_added_to(tmp_path: Path) -> None:

@@ -142,17 +142,20 @@ class Servers:
             await asyncio.wait(tasks, timeout=max(0.0, self._patience_ends - loop.time()))
 
     def unlisted(self, context: ToolContext) -> list[Unlisted]:
-        """Return the servers whose tools are missing from lists, of those that the agent may use."""
-        return [
+        """Return the servers whose tools are missing from lists, of those that the agent may use.
+
+        Disabled servers alone are no reason to tell anybody.
+        """
+        missing = [
             Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON))
             for name, each in self._upstreams.items()
             if not each.is_known and context.admits_some_of(name)
         ]
+        return missing if any(each.state != "disabled" for each in missing) else []
 
     def note_unlisted(self, context: ToolContext) -> str:
         """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
-        missing = self.unlisted(context)
-        if all(each.state == "disabled" for each in missing):
+        if not (missing := self.unlisted(context)):
             return ""
         shown = [f"{each.server} ({each.reason})" for each in missing[:MAX_NAMED]]
         more = [f"and {len(missing) - MAX_NAMED} more"] if len(missing) > MAX_NAMED else []
