@@ -158,12 +158,18 @@ def client_of(url: str) -> httpx2.Client:
 
 
 @contextlib.contextmanager
-def process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
+def process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
     """`onetool serve --http` on a free port, and what it said about its address."""
     command = [PROGRAM, "serve", "--http", "--port", "0", "--json", *arguments]
     pipe = subprocess.PIPE
     server = subprocess.Popen(
-        command, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, encoding="utf-8"
+        command,
+        cwd=cwd or home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        encoding="utf-8",
     )
     try:
         assert server.stdout is not None

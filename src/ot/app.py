@@ -43,6 +43,7 @@ from ot.runner.cells import Cells, Limits
 from ot.runner.fence_processor import strip
 from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
+from ot.running_servers import list_servers
 from ot.search import Hit
 from ot.stores import Stores
 from ot.switches import Switches
@@ -107,6 +108,7 @@ class OneTool:
         self._searched: object = None  # what the search has been told about
         self._updating = threading.Lock()
         self.exposed: tuple[str, ...] = ()  # names that doors publish one to one, beside `run`
+        self.listening_ports: set[int] = set()  # of this process, where tools must not send requests to
 
     async def __aenter__(self) -> Self:
         self._shipped = tuple(shipped_tools(self.bus.threads))
@@ -229,6 +231,13 @@ class OneTool:
         return self._now.loaded.folders
 
     @property
+    def config_files(self) -> tuple[Path, ...]:
+        """The configuration files in force; none if a program passed the settings in."""
+        loaded = self._now.loaded
+        configured = (loaded.folders.config_of(layer) for layer in loaded.folders.layers)
+        return tuple(path for path in configured if path in loaded.files)
+
+    @property
     def stores(self) -> Stores:
         return self._now.stores
 
@@ -302,10 +311,27 @@ class OneTool:
 
     async def reload(self) -> str:
         """Read everything again; a configuration that is wrong changes nothing and is reported."""
-        loaded = await anyio.to_thread.run_sync(self._read)
-        self._become(loaded, None)
+        answer = await self.apply_settings()
         await self.discover()
+        return answer
+
+    async def apply_settings(self, *, unasked: bool = False) -> str:
+        """Read the settings again and use them.
+
+        With `unasked`, because files changed and nobody asked for a reload, raise if that would take a whole file of
+        settings away: the project directory lost its trust, or the file is gone.
+        """
+        loaded = await anyio.to_thread.run_sync(self._read)
+        if unasked:
+            self._refuse_loss(loaded)
+        self._become(loaded, None)
         return RELOADED
+
+    def _refuse_loss(self, loaded: Loaded) -> None:
+        if self.folders.project is not None and loaded.folders.project is None:
+            raise ToolError("\n".join(loaded.problems) or f"{self.folders.project} is not trusted any more")
+        for gone in set(self.config_files).difference(loaded.files):
+            raise ToolError(f"{gone} is gone. Hint: put it back, or run `onetool reload` to do without it")
 
     async def health(self) -> dict[str, Any]:
         state = self._now
@@ -362,7 +388,7 @@ class OneTool:
         unused = self.bundles.use(loaded)
         for tool in self._shipped:
             self.registry.replace(_as_configured(tool, settings.tools.get(tool.pack)))
-        media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), _net(old, settings)
+        media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), self._net(settings)
         switches = Switches(loaded.folders.data)
         self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
         self._recording.keep_in(self._log, audit, stores)
@@ -384,6 +410,19 @@ class OneTool:
             self._retire(anyio.to_thread.run_sync(old.audit.close))
         if now.net is not old.net:
             self._retire(old.net.close())
+
+    def _net(self, settings: Settings) -> Net:
+        """Requests that are under way end by the rules they began with."""
+        old = self._state
+        if old is not None and old.loaded.settings.http == settings.http:
+            return old.net
+        rules = HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses)
+        return Net(rules, own_ports=self._own_ports)
+
+    def _own_ports(self) -> set[int]:
+        """Return the ports that servers of this home directory listen on. It reads files."""
+        others = (entry.port for entry in list_servers(self.folders.user))
+        return self.listening_ports | {port for port in others if port is not None}
 
     def _new_cells(self, settings: Settings) -> Cells:
         execution = settings.execution
@@ -429,13 +468,6 @@ def _audit(old: _State | None, loaded: Loaded, redact: Redactor) -> Audit:
         return Audit(file, redact)
     old.audit.use(redact)
     return old.audit
-
-
-def _net(old: _State | None, settings: Settings) -> Net:
-    """Requests that are under way end by the rules they began with."""
-    if old is not None and old.loaded.settings.http == settings.http:
-        return old.net
-    return Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses))
 
 
 def _projects(loaded: Loaded) -> dict[str, str]:

@@ -15,11 +15,17 @@ if sys.platform == "win32":
     def _wait_for(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
 
+    def _take_now(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
 else:
     import fcntl
 
     def _wait_for(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def _take_now(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -28,3 +34,12 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         _wait_for(file.fileno())
         yield
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for as long as it is open; return False if another process holds the lock."""
+    try:
+        _take_now(descriptor)
+    except (BlockingIOError, PermissionError):  # the second is what Windows says
+        return False
+    return True

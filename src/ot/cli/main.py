@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "check everything and say what to do",
     "demo": "see the whole idea in a few seconds",
     "token": "create, list and delete tokens for clients that come over HTTP",
+    "reload": "make running servers read their settings again",
     "accept": "accept a server's new and changed tool definitions",
     "trust": "let this folder's .onetool/ take effect",
     "untrust": "take that back",

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ot.app import OneTool
     from ot.faces.http.gate import Bind
 
+HANGUP = getattr(signal, "SIGHUP", None)
 HOST, PORT = "127.0.0.1", 8765
 STATUS = """\
 onetool {version}: this is an MCP server, it waits for an assistant on standard input.
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    if HANGUP is not None:  # it means reload, as soon as there is something to reload
+        signal.signal(HANGUP, signal.SIG_IGN)
     if options.http:
         return _over_http(options)
     if options.host is not None or options.port is not None or options.json:
@@ -131,8 +135,6 @@ def _tell_problems(app: "OneTool") -> None:
 def _tell_address(bind: "Bind", *, as_json: bool) -> None:
     from ot.faces.http.server import PARTS
 
-    host = f"[{bind.host}]" if ":" in bind.host and not bind.host.startswith("[") else bind.host
-    url = f"http://{host}:{bind.port}"
-    print(f"onetool: listening on {url} ({', '.join(part.words for part in PARTS)})", file=sys.stderr, flush=True)
+    print(f"onetool: listening on {bind.url} ({', '.join(part.words for part in PARTS)})", file=sys.stderr, flush=True)
     if as_json:
-        print(json.dumps({"url": url, "host": bind.host, "port": bind.port}), flush=True)
+        print(json.dumps({"url": bind.url, "host": bind.host, "port": bind.port}), flush=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SECTION, KEY = "auth", "tokens"
 NAME = re.compile(r"\w[\w.@-]{0,63}")
-RELOAD = "A running server takes it up with ot.reload()."
+ACCEPTED = "Running servers accept it within 2 seconds."
+REJECTED = "Running servers reject it within 2 seconds and end its open streams."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = actions.add_parser("create", help="make a token and print it, this once")
     create.add_argument("name", metavar="NAME", help="what to call it, for example laptop")
     create.add_argument("--agent", default="default", metavar="AGENT", help="whose limits its clients have")
-    delete = actions.add_parser("delete", help="let nobody in with it any more")
+    delete = actions.add_parser("delete", help="revoke a token")
     delete.add_argument("name", metavar="NAME", help="the name of the token")
     for action in (create, actions.add_parser("list", help="show the tokens, without what they are"), delete):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -92,7 +93,7 @@ def _print_new(token: str, options: argparse.Namespace, file: Path, notes: list[
     print(token, flush=True)
     said = [
         f"This is the token {options.name} of the agent {options.agent}, shown this once; {file} keeps its hash.",
-        f"Clients send it as `Authorization: Bearer ...`. {RELOAD}",
+        f"Clients send it as `Authorization: Bearer ...`. {ACCEPTED}",
         *(f"Note: {note}" for note in notes),
     ]
     print("\n".join(said), file=sys.stderr)
@@ -133,7 +134,7 @@ def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
     else:
-        print(f"{options.name} is deleted from {before.path}. {RELOAD}")
+        print(f"{options.name} is deleted from {before.path}. {REJECTED}")
     return 0
 
 

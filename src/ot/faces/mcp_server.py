@@ -28,6 +28,7 @@ from ot.faces.mcp_exposed import Exposed
 from ot.faces.mcp_log import SdkLog
 from ot.faces.mcp_relaying import LEVEL
 from ot.faces.mcp_resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
+from ot.faces.settings_watcher import watching
 from ot.faces.stdio import protocol_streams
 from ot.runner.answer import Journal
 from ot.stats.tokens import tokens_of, tokens_of_text
@@ -251,7 +252,7 @@ async def serve_stdio(app: OneTool) -> None:
     server = build_server(app)
     asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
     with contextlib.closing(server):
-        async with protocol_streams() as streams, stdio_server(*streams) as (reader, writer):
+        async with watching(app), protocol_streams() as streams, stdio_server(*streams) as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
 
 

@@ -19,6 +19,7 @@ from ot.net.exchange import Request, Resolve, Response
 from ot.net.hosts import HostRules
 
 if TYPE_CHECKING:
+    from ot.net.own_servers import OwnPorts
     from ot.net.sending import Sender
 
 SENDING: Final = "ot.net.sending"
@@ -27,10 +28,10 @@ LOOKUPS: Final = 32
 
 
 class Net:
-    """`resolve` gives the addresses of a host; tests bring their own."""
+    """`resolve` gives the addresses of a host; tests bring their own. `own_ports` are those of OneTool's servers."""
 
-    def __init__(self, rules: HostRules, *, resolve: Resolve | None = None) -> None:
-        self.rules = rules
+    def __init__(self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple) -> None:
+        self.rules, self._own_ports = rules, own_ports
         self._resolve = resolve or self._look_up
         self._lookups = anyio.CapacityLimiter(LOOKUPS)
         self._sender: Sender | None = None
@@ -69,7 +70,7 @@ class Net:
     async def _sending(self) -> AsyncIterator["Sender"]:
         from ot.net.sending import Sender
 
-        sender = self._sender = self._sender or Sender(self._resolve)
+        sender = self._sender = self._sender or Sender(self._resolve, self._own_ports)
         self._requests += 1
         try:
             yield sender

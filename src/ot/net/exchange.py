@@ -12,6 +12,7 @@ CHARSETS: Final = (
     *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
 )
 CHARSET: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
+OUTGOING: Final = "OneTool-Outgoing"  # a header of every request of a tool, by which our own server knows it
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # of a host and a port, its addresses
 
 

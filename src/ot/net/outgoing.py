@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ot.errors import ArgumentError, NetworkError
-from ot.net.exchange import Request
+from ot.net.exchange import OUTGOING, Request
 from ot.net.urls import Target, target_of
 from ot.version import __version__
 
@@ -20,7 +20,7 @@ FORBIDDEN_IN_VALUES: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 OURS: Final = frozenset(
     {
         *("connection", "content-length", "expect", "host", "keep-alive"),
-        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *(OUTGOING.lower(), "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
 CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -61,7 +61,7 @@ class Outgoing:
 
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
         length = [] if self.content is None else [("Content-Length", str(len(self.content)))]
-        words = [("Host", self.target.authority), *self.headers, *length]
+        words = [("Host", self.target.authority), (OUTGOING, "1"), *self.headers, *length]
         return [(name.encode("ascii"), value.encode("utf-8")) for name, value in words]
 
     def redirected(self, status: int, location: str) -> Self:

@@ -20,6 +20,7 @@ from ot.net.bodies import encodings_of, read, too_large
 from ot.net.exchange import Resolve, Response
 from ot.net.hosts import HostRules
 from ot.net.outgoing import REDIRECTS, Outgoing
+from ot.net.own_servers import OwnPorts
 from ot.net.urls import Target
 
 UPGRADED: Final = 101
@@ -50,8 +51,8 @@ class Terms:
 
 
 class Sender:
-    def __init__(self, resolve: Resolve) -> None:
-        self._resolve = resolve
+    def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
+        self._resolve, self._own_ports = resolve, own_ports
         self._opening = anyio.Lock()
         self._pools: dict[tuple[str, bool], httpcore2.AsyncConnectionPool] = {}
 
@@ -96,7 +97,9 @@ class Sender:
         key = (scheme, public_only)
         async with self._opening:
             if key not in self._pools:
-                opening = functools.partial(transport.open_pool, self._resolve, scheme, public_only=public_only)
+                opening = functools.partial(
+                    transport.open_pool, self._resolve, scheme, public_only=public_only, own_ports=self._own_ports
+                )
                 try:
                     self._pools[key] = await anyio.to_thread.run_sync(opening)
                 except OSError as error:

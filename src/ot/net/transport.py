@@ -19,6 +19,7 @@ from ot.net.addresses import parsed
 from ot.net.exchange import Resolve
 from ot.net.hosts import require_public
 from ot.net.outgoing import IDEMPOTENT, Outgoing
+from ot.net.own_servers import OwnPorts, refuse_own_servers
 
 CONNECTIONS: Final = 256
 IDLE_CONNECTIONS: Final = 32
@@ -28,14 +29,16 @@ HEADERS_TOO_LARGE: Final = 431
 WORDS: Final = 300  # of an error that may repeat what a server sent
 
 
-def open_pool(resolve: Resolve, scheme: str, *, public_only: bool) -> httpcore2.AsyncConnectionPool:
+def open_pool(
+    resolve: Resolve, scheme: str, *, public_only: bool, own_ports: OwnPorts = tuple
+) -> httpcore2.AsyncConnectionPool:
     """Blocks: certificates are read from disk."""
     return httpcore2.AsyncConnectionPool(
         ssl_context=httpcore2.default_ssl_context() if scheme == "https" else None,
         max_connections=CONNECTIONS,
         max_keepalive_connections=IDLE_CONNECTIONS,
         keepalive_expiry=IDLE_SECONDS,
-        network_backend=CheckedBackend(resolve, public_only=public_only),
+        network_backend=CheckedBackend(resolve, public_only=public_only, own_ports=own_ports),
     )
 
 
@@ -71,8 +74,8 @@ def _request(request: Outgoing, extensions: dict[str, Any]) -> httpcore2.Request
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
-    def __init__(self, resolve: Resolve, *, public_only: bool) -> None:
-        self._resolve, self._public_only = resolve, public_only
+    def __init__(self, resolve: Resolve, *, public_only: bool, own_ports: OwnPorts = tuple) -> None:
+        self._resolve, self._public_only, self._own_ports = resolve, public_only, own_ports
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -88,6 +91,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectError(f"there is no address of {host}")
         if self._public_only:
             require_public(host, addresses)
+        await refuse_own_servers(self._own_ports, host, addresses, port)
         return await self._first(addresses, port)
 
     async def _first(self, addresses: list[str], port: int) -> httpcore2.AsyncNetworkStream:

@@ -2,11 +2,13 @@
 
 Without a token only the machine itself is let in, to an address that only the machine itself can reach, and only by
 its own names, so that no page of another site can talk to us through somebody's browser. Everybody else shows a token.
-What an agent may do is not decided here.
+What an agent may do is not decided here. When a token is revoked, the requests that it opened end.
 """
 
+import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -20,14 +22,31 @@ from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
 from ot.faces.http.queue import CALLS, CALLS_EACH, CALLS_IN_ALL, QUEUE, FairQueue
 from ot.faces.http.refusals import Refusal
+from ot.net.exchange import OUTGOING
 
 MOST_HEAD: Final = 16 << 10
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # nothing in them is anybody's
 PAGE: Final = "/page/"
+TOKEN_HASH: Final = "token_hash"  # noqa: S105 - where the state of a request has it
 STRANGER: Final = ""  # no agent has this name, so whoever has it owns nothing
-PASSED_ON: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "cf-connecting-ip")
+# Headers that no client sends by itself: they tell that a proxy, or a tool of OneTool, passed the request on.
+PROXY_HEADERS: Final = frozenset(
+    {
+        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "true-client-ip", "via", OUTGOING.lower()),
+        *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
+    }
+)
+PROXY_PREFIXES: Final = (
+    *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
+    *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
+    *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
+    *("x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx"),
+    *("x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri"),
+    *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
+)
+ADDRESS_LIST = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,6 +75,11 @@ class Bind:
     def is_loopback(self) -> bool:
         return self.host == "localhost" or is_loopback(self.host)
 
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
+        return f"http://{host}:{self.port}"
+
 
 class Gate:
     def __init__(
@@ -69,6 +93,8 @@ class Gate:
     ) -> None:
         self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
         self._failures, self._intake = failures or Failures(), Intake()
+        self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # requests with the hash and the agent of their token
+        self._revoked: set[asyncio.Task[Any]] = set()
         self._turns = {QUEUE: FairQueue(), CALLS: FairQueue(CALLS_IN_ALL, CALLS_EACH)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,14 +107,53 @@ class Gate:
         answer = _Answer(send)
         body = self._intake.body(scope["path"], receive)
         try:
+            _check_framing(Headers(scope=scope))
             scope.setdefault("state", {}).update({"agent": self._admitted(scope), **self._turns})
             body.refuse_announced(Headers(scope=scope))
-            await self._inner(scope, body, answer)
+            with self._ending_when_revoked(scope):
+                await self._inner(scope, body, answer)
         except Refusal as refused:
             if not answer.has_begun:  # else it is cut off, which is all that is left to say
                 await refused.response(scope, receive, answer)
+            elif refused is REVOKED:
+                await answer.end()
         finally:
             body.end()
+
+    # --- revoked tokens -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _ending_when_revoked(self, scope: Scope) -> Iterator[None]:
+        """Raise REVOKED inside of the block when the token of the request is revoked."""
+        shown, agent, task = scope["state"].get(TOKEN_HASH), scope["state"]["agent"], asyncio.current_task()
+        if shown is None or task is None:
+            yield
+            return
+        self._open[task] = shown, agent
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                raise
+            task.uncancel()
+            raise REVOKED from None
+        finally:
+            self._open.pop(task, None)
+            self._revoked.discard(task)
+
+    def end_revoked(self) -> None:
+        """End the open requests whose tokens are not accepted any more."""
+        if not self._open:
+            return
+        try:
+            keys = self._keys()
+        except Refusal:
+            keys = Keys((), {})
+        valid = {shown: keys.agent_of_hash(shown) for shown, _ in set(self._open.values())}
+        for task, (shown, agent) in self._open.items():
+            if valid[shown] != agent and task not in self._revoked:
+                self._revoked.add(task)
+                task.cancel()
 
     # --- who gets in --------------------------------------------------------------------------------------------
 
@@ -102,16 +167,21 @@ class Gate:
         address = scope["client"][0] if scope.get("client") else ""
         token = _token(headers)
         if token is not None:
+            scope["state"][TOKEN_HASH] = hash_of(token)
             return self._known(token, address)
         is_here = self._is_own(name) and (not address or is_loopback(address))
-        if self._bind.is_loopback and is_here and not _is_passed_on(headers):
+        sign = _proxy_sign(headers)
+        if self._bind.is_loopback and is_here and sign is None:
             return None
         if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
             return STRANGER
-        raise _unauthorized(self._why_a_token())
+        raise _unauthorized(self._why_a_token(sign))
 
-    def _why_a_token(self) -> str:
-        why = "who comes through a proxy needs a token" if self._bind.is_loopback else "this address needs a token"
+    def _why_a_token(self, sign: str | None) -> str:
+        why = "this address needs a token"
+        if self._bind.is_loopback:
+            header = f" (header {sign})" if sign else ""
+            why = f"a request through a proxy{header} needs a token"
         return f"{why}: send it as `Authorization: Bearer ot_...`"
 
     def _checked_host(self, headers: Headers) -> str:
@@ -182,9 +252,38 @@ def _check_path(scope: Scope) -> None:
         raise Refusal("invalid", "a path cannot have . or .. as a part of it here")
 
 
-def _is_passed_on(headers: Headers) -> bool:
-    """Whether a proxy says that somebody else sent this: it is at the machine itself, they are not."""
-    return any(name in headers for name in PASSED_ON)
+def _check_framing(headers: Headers) -> None:
+    """Two lengths of one body are how a request is smuggled past a proxy: nothing on this connection is believed."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        message = "a body is either chunked or has a Content-Length, not both"
+        raise Refusal("invalid", message, headers={"connection": "close"})
+
+
+def _proxy_sign(headers: Headers) -> str | None:
+    """Return the name of a header by which a proxy says that somebody else sent this, if there is one.
+
+    A header of any other name whose value is an address counts too: that is how unknown proxies name the sender.
+    """
+    for name, value in headers.items():
+        if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES) or (name != "host" and _names_an_address(value)):
+            return name
+    return None
+
+
+def _names_an_address(value: str) -> bool:
+    if not ADDRESS_LIST.fullmatch(value):
+        return False
+    return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether it is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
+    bare = text[1:].partition("]")[0] if text.startswith("[") else text
+    try:
+        ip_address(bare.rpartition(":")[0] if bare.count(":") == 1 else bare)
+    except ValueError:
+        return False
+    return True
 
 
 def _token(headers: Headers) -> str | None:
@@ -200,6 +299,9 @@ def _token(headers: Headers) -> str | None:
 
 def _unauthorized(message: str) -> Refusal:
     return Refusal("unauthorized", message, headers={"www-authenticate": "Bearer"})
+
+
+REVOKED: Final = _unauthorized("this token was revoked")
 
 
 def is_loopback(host: str) -> bool:
@@ -218,7 +320,7 @@ class _Answer:
     """`send` of one request, with what every answer carries."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.has_begun = send, False
+        self._send, self.has_begun, self.is_complete = send, False, False
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -227,7 +329,14 @@ class _Answer:
             kept = [(name, value) for name, value in own if name not in FIXED]
             is_told = any(name == CACHED for name, _ in kept)
             message["headers"] = [*kept, *FIXED.items(), *([] if is_told else [(CACHED, b"no-store")])]
+        self.is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
+
+    async def end(self) -> None:
+        """Complete a stream that has begun."""
+        if not self.is_complete:
+            with contextlib.suppress(Exception):  # an answer of a known length is cut off by the server instead
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def agent_of(scope: Scope) -> str:

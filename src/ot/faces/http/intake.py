@@ -35,8 +35,6 @@ class Body:
         self._intake, self._receive, self._most, self._got = intake, receive, most, 0
 
     def refuse_announced(self, headers: Headers) -> None:
-        if "transfer-encoding" in headers and "content-length" in headers:
-            raise Refusal("invalid", "a body is either chunked or has a Content-Length, not both")
         length = headers.get("content-length", "")
         if length.isdecimal() and (len(length) > MOST_DIGITS or int(length) > self._most):
             raise self._too_large()

@@ -1,14 +1,18 @@
 """Tokens: what a client shows to be let in, and which agent it is then. Kept as hashes, compared in constant time.
 
-A token is 32 random bytes, so that a plain hash of it can be neither guessed nor reversed.
+A token is 32 random bytes, so that a plain hash of it can be neither guessed nor reversed. `LiveTokens` rejects those
+that were revoked since the settings were loaded.
 """
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
-from ot.config.model import Token
+from ot.config.load import Examined
+from ot.config.model import Settings, Token
+from ot.faces.http.refusals import Refusal
 
 PREFIX = "ot_"
 
@@ -31,8 +35,11 @@ class Keys:
         return any(known for known, _ in self._agents)
 
     def agent_of(self, token: str) -> str | None:
+        return self.agent_of_hash(hash_of(token))
+
+    def agent_of_hash(self, shown: str) -> str | None:
         """Every hash is compared, whether one has fitted or not."""
-        shown, found = hash_of(token), None
+        found = None
         for known, agent in self._agents:
             if known and hmac.compare_digest(known.lower().encode(), shown.encode()):
                 found = agent
@@ -42,3 +49,40 @@ class Keys:
 def _from(env: Mapping[str, str], name: str | None) -> str | None:
     value = env.get(name or "")
     return hash_of(value) if value else None
+
+
+class LiveTokens:
+    """The tokens in force that the settings files still have.
+
+    Files that changed can only take tokens away: a new token needs a reload. If a file cannot be read, no token is
+    accepted until it can.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        env: Mapping[str, str],
+        files: Callable[[], tuple[Path, ...]] = tuple,
+    ) -> None:
+        self._settings, self._env, self._files = settings, env, files
+        self._narrowed: Settings | None = None  # the settings in force that `_left` and `_unreadable` are about
+        self._left: frozenset[Token] = frozenset()
+        self._unreadable = ""
+
+    def narrow(self, examined: Examined) -> None:
+        """Take the settings files as they are now."""
+        unreadable = [path for path in self._files() if path not in examined.loaded.files]
+        now = examined.loaded.settings
+        self._narrowed, self._unreadable = self._settings(), unreadable[0].name if unreadable else ""
+        self._left = frozenset(token for token in now.auth.tokens if token.agent in now.agents)
+
+    def keys(self) -> Keys:
+        """Return the tokens that are accepted now. Raise a refusal if that cannot be told."""
+        settings = self._settings()
+        tokens = settings.auth.tokens
+        if settings is not self._narrowed:  # they were loaded after the files were looked at
+            return Keys(tokens, self._env)
+        if self._unreadable:
+            message = f"tokens cannot be checked: {self._unreadable} cannot be read"
+            raise Refusal("busy", message, {"reason": "tokens_unreadable"})
+        return Keys((token for token in tokens if token in self._left), self._env)

@@ -23,10 +23,11 @@ from ot.app import OneTool
 from ot.errors import ToolError
 from ot.faces.http.access import Access
 from ot.faces.http.api.events import STOPPING
-from ot.faces.http.gate import Bind, is_loopback
+from ot.faces.http.gate import Bind, Gate, is_loopback
 from ot.faces.http.keys import Keys
 from ot.faces.http.patience import IDLE_SECONDS, MOST_CONNECTIONS, Crowd, PatientProtocol
-from ot.faces.http.server import build
+from ot.faces.http.server import build, live_tokens
+from ot.faces.settings_watcher import Hooks, watching
 from ot.logging import LEVELS, Log
 from ot.runner.cells import FULL_SANDBOX
 from ot_child.confine import one_malloc_arena
@@ -56,14 +57,28 @@ class HttpServer:
         """Until `stop`, and then until what is under way has ended, or its time is over."""
         with contextlib.closing(self._socket):
             crowd = Crowd(min(MOST_CONNECTIONS, _room_for_files() // 2))
-            self._server = _Server(self._config(crowd), crowd, lambda: ready(self.bind))
-            with _logging_to(self._app.log):
-                await self._server.serve([self._socket])
-                await self._server.end_the_rest()
+            tokens = live_tokens(self._app)
+            gate = build(self._app, self.bind, tokens)
+            self._server = _Server(self._config(gate, crowd), crowd, lambda: ready(self.bind))
+            hooks = Hooks(on_change=tokens.narrow, on_tick=gate.end_revoked)
+            port = self.bind.port
+            with _logging_to(self._app.log), self._own_port():
+                async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
+                    await self._server.serve([self._socket])
+                    await self._server.end_the_rest()
 
-    def _config(self, crowd: Crowd) -> uvicorn.Config:
+    @contextlib.contextmanager
+    def _own_port(self) -> Iterator[None]:
+        """Tools must not send requests to the server that they run in."""
+        self._app.listening_ports.add(self.bind.port)
+        try:
+            yield
+        finally:
+            self._app.listening_ports.discard(self.bind.port)
+
+    def _config(self, gate: Gate, crowd: Crowd) -> uvicorn.Config:
         return uvicorn.Config(
-            Access(build(self._app, self.bind), self._app.log),
+            Access(gate, self._app.log),
             http=partial(PatientProtocol, crowd=crowd),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",

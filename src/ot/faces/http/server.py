@@ -19,7 +19,7 @@ from ot.errors import ToolError
 from ot.faces.http import api, bundles, document, mcp, page
 from ot.faces.http.api import shapes
 from ot.faces.http.gate import Bind, Gate
-from ot.faces.http.keys import Keys
+from ot.faces.http.keys import LiveTokens
 from ot.faces.http.refusals import STATUS, Refusal, refusal_of
 from ot.faces.http.routing import Operation, add
 from ot.faces.http.unexpected import Unexpected
@@ -45,7 +45,7 @@ PARTS: Final = (
 )
 
 
-def build(app: OneTool, bind: Bind) -> ASGIApp:
+def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
     """Everything that the server answers to."""
     web = FastAPI(
         title="OneTool",
@@ -62,10 +62,11 @@ def build(app: OneTool, bind: Bind) -> ASGIApp:
     _describe(web)
     web.add_middleware(Unexpected, log=app.log)
 
-    def keys() -> Keys:
-        return Keys(app.settings.auth.tokens, os.environ)
+    return Gate(_PlainPaths(web), bind, (tokens or live_tokens(app)).keys, names=lambda: app.settings.auth.names)
 
-    return Gate(_PlainPaths(web), bind, keys, names=lambda: app.settings.auth.names)
+
+def live_tokens(app: OneTool) -> LiveTokens:
+    return LiveTokens(lambda: app.settings, os.environ, lambda: app.config_files)
 
 
 HEALTHY: Final = {200: {"description": "It does", "content": {"text/plain": {"schema": {"type": "string"}}}}}

@@ -1,0 +1,264 @@
+"""Changes that reach running servers: revoked tokens, edited settings, SIGHUP, and `onetool reload`."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tests.rest_support import client_of, code_of, process
+from tests.support import PATIENCE, Wire, command_line, configure, eventually
+
+from ot.config.trust import trust
+from ot.faces.http.keys import hash_of
+
+TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
+PROMISED_SECONDS = 2.0
+SLACK_SECONDS = 3.0  # for a busy machine
+SETTINGS = f"""\
+agents: {{ada: {{permissions: [read]}}}}
+auth:
+  tokens:
+    - {{name: ada, agent: ada, hash: {hash_of(TOKEN)}}}
+    - {{name: bob, hash: {hash_of(OTHER)}}}
+"""
+WITHOUT_ADA = f"auth: {{tokens: [{{name: bob, hash: {hash_of(OTHER)}}}]}}\n"
+WRONG = "servers: [what\n"
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}},
+}
+ACCEPT = {"accept": "application/json, text/event-stream"}
+
+
+def bearer(token: str = TOKEN) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@contextlib.contextmanager
+def served(home: Path, settings: str = SETTINGS) -> Iterator[tuple[int, httpx2.Client]]:
+    """A server process with these settings: its process ID, and a client of it."""
+    configure(home, settings)
+    with process(home) as (server, said), client_of(said["url"]) as client:
+        yield server.pid, client
+
+
+def status(client: httpx2.Client, token: str | None = TOKEN) -> int:
+    return client.get("/api/runs", headers=bearer(token) if token else {}).status_code
+
+
+def becomes(client: httpx2.Client, wanted: int, token: str | None = TOKEN) -> bool:
+    return eventually(lambda: status(client, token) == wanted, PROMISED_SECONDS + SLACK_SECONDS)
+
+
+def log_of(home: Path, event: str) -> list[dict[str, Any]]:
+    file = home / ".onetool" / "logs" / "onetool.log"
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [line for line in map(json.loads, lines) if line["name"] == event]
+
+
+class Listener(threading.Thread):
+    """Reads a stream to its end."""
+
+    def __init__(self, client: httpx2.Client, method: str, path: str, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self._arguments = client, method, path, options
+        self.is_open = threading.Event()
+        self.status = 0
+        self.error: Exception | None = None
+        self.start()
+        assert self.is_open.wait(PATIENCE)
+
+    def run(self) -> None:
+        client, method, path, options = self._arguments
+        try:
+            with client.stream(method, path, **options) as stream:
+                self.status = stream.status_code
+                for _ in stream.iter_raw():
+                    self.is_open.set()
+        except httpx2.HTTPError as error:
+            self.error = error
+
+
+def session(client: httpx2.Client) -> dict[str, str]:
+    """The headers of a new MCP session of the token."""
+    opened = client.post("/mcp", json=HELLO, headers={**bearer(), **ACCEPT})
+    assert opened.status_code == 200, opened.text
+    headers = {**bearer(), **ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
+    client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    return headers
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, client):
+        mcp = session(client)
+        call = {"name": "run", "arguments": {"command": "print('x')\nimport time; time.sleep(60)"}}
+        meta = {"_meta": {"progressToken": 1}}
+        slow = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {**call, **meta}}
+        code = {"command": call["arguments"]["command"]}  # type: ignore[index]
+        streams = [
+            Listener(client, "GET", "/api/activity", headers=bearer()),
+            Listener(client, "POST", "/api/run", json=code, headers={**bearer(), "accept": "text/event-stream"}),
+            Listener(client, "POST", "/mcp", json=slow, headers=mcp),
+        ]
+        mine = Listener(client, "GET", "/api/activity")
+        assert command_line(tmp_path, "token", "delete", "ada").returncode == 0
+        deleted = time.monotonic()
+        for stream in streams:
+            stream.join(PROMISED_SECONDS + SLACK_SECONDS)
+            assert not stream.is_alive()
+            assert (stream.status, stream.error) == (200, None)
+        assert becomes(client, 401)
+        assert time.monotonic() - deleted < PROMISED_SECONDS + SLACK_SECONDS
+        again = client.post("/mcp", json={"jsonrpc": "2.0", "id": 3, "method": "tools/list"}, headers=mcp)
+        assert code_of(again) == (401, "unauthorized")
+        assert (status(client, OTHER), status(client, None)) == (200, 200)
+        assert mine.is_alive()
+
+
+def test_a_created_token_is_accepted_and_those_that_lost_their_ground_are_not(tmp_path: Path) -> None:
+    agent = tmp_path / ".onetool" / "agents" / "ada.yml"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("permissions: [read]\n", encoding="utf-8")
+    with served(tmp_path, SETTINGS.partition("\n")[2]) as (_, client):
+        token = command_line(tmp_path, "token", "create", "laptop").stdout.strip()
+        assert eventually(lambda: log_of(tmp_path, "settings.reload"))
+        assert (status(client, token), status(client)) == (200, 200)
+        agent.unlink()
+        assert becomes(client, 401)
+        assert (status(client, token), status(client, OTHER)) == (200, 200)
+        configure(tmp_path, f"{WITHOUT_ADA}no_such_key: 1\n")  # otherwise wrong
+        assert becomes(client, 401, token)
+        assert status(client, OTHER) == 200
+        assert eventually(lambda: "no_such_key" in str(log_of(tmp_path, "settings.reload")))
+
+
+def test_while_the_tokens_cannot_be_read_none_is_accepted(tmp_path: Path) -> None:
+    file, kept = tmp_path / ".onetool" / "onetool.yaml", tmp_path / "kept"
+    with served(tmp_path) as (_, client):
+        for damage in (lambda: file.write_text("auth: {tokens: [", encoding="utf-8"), file.mkdir, lambda: None):
+            assert becomes(client, 200)
+            file.rename(kept)
+            damage()
+            assert becomes(client, 503)
+            answer = client.get("/api/runs", headers=bearer())
+            assert answer.json()["error"]["details"] == {"reason": "tokens_unreadable"}
+            assert str(tmp_path) not in answer.text
+            assert (status(client, "ot_guess"), status(client, None)) == (503, 200)
+            if file.is_dir():
+                file.rmdir()
+            kept.replace(file)
+        assert becomes(client, 200)
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_a_narrowed_agent_and_a_disabled_pack_reach_a_running_server(tmp_path: Path) -> None:
+    def value(command: str) -> str:
+        return str(client.post("/api/run", json={"command": command}, headers=bearer()).json()["blocks"][-1])
+
+    with served(tmp_path) as (_, client):
+        assert value("machine.now()")
+        configure(tmp_path, SETTINGS.replace("[read]}", "[read], tools: [ot]}"))
+        assert eventually(lambda: "PermissionDenied" in value("machine.now()"), PROMISED_SECONDS + SLACK_SECONDS)
+        configure(tmp_path, SETTINGS)
+        assert eventually(lambda: "PermissionDenied" not in value("machine.now()"))
+        switches = {"version": 1, "off": ["machine"]}
+        (tmp_path / ".onetool" / "switches.json").write_text(json.dumps(switches), encoding="utf-8")
+        assert eventually(lambda: "machine" in value("machine.now()"), PROMISED_SECONDS + SLACK_SECONDS)
+
+
+def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Path) -> None:
+    project = tmp_path / "work"
+    configure(project, SETTINGS)
+    trust(project / ".onetool", tmp_path / ".onetool")
+    with process(tmp_path, cwd=project) as (_, said), client_of(said["url"]) as client:
+        assert status(client) == 200
+        configure(project, f"{WITHOUT_ADA}agents: {{default: {{permissions: [exec]}}}}\n")
+        assert becomes(client, 401)
+        log = project / ".onetool" / "logs" / "onetool.log"
+        assert eventually(lambda: "has changed since it was trusted" in log.read_text("utf-8"))
+        assert status(client, OTHER) == 200
+        trust(project / ".onetool", tmp_path / ".onetool")
+        assert eventually(lambda: "Configuration reloaded" in log.read_text("utf-8"))
+
+
+# --- SIGHUP and `onetool reload` -------------------------------------------------------------------------------------
+
+
+def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: Path) -> None:
+    with served(tmp_path) as (pid, client), Wire(tmp_path) as wire:
+        for count, number in enumerate((pid, wire.process.pid)):
+            os.kill(number, signal.SIGHUP)
+            assert eventually(lambda count=count: len(log_of(tmp_path, "settings.reload")) > count)
+        done = command_line(tmp_path, "reload")
+        assert (done.returncode, done.stderr) == (0, "")
+        url = str(client.base_url).rstrip("/")
+        assert sorted(done.stdout.splitlines()) == sorted(
+            [
+                f"{pid} ({url}): OK: Configuration reloaded",
+                f"{wire.process.pid} (stdio in {tmp_path}): OK: Configuration reloaded",
+            ]
+        )
+        configure(tmp_path, WRONG)
+        for number in (pid, wire.process.pid):
+            os.kill(number, signal.SIGHUP)
+        failed = command_line(tmp_path, "reload", "--json")
+        assert failed.returncode == 1
+        servers = json.loads(failed.stdout)["servers"]
+        assert {server["pid"]: server["ok"] for server in servers} == {pid: False, wire.process.pid: False}
+        assert all("onetool.yaml:2" in server["answer"] for server in servers)
+        assert "nothing changed" in str(log_of(tmp_path, "settings.reload"))
+        assert status(client, None) == 200
+        assert wire.run("1 + 1")["result"]["content"][-1]["text"] == "2"
+        os.kill(wire.process.pid, signal.SIGSTOP)
+        configure(tmp_path, SETTINGS)
+        partly = command_line(tmp_path, "reload", "--timeout", "2")
+        os.kill(wire.process.pid, signal.SIGCONT)
+        assert partly.returncode == 1
+        assert f"{pid} ({url}): OK" in partly.stdout
+        assert f"{wire.process.pid} (stdio in {tmp_path}): failed: no answer in time" in partly.stdout
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: str(pid) not in command_line(tmp_path, "reload").stdout)
+        assert len(list((tmp_path / ".onetool" / "run").glob("*.server.json"))) == 1
+
+
+def test_a_home_that_cannot_be_written_is_no_reason_not_to_serve(tmp_path: Path) -> None:
+    (tmp_path / ".onetool").mkdir()
+    (tmp_path / ".onetool" / "run").touch()  # where a directory should be
+    with served(tmp_path) as (_, client):
+        assert status(client) == 200
+        assert command_line(tmp_path, "reload").stdout == "No server is running.\n"
+
+
+def test_a_server_ends_while_it_reloads(tmp_path: Path) -> None:
+    """A server that never answers keeps the reload busy."""
+    silent = f"{SETTINGS}servers: {{silent: {{command: sleep, args: ['60']}}}}\n"
+    with served(tmp_path) as (pid, client), Wire(tmp_path) as wire:
+        configure(tmp_path, silent)
+        assert eventually(lambda: len(log_of(tmp_path, "settings.reload")) == 2)
+        for number, told in ((pid, signal.SIGTERM), (wire.process.pid, signal.SIGINT)):
+            for _ in range(5):
+                os.kill(number, signal.SIGHUP)
+            os.kill(number, told)
+        assert eventually(lambda: _is_gone(client))
+        assert wire.process.wait(PATIENCE) == 130
+
+
+def _is_gone(client: httpx2.Client) -> bool:
+    try:
+        client.get("/healthz")
+    except httpx2.TransportError:
+        return True
+    return False
