@@ -33,6 +33,13 @@ from ot.runner.answer import Answer, Journal
 from ot.tool import Result
 
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
+THREE_LINES = """\
+import time
+for _ in range(3):
+    print(time.time())
+    time.sleep(0.5)
+'done'
+"""
 PATIENCE = 20.0  # for what happens at once on an idle machine, and is waited for on a busy one
 
 

@@ -144,6 +144,7 @@ class OneTool:
         journal: Journal | None = None,
         preset_format: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        is_owner: bool = False,
     ) -> Answer:
         """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
         state = self._now
@@ -155,7 +156,7 @@ class OneTool:
             )
         journal = journal or Journal()
         try:
-            context = self.context(agent, journal, meta)
+            context = self.context(agent, journal, meta, is_owner=is_owner)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal, self.bus.events, command) as outcome:
@@ -171,7 +172,12 @@ class OneTool:
         await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
 
     def context(
-        self, agent: str = "default", journal: Journal | None = None, meta: Mapping[str, Any] | None = None
+        self,
+        agent: str = "default",
+        journal: Journal | None = None,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        is_owner: bool = False,
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
         self.registry.switch_off(self._now.switches.off())
@@ -185,6 +191,7 @@ class OneTool:
             heard=journal.hear if journal else None,
             notice=journal.notify if journal else None,
             metadata={"_meta": meta} if meta else {},
+            is_owner=is_owner,
         )
 
     def warm_up(self) -> None:

@@ -80,6 +80,7 @@ class ToolContext:
     progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
     heard: Callable[[Foreign], None] | None = None
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
+    is_owner: bool = False  # the person at the machine, who may see the statistics of all agents
 
     def admits(self, tool: Any) -> bool:
         """Whether the agent's list of tools has it. What `ot` tells without needing a right, everybody may ask."""

@@ -173,6 +173,11 @@ CONFIGURATION = """\
 #  isolation: auto                 # require: no run without all that confines code; off: a plain process
 #  cells: 2                        # processes that wait for a run
 
+#limits:                           # of clients over HTTP
+#  running: 8                      # runs of one agent at the same time; more wait for their turn
+#  total: 32                       # runs of all agents at the same time
+#  waiting: 128                    # runs or calls of one agent that may wait; more are rejected with status 429
+
 #workers:                          # processes of packs of your own
 #  idle_timeout: 600               # seconds without a call after which one is stopped
 #  start_timeout: 120

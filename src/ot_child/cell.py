@@ -7,6 +7,7 @@ made before the fork is made there, because every page that a cell writes to is 
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
 import _sitebuiltins
+import _thread
 import builtins
 import codecs
 import contextlib
@@ -17,6 +18,7 @@ import linecache
 import os
 import select
 import sys
+import time
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -28,6 +30,7 @@ from ot_child.rpc import ConnectionLost, Peer
 from ot_child.summary import summary
 
 OUTPUT_BUFFER = 8192
+FLUSH_SECONDS = 0.04  # what was printed is not held back for longer
 RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
 PIECE = 1 << 20
@@ -47,9 +50,10 @@ class Cell:
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
+        self._deadline = 0.0
         _add_interactive_builtins()
         if HAS_TIMER:
-            signals.signal(signals.SIGALRM, self._out_of_time)
+            signals.signal(signals.SIGALRM, self._on_alarm)
 
     def serve(self, reader: int, writer: int, ready: str) -> None:
         """Say what is in force, run one piece of code, end. Never returns."""
@@ -78,8 +82,7 @@ class Cell:
     def _run(self) -> None:
         _seed()
         try:
-            if HAS_TIMER:
-                signals.setitimer(signals.ITIMER_REAL, self._params["seconds_left"])
+            self._start_clock()
             answer = self._success(execute(self._params["code"], self._namespace()))
         except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
             answer = self._failure(error)
@@ -200,6 +203,23 @@ class Cell:
 
     # --- time ---------------------------------------------------------------------------------------------------
 
+    def _start_clock(self) -> None:
+        """Only a run that takes a while pays for the thread that sends what it prints."""
+        seconds = self._params["seconds_left"]
+        self._deadline = time.monotonic() + seconds
+        if HAS_TIMER:
+            signals.setitimer(signals.ITIMER_REAL, min(FLUSH_SECONDS, seconds))
+        else:
+            self._output.start_flushing()
+
+    def _on_alarm(self, signal: int, frame: FrameType | None) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._out_of_time(signal, frame)
+            return
+        self._output.start_flushing()
+        signals.setitimer(signals.ITIMER_REAL, left)
+
     def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
         """A courtesy: it tells where the code was. The server kills the cell a moment later in any case."""
         if not self._peer.writing.acquire(blocking=False):  # a line is half written: let it end first
@@ -223,8 +243,10 @@ class _Output(io.RawIOBase):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER)
+        # `write_through`: all that waits is in the buffer, which has a lock, so that two threads can flush it in order.
         self.stream = io.TextIOWrapper(
-            io.BufferedWriter(self, OUTPUT_BUFFER), encoding="utf-8", errors="backslashreplace", newline="\n"
+            self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
         )
 
     def writable(self) -> bool:
@@ -238,6 +260,17 @@ class _Output(io.RawIOBase):
     def flush(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
             self.stream.flush()
+
+    def start_flushing(self) -> None:
+        """Send what was printed as the run goes on. Without a thread to do so it comes at the end."""
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(self._flush_often, ())
+
+    def _flush_often(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
+            while True:
+                self._buffer.flush()
+                time.sleep(FLUSH_SECONDS)
 
 
 def _add_interactive_builtins() -> None:

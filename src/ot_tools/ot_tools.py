@@ -120,6 +120,8 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
     """Statistics of usage: which tools were called, how it went (errors, times), what it saved. Tokens are estimates.
 
+    Over HTTP with a token they are those of the token's agent, otherwise those of all agents.
+
     Args:
         period: "day", "week", "month" or "all".
         tool: Only this tool, by its name or an alias.
@@ -131,7 +133,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     system = _system(context)
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
-    summary = await anyio.to_thread.run_sync(partial(_summary, system, period, tool))
+    summary = await anyio.to_thread.run_sync(partial(_summary, context, period, tool))
     if output:
         await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
     shown = {key: value for key, value in summary.items() if key != "series"}
@@ -458,14 +460,15 @@ def _no_snippet(pattern: str, known: Mapping[str, Any]) -> str:
     return f"No snippet matches {pattern!r}. Type ot.snippets() to see all."
 
 
-def _summary(system: System, period: str, name: str) -> "Summary":
+def _summary(context: ToolContext, period: str, name: str) -> "Summary":
     from ot.stats.summary import summarise
 
+    system, agent = _system(context), None if context.is_owner else context.agent_id
     system.stores.recorder.flush()  # the calls of this very session count too
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
     wanted = entry.name if entry else name
-    return summarise(system.stores.stats_file, period, wanted or None, round_trip_ms=round_trip_ms)
+    return summarise(system.stores.stats_file, period, wanted or None, agent=agent, round_trip_ms=round_trip_ms)
 
 
 def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:

@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from anyio.from_thread import start_blocking_portal
 from tests.extensions_support import write_pack
 from tests.proxy_support import MODERN
 from tests.rest_support import UNKNOWN, Rest, Served, client_of, code_of, http_draft, new_slug, serving
-from tests.support import PATIENCE, Watch, eventually, give, search
+from tests.support import PATIENCE, THREE_LINES, Watch, eventually, give, search
 
 from ot import ToolContext, tool
 from ot.app import OneTool
@@ -408,6 +409,16 @@ def test_output_comes_while_the_run_is_under_way(rest: Rest, waiting: Waiting) -
         assert waiting.was_cancelled.wait(PATIENCE)
         assert watch.all_ended()
     assert eventually(lambda: rest.get(f"/api/runs/{started['runID']}")["error"] == "cancelled")
+
+
+def test_output_comes_as_it_is_printed(rest: Rest) -> None:
+    told: list[tuple[float, str]] = []
+    with streamed(rest, "POST", "/api/run", {"command": THREE_LINES}) as events:
+        for name, data in events:
+            if name == "output":
+                told.append((time.time(), data["text"]))
+    times = [float(text) for _, text in told]
+    assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
 
 
 def test_hanging_up_ends_a_run_that_is_not_streamed(rest: Rest, waiting: Waiting) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import signal
 import socket
@@ -17,14 +18,16 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+from tests.http_support import served
 from tests.rest_support import Served, client_of, code_of, process, raw, serving
 from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
 
-from ot.faces.http import gate, patience, running
+from ot.config.model import RunLimits
+from ot.faces.http import patience, running
 from ot.faces.http.patience import Crowd
-from ot.faces.http.queue import AT_ONCE_EACH, FairQueue
 from ot.logging import Log
 
+AT_ONCE_EACH: Final = RunLimits().running
 TOKENS: Final = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS: Final = {
     "agents": {name: {"permissions": ["read"]} for name in TOKENS},
@@ -214,13 +217,11 @@ def _refused(port: int) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_runs_queue_and_then_are_refused_and_others_have_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_queue_and_then_are_refused_and_others_have_their_turn(tmp_path: Path) -> None:
     each, waiting, beyond = 2, 4, 5
-    monkeypatch.setattr(gate, "FairQueue", lambda *_: FairQueue(each=each, most_waiting=waiting))
+    settings = {**SETTINGS, "limits": {"running": each, "waiting": waiting}}
     many = each + waiting + beyond
-    with serving(tmp_path, SETTINGS) as server, ThreadPoolExecutor(many) as pool:
+    with serving(tmp_path, settings) as server, ThreadPoolExecutor(many) as pool:
         client = server.rest.client
 
         def run(_number: int) -> httpx2.Response:
@@ -236,6 +237,7 @@ def test_runs_queue_and_then_are_refused_and_others_have_their_turn(
     assert 1 <= len(refused) <= beyond
     assert {code_of(answer) for answer in refused} == {(429, "rate_limited")}
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert all("limits: {running, waiting}" in answer.json()["error"]["message"] for answer in refused)
     assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
 
 
@@ -249,13 +251,13 @@ def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: Served)
     assert answer.json()["blocks"] == ["2"]
 
 
-def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "FairQueue", lambda *_: FairQueue(each=1, most_waiting=1))
-    with serving(tmp_path, SETTINGS) as server, ThreadPoolExecutor(8) as pool:
+def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "limits": {"running": 1, "waiting": 1}}
+    with serving(tmp_path, settings) as server, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(partial(_run_over_mcp, server), range(8)))
     refused = [result["content"][0]["text"] for result in results if result["isError"]]
     assert refused
-    assert all("wait for their turn" in text for text in refused)
+    assert all("1 wait already" in text and "limits:" in text for text in refused)
     assert {result["content"][0]["text"] for result in results if not result["isError"]} == {"1"}
 
 
@@ -317,6 +319,69 @@ def test_what_is_malformed_is_refused_with_the_one_body(
     assert headers["x-content-type-options"] == "nosniff"
     assert is_served(server)
     assert "Traceback" not in capfd.readouterr().err
+
+
+SMUGGLED: Final = b"GET /api/health HTTP/1.1\r\n" + HOST + b"\r\n"
+LENGTH: Final = b"Content-Length: 4\r\n"
+CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
+
+
+TOKENS_SENT: Final = (b"", *(b"Authorization: Bearer %s\r\n" % token for token in (b"ot_token-of-ada", b"wrong")))
+TWO_LENGTHS: Final = (
+    LENGTH + CHUNKED,
+    CHUNKED + LENGTH,
+    LENGTH + LENGTH + CHUNKED,
+    LENGTH.lower() + CHUNKED.upper().replace(b"CHUNKED", b"chunked"),
+    LENGTH + b"Transfer-Encoding:\tchunked \r\n",
+    LENGTH + b"Transfer-Encoding: Chunked\r\n",
+    LENGTH + b"Transfer-Encoding : chunked\r\n",
+    LENGTH + b"Transfer-Encoding: identity\r\n",
+    LENGTH + b"Transfer-Encoding: chunked, identity\r\n",
+    LENGTH + b"Transfer-Encoding: x\r\n chunked\r\n",
+    LENGTH + b"Transfer-Encoding: \x0bchunked\r\n",
+    b"Content-Length: 4\r\nContent-Length: 5\r\n",
+    b"Content-Length: 4, 5\r\n",
+    b"Content-Length: +4\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+)
+
+
+def test_a_body_with_two_lengths_ends_the_connection(server: Served) -> None:
+    """`raw` reads to the end: nothing that follows on the connection is answered."""
+    for token, framing in itertools.product(TOKENS_SENT, TWO_LENGTHS):
+        sent = b"POST /api/run HTTP/1.1\r\n" + HOST + token + framing + b"\r\n0\r\n\r\n" + SMUGGLED
+        status, _, body = raw(server.rest.port, sent)
+        assert status == 400, (token, framing)
+        assert b"HTTP/1.1" not in body, (token, framing)
+    assert is_served(server)
+
+
+def test_a_request_that_any_proxy_passed_on_is_not_the_owners(server: Served) -> None:
+    for name, value in {"CF-Connecting-IP": "192.0.2.1", "X-Anything": "192.0.2.1", "X-Envoy-Peer": "x"}.items():
+        answer = server.rest.client.post("/api/run", json={"command": "1"}, headers={name: value})
+        assert code_of(answer) == (401, "unauthorized")
+        assert name.lower() in answer.json()["error"]["message"]
+
+
+def test_a_tool_does_not_become_the_owner_through_our_own_port(tmp_path: Path) -> None:
+    """Two servers of one home: neither is reached, by any name and not by a redirect."""
+    settings = {
+        "agents": {"ada": {"permissions": ["network"]}},
+        "auth": SETTINGS["auth"] | {"tokens": SETTINGS["auth"]["tokens"][:1]},  # type: ignore[index, operator]
+        "http": {"allowedHosts": ["*"], "allowPrivateAddresses": True},
+    }
+    with serving(tmp_path, settings) as mine, serving(tmp_path, settings) as other, served() as site:
+        hosts = ("127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", socket.gethostname())
+        for port in (mine.rest.port, other.rest.port):
+            urls = [f"http://{host}:{port}/api/run" for host in hosts]
+            urls.append(site.url(f"/redirect-to?url=http://127.0.0.1:{port}/api/stats"))
+            code = f"[http.get(url=url) for url in {urls!r}]"
+            for command in [code, *(f"http.get(url={url!r})" for url in urls)]:
+                ran = mine.rest.client.post("/api/run", json={"command": command}, headers=bearer("ada")).json()
+                assert ran["isError"], ran
+                assert "is a OneTool server" in ran["blocks"][-1] or "is not known" in ran["blocks"][-1]
+        marked = {"onetool-outgoing": "1"}
+        assert code_of(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
 
 
 def test_a_body_without_end_is_cut_where_its_limit_is(server: Served) -> None:
@@ -389,6 +454,20 @@ def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
     assert client.get("/api/runs", headers=bearer("bob")).json()["runs"][0]["id"] != run
     called = {"args": {"handle": handle}}
     assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
+
+
+def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(server: Served) -> None:
+    def figures(command: str, **headers: str) -> Any:
+        body = {"command": command, "format": "json"}
+        return server.rest.client.post("/api/run", json=body, headers=headers).json()["blocks"][-1]
+
+    for name in TOKENS:
+        figures("ot.version()", **bearer(name))
+    count = "ot.stats()['total_calls']"
+    assert [figures(count, **bearer(name)) for name in TOKENS] == ["1", "1"]
+    assert figures(count) == "4"
+    called = server.rest.client.post("/api/tools/ot.stats/call", json={"args": {}}, headers=bearer("ada"))
+    assert called.json()["value"]["total_calls"] == 2
 
 
 def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +18,7 @@ import pytest
 from mcp import MCPError
 from tests.conformance_support import ERAS, Published, publishing
 from tests.rest_support import process
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, THREE_LINES, eventually
 
 from ot.stats.summary import summarise
 from ot.tool import tool
@@ -188,6 +189,21 @@ def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: 
         running.cancel()
         assert eventually(lambda: not server.onetool._recording._result_tokens)
         assert client.said("run", command="'next'") == "next"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_what_a_run_prints_is_told_as_it_comes(server: Published, mode: str) -> None:
+    told: list[tuple[float, str]] = []
+
+    async def report(_progress: float, _total: float | None, message: str | None) -> None:
+        if not (message or "").startswith("running for"):  # as it does on a busy machine
+            told.append((time.time(), message or ""))
+
+    with server.client(mode) as client:
+        answer = client.call_tool("run", {"command": THREE_LINES}, progress_callback=report)
+    times = list(map(float, answer.content[0].text.split()))
+    assert "".join(message for _, message in told) == answer.content[0].text
+    assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
 
 
 def test_a_client_that_hangs_up_ends_its_run(server: Published) -> None:

@@ -3,15 +3,30 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from tests.support import Connection, Watch, Wire, blocks, configure, connected, eventually, family, scratch_of
+from tests.support import (
+    THREE_LINES,
+    Connection,
+    Watch,
+    Wire,
+    blocks,
+    configure,
+    connected,
+    eventually,
+    family,
+    scratch_of,
+)
 
+from ot.faces.mcp_progress import MAX_MESSAGE_CHARS
 from ot.version import __version__
+
+MANY_MESSAGES = 30  # a second
 
 # Leaves a note of its process in the scratch folder, then goes on for ever.
 ENDLESS = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile True:\n    time.sleep(1)"
@@ -127,8 +142,41 @@ def test_a_long_run_reports_its_progress(client: Connection) -> None:
         return blocks(await client.client.call_tool("run", {"command": code}, progress_callback=report))
 
     assert client.portal.call(run) == ["done"]
-    assert [progress for progress, _ in reports[:2]] == [1, 2]
-    assert reports[1][1] == "running for 2 s, 1 tool calls, last ot.version"
+    assert [round(progress) for progress, _ in reports[:2]] == [1, 2]
+    assert reports[1][1] == "running for 2 s, 1 tool call, last ot.version"
+
+
+def test_what_a_run_prints_is_told_as_it_comes(client: Connection) -> None:
+    """Each line says when it was printed, and is there before the next one is."""
+    told: list[tuple[float, str]] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
+        if not (message or "").startswith("running for"):  # as it does on a busy machine
+            told.append((time.time(), message or ""))
+
+    async def run() -> list[str]:
+        return blocks(await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report))
+
+    printed, value = client.portal.call(run)
+    times = list(map(float, printed.split()))
+    assert value == "done"
+    assert "".join(message for _, message in told) == printed
+    assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
+    assert client.portal.call(_messages_of_a_flood, client) < MANY_MESSAGES
+
+
+async def _messages_of_a_flood(client: Connection) -> int:
+    """Printing without end is told in few messages, none of which is long."""
+    lengths: list[int] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
+        lengths.append(len(message or ""))
+
+    code = "import time\nend = time.time() + 1\nwhile time.time() < end: print('x' * 100)"
+    result = await client.client.call_tool("run", {"command": code}, progress_callback=report)
+    assert not result.is_error
+    assert max(lengths) <= MAX_MESSAGE_CHARS
+    return len(lengths)
 
 
 def test_nobody_is_told_of_progress_unasked(wire: Wire) -> None:

@@ -55,7 +55,8 @@ def run(visit: Visit, code: str) -> Page:
 
 
 def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, shop: Served) -> None:
-    page = run(visit, 'print("half way", flush=True)\nshop.wait(seconds=60)')
+    page = run(visit, 'import time\nprint("begun")\ntime.sleep(1)\nprint("half way")\nshop.wait(seconds=60)')
+    expect(page.locator(".live")).to_have_text("begun\n")
     expect(page.locator(".live")).to_contain_text("half way")
     expect(page.locator(".live-calls")).to_contain_text("shop.wait")
     page.get_by_role("button", name="Cancel").click()

@@ -41,6 +41,7 @@ DEFAULTS = """
     audit: {file: logs/audit.jsonl}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
     auth: {tokens: [], names: []}
+    limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
     log_level: INFO
 """

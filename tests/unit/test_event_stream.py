@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ot.faces.http.api import events
-from ot.faces.http.api.events import STOPPING, EventStream, Feed
+from ot.faces.http.api.events import MAX_WAITING_CHARS, STOPPING, EventStream, Feed
 from ot.faces.http.refusals import Refusal
 
 Work = Callable[[Feed], Awaitable[None]]
@@ -70,6 +70,30 @@ def test_printed_text_is_joined_and_of_progress_the_last_word_counts() -> None:
         'event: result\ndata: {"x":"\\u2028?"}',
         "",
     ]
+
+
+def test_printed_text_is_sent_in_few_messages_and_the_result_at_once() -> None:
+    async def work(feed: Feed) -> None:
+        for _ in range(50):
+            feed.put("output", "#")
+            await asyncio.sleep(0.001)
+        feed.put("result", {})
+
+    client = listened(work)
+    assert client.body.count("#") == 50
+    assert client.body.count("event: output") < 10
+
+
+def test_a_client_that_does_not_read_makes_printed_text_be_left_out() -> None:
+    async def work(feed: Feed) -> None:
+        for _ in range(100):
+            feed.put("output", "#" * (MAX_WAITING_CHARS // 10))
+        feed.put("result", {"text": "whole"})
+
+    body = listened(work).body
+    assert body.count("#") <= 1.1 * MAX_WAITING_CHARS
+    assert "characters left out here" in body
+    assert 'event: result\ndata: {"text":"whole"}' in body
 
 
 def test_what_other_threads_put_is_sent() -> None:

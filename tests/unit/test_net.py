@@ -752,3 +752,55 @@ def test_a_text_is_read_by_its_charset(body: bytes, content_type: str, text: str
 def test_no_body_and_no_charset_makes_reading_a_text_fail(body: bytes, charset: str) -> None:
     assert isinstance(text_of(body, f"text/plain; charset={charset}"), str)
     assert isinstance(text_of(body, charset), str)
+
+
+# --- OneTool's own servers -----------------------------------------------------------------------------------------
+
+
+OWN_HOSTS = ("127.0.0.1", "127.8.9.10", "0.0.0.0", "localhost", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:0:0]")
+
+
+@pytest.mark.parametrize("host", [*OWN_HOSTS, "own.example", "lan.example"])
+def test_servers_of_ours_are_not_called_by_any_name_of_this_machine(site: Site, host: str) -> None:
+    async def resolve(name: str, _port: int) -> list[str]:
+        known = {"own.example": ["192.0.2.1", "127.0.0.1"], "lan.example": [_own_address()]}
+        return known.get(name, ["::1", "127.0.0.1"])
+
+    async def go() -> None:
+        net = Net(LOOPBACK, resolve=resolve, own_ports=lambda: {site.port})
+        with pytest.raises(NetworkError, match="is a OneTool server") as failed:
+            await net.send(Request("GET", f"http://{host}:{site.port}/"), timeout=PATIENCE, max_bytes=LIMIT)
+        assert failed.value.reason == "address_not_allowed"
+        await net.close()
+
+    anyio.run(go)
+    assert not site.requests
+
+
+def test_a_redirect_does_not_lead_to_a_server_of_ours(site: Site, other: Site) -> None:
+    async def go() -> None:
+        net = Net(LOOPBACK, own_ports=lambda: {other.port})
+        url = redirecting(site, other.url())
+        with pytest.raises(NetworkError, match="is a OneTool server"):
+            await net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT)
+        await net.close()
+
+    anyio.run(go)
+    assert not other.requests
+
+
+def test_every_request_says_that_a_tool_sent_it(site: Site, other: Site) -> None:
+    ask(redirecting(site, other.url()), headers=[("User-Agent", "me")])
+    assert site.last.header("onetool-outgoing") == other.last.header("onetool-outgoing") == "1"
+    with pytest.raises(ArgumentError):
+        ask(site.url(), headers=[("OneTool-Outgoing", "0")])
+
+
+def _own_address() -> str:
+    """An address of this machine on a network, if it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

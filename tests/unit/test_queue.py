@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from ot.faces.http.queue import MOST_WAITING, QUEUE, FairQueue, turn
+from ot.config.model import RunLimits
+from ot.faces.http.queue import QUEUE, Bounds, FairQueue, turn
 from ot.faces.http.refusals import Refusal
 
+DEFAULT = Bounds.of_runs(RunLimits())
 HELD = 100  # at least so many of one agent wait before one is refused
 
 
@@ -62,7 +64,7 @@ async def _end(crowd: Crowd) -> None:
 
 def with_crowd(work: Callable[[Crowd], Awaitable[None]], **limits: int) -> None:
     async def whole() -> None:
-        crowd = Crowd(FairQueue(**limits))
+        crowd = Crowd(FairQueue(lambda: DEFAULT._replace(**limits)))
         await work(crowd)
         await _end(crowd)
         assert crowd.queue._total == 0
@@ -117,8 +119,8 @@ def test_who_has_its_own_number_running_is_passed_over() -> None:
 
 def test_a_hundred_of_one_agent_are_held_and_then_one_is_refused_in_words() -> None:
     async def work(crowd: Crowd) -> None:
-        await crowd.add("a", 8 + MOST_WAITING)
-        assert crowd.queue.waiting("a") == MOST_WAITING >= HELD
+        await crowd.add("a", DEFAULT.each + DEFAULT.waiting)
+        assert crowd.queue.waiting("a") == DEFAULT.waiting >= HELD
         with pytest.raises(Refusal) as refused:
             async with crowd.queue.turn("a"):
                 raise AssertionError("it was let in")
@@ -180,7 +182,7 @@ def test_whatever_happens_the_bounds_hold_and_everybody_has_a_turn(seed: int) ->
     chance = random.Random(seed)
 
     async def whole() -> None:
-        queue, inside, done = FairQueue(in_all=5, each=2, most_waiting=1000), Counter[str](), Counter[str]()
+        queue, inside, done = FairQueue(lambda: Bounds(5, 2, 1000)), Counter[str](), Counter[str]()
 
         async def one(agent: str) -> None:
             async with queue.turn(agent):
@@ -215,8 +217,24 @@ def test_who_did_not_come_through_the_gate_does_not_queue() -> None:
         for scope in nowhere:
             async with turn(scope, "a"):
                 pass
-        queue = FairQueue()
+        queue = FairQueue(lambda: DEFAULT)
         async with turn({"state": {QUEUE: queue}}, "a"):
             assert queue._running == {"a": 1}
+
+    asyncio.run(whole())
+
+
+def test_raised_bounds_hold_for_those_who_wait_already() -> None:
+    bounds = Bounds(1, 1, 2)
+
+    async def whole() -> None:
+        nonlocal bounds
+        crowd = Crowd(FairQueue(lambda: bounds))
+        await crowd.add("a", 3)
+        assert crowd.order == ["a"]
+        bounds = Bounds(3, 3, 3)
+        await crowd.add("a", 1)
+        assert crowd.order == ["a"] * 3
+        await _end(crowd)
 
     asyncio.run(whole())

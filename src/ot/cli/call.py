@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     async def call(app: "OneTool") -> int:
         with Progress(f"calling {options.name}"):
             arguments = await _arguments(app, options.name, texts)
-            result = await app.bus.call_tool(options.name, arguments, app.context(options.agent))
+            result = await app.bus.call_tool(options.name, arguments, app.context(options.agent, is_owner=True))
         if result.error is not None:
             return _failed(describe(result.error), as_json=options.json)
         value = as_data(result.value)

@@ -30,7 +30,8 @@ def main(options: argparse.Namespace) -> int:
 
         with Progress("running") as progress:
             journal = Journal(listener=progress.hear)
-            answer = await app.run(code, agent=options.agent, journal=journal, preset_format=options.format)
+            preset = options.format
+            answer = await app.run(code, agent=options.agent, journal=journal, preset_format=preset, is_owner=True)
         if options.json:
             from ot.render import render
 

@@ -339,6 +339,16 @@ class Auth(Section):
     )
 
 
+class RunLimits(Section):
+    """How many runs clients over HTTP may have."""
+
+    running: Count = Field(default=8, description="Runs of one agent at the same time; more wait for their turn")
+    total: Count = Field(default=32, description="Runs of all agents at the same time")
+    waiting: Count = Field(
+        default=128, description="Runs or calls of one agent that may wait; more are rejected with status 429"
+    )
+
+
 class Settings(Section):
     version: Count = Field(default=VERSION, description="Of the format of the file; one that is newer is refused")
     aliases: Mapping[str, Name] = Field(default={}, description="Short names for tools")
@@ -371,6 +381,7 @@ class Settings(Section):
         description="Who may do what, here or in `agents/NAME.yml`; `default` has `[read, network]` if it says nothing",
     )
     auth: Auth = Field(default_factory=Auth, description="Clients over HTTP")
+    limits: RunLimits = Field(default_factory=RunLimits, description="How much clients over HTTP may run at once")
     docs_url: WebAddress = Field(
         default="https://onetool.beycom.online/reference/tools/",
         description="Where `ot.help` says that more is to be read",

@@ -25,6 +25,11 @@ def agent_of(app: OneTool, context: Any) -> str:
     return _state(context).get("agent") or app.agents.of_client(client_name(context))
 
 
+def is_owner(context: Any) -> bool:
+    """Tell whether the request needed no token: it came on standard input, or over HTTP from the machine itself."""
+    return _state(context).get("agent") is None
+
+
 def counted_as(app: OneTool, context: Any) -> str:
     """What tells the sessions of one server apart: a program that has none, since 2026, is one for each agent."""
     if context.request is None:

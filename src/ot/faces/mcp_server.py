@@ -7,7 +7,6 @@ got ready once the client has seen the tool list, so that nothing stands between
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio.to_thread
@@ -22,10 +21,18 @@ from ot.app import OneTool
 from ot.errors import ToolError
 from ot.faces.http.queue import CALLS, QUEUE, turn
 from ot.faces.http.refusals import Refusal
-from ot.faces.mcp_callers import agent_of, counted_as, request_id_of, request_meta, session_of, wants_progress
+from ot.faces.mcp_callers import (
+    agent_of,
+    counted_as,
+    is_owner,
+    request_id_of,
+    request_meta,
+    session_of,
+)
 from ot.faces.mcp_changes import Changes, End
 from ot.faces.mcp_exposed import Exposed
 from ot.faces.mcp_log import SdkLog
+from ot.faces.mcp_progress import reporting
 from ot.faces.mcp_relaying import LEVEL
 from ot.faces.mcp_resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
 from ot.faces.settings_watcher import watching
@@ -34,7 +41,6 @@ from ot.runner.answer import Journal
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.version import __version__
 
-PROGRESS_SECONDS = 1.0
 MOST_REMEMBERED = 10_000
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
@@ -181,8 +187,9 @@ class OneToolServer(Server[Any]):
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
         app, agent = self._app, agent_of(self._app, context)
         journal = Journal(request_id=request_id_of(context))
-        async with _progress(context, journal):
-            answer = await app.run(command, agent=agent, journal=journal, meta=request_meta(context))
+        async with reporting(context, journal):
+            meta, owner = request_meta(context), is_owner(context)
+            answer = await app.run(command, agent=agent, journal=journal, meta=meta, is_owner=owner)
         shown = _text(*answer.blocks, is_error=answer.is_error)
         shown.content += [block for handle in answer.media for block in await _media(app, handle, agent)]
         shown.meta = journal.meta or None
@@ -281,28 +288,3 @@ async def _media(app: OneTool, handle: str, agent: str) -> list[types.ContentBlo
             return [types.AudioContent(type="audio", data=text, mime_type=mime_type)]
     blob = types.BlobResourceContents(uri=f"ot://media/{handle}", mime_type=mime_type, blob=text)
     return [types.EmbeddedResource(type="resource", resource=blob)]
-
-
-@contextlib.asynccontextmanager
-async def _progress(context: Any, journal: Journal) -> AsyncIterator[None]:
-    """Tell the client every second that the run is alive, and what it has called; only where the client asked."""
-    if not wants_progress(context):
-        yield
-        return
-    ticker = asyncio.ensure_future(_tick(context.session, journal))
-    try:
-        yield
-    finally:
-        ticker.cancel()
-
-
-async def _tick(session: Any, journal: Journal) -> None:
-    seconds = 0.0
-    while True:
-        await asyncio.sleep(PROGRESS_SECONDS)
-        seconds += PROGRESS_SECONDS
-        last = f", last {journal.calls[-1][0]}" if journal.calls else ""
-        last += f"; {journal.doing}" if journal.doing else ""
-        await session.report_progress(
-            seconds, None, f"running for {seconds:g} s, {len(journal.calls)} tool calls{last}"
-        )

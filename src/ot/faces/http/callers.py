@@ -24,7 +24,7 @@ def seen_agent(request: Request) -> str | None:
 def context_of(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
     """What the caller may do, as the context of a call."""
     try:
-        return app.context(agent_of(request.scope), journal)
+        return app.context(agent_of(request.scope), journal, is_owner=seen_agent(request) is None)
     except ToolError as error:  # the agent of a token has left the configuration
         raise Refusal("permission_denied", error.message) from None
 

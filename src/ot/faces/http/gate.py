@@ -17,10 +17,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ot.agents import DEFAULT
+from ot.config.model import RunLimits
 from ot.faces.http.failures import Failures
 from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
-from ot.faces.http.queue import CALLS, CALLS_EACH, CALLS_IN_ALL, QUEUE, FairQueue
+from ot.faces.http.queue import CALLS, QUEUE, Bounds, FairQueue
 from ot.faces.http.refusals import Refusal
 from ot.net.exchange import OUTGOING
 
@@ -90,12 +91,16 @@ class Gate:
         *,
         names: Callable[[], Collection[str]] = tuple,
         failures: Failures | None = None,
+        limits: Callable[[], RunLimits] = RunLimits,
     ) -> None:
         self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
         self._failures, self._intake = failures or Failures(), Intake()
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # requests with the hash and the agent of their token
         self._revoked: set[asyncio.Task[Any]] = set()
-        self._turns = {QUEUE: FairQueue(), CALLS: FairQueue(CALLS_IN_ALL, CALLS_EACH)}
+        self._turns = {
+            QUEUE: FairQueue(lambda: Bounds.of_runs(limits())),
+            CALLS: FairQueue(lambda: Bounds.of_calls(limits())),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

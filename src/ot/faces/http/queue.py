@@ -7,24 +7,38 @@ over HTTP, through whatever door there; what the code of a run calls is part of 
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, NamedTuple
 
+from ot.config.model import RunLimits
 from ot.faces.http.refusals import Refusal
 
-AT_ONCE_IN_ALL: Final = 32
-AT_ONCE_EACH: Final = 8
-MOST_WAITING: Final = 128  # of one agent
 RETRY_SECONDS: Final = "1"
 CALLS_IN_ALL, CALLS_EACH = 512, 128  # of one tool: most of them wait for somebody else, and a slow one holds up nobody
 QUEUE, CALLS = "queue", "calls"  # where a request's state has the one for runs, and the one for calls
 
 
+class Bounds(NamedTuple):
+    """How many may run in all and for each agent, and how many of one agent may wait."""
+
+    in_all: int
+    each: int
+    waiting: int
+
+    @classmethod
+    def of_runs(cls, limits: RunLimits) -> "Bounds":
+        return cls(limits.total, limits.running, limits.waiting)
+
+    @classmethod
+    def of_calls(cls, limits: RunLimits) -> "Bounds":
+        return cls(CALLS_IN_ALL, CALLS_EACH, limits.waiting)
+
+
 class FairQueue:
-    def __init__(
-        self, in_all: int = AT_ONCE_IN_ALL, each: int = AT_ONCE_EACH, most_waiting: int = MOST_WAITING
-    ) -> None:
-        self._in_all, self._each, self._most_waiting = in_all, each, most_waiting
+    """`bounds` gives the bounds that hold now; they may change at any time."""
+
+    def __init__(self, bounds: Callable[[], Bounds]) -> None:
+        self._bounds = bounds
         self._running: Counter[str] = Counter()
         self._total = 0
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
@@ -45,10 +59,12 @@ class FairQueue:
         return len(self._waiting.get(agent, ()))
 
     async def _wait(self, agent: str) -> None:
-        if self.waiting(agent) >= self._most_waiting:
-            raise self._full()
+        bounds = self._bounds()
+        if self.waiting(agent) >= bounds.waiting:
+            raise _full(bounds)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(agent, deque()).append(turn)
+        self._hand_out()  # the bounds may have been raised since the last turn ended
         try:
             await turn
         except asyncio.CancelledError:
@@ -58,16 +74,9 @@ class FairQueue:
                 self._leave(agent, turn)
             raise
 
-    def _full(self) -> Refusal:
-        message = (
-            f"{self._most_waiting} calls of this agent wait for their turn already; "
-            "wait until some have been answered, then send this one again"
-        )
-        details = {"waiting": self._most_waiting, "atOnce": self._each}
-        return Refusal("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
-
     def _may_run(self, agent: str) -> bool:
-        return self._total < self._in_all and self._running[agent] < self._each
+        bounds = self._bounds()
+        return self._total < bounds.in_all and self._running[agent] < bounds.each
 
     def _begin(self, agent: str) -> None:
         self._running[agent] += 1
@@ -98,6 +107,15 @@ class FairQueue:
                 line.remove(turn)
             if not line:
                 del self._waiting[agent]
+
+
+def _full(bounds: Bounds) -> Refusal:
+    message = (
+        f"too many requests of this agent: {bounds.waiting} wait already. Send this one again when some are answered. "
+        "Hint: limits: {running, waiting} in onetool.yaml"
+    )
+    details = {"waiting": bounds.waiting, "atOnce": bounds.each}
+    return Refusal("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
 
 
 @contextlib.asynccontextmanager

@@ -62,7 +62,9 @@ def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
     _describe(web)
     web.add_middleware(Unexpected, log=app.log)
 
-    return Gate(_PlainPaths(web), bind, (tokens or live_tokens(app)).keys, names=lambda: app.settings.auth.names)
+    keys = (tokens or live_tokens(app)).keys
+    names, limits = (lambda: app.settings.auth.names), (lambda: app.settings.limits)
+    return Gate(_PlainPaths(web), bind, keys, names=names, limits=limits)
 
 
 def live_tokens(app: OneTool) -> LiveTokens:

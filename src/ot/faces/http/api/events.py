@@ -20,6 +20,9 @@ from ot_child.data import text
 T = TypeVar("T")
 MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
+OUTPUT_SECONDS: Final = 0.05  # between two messages of printed text
+MAX_WAITING_CHARS: Final = 1 << 20  # of printed text, for a client that reads slowly
+LEFT_OUT: Final = "\n[{} characters left out here; the result has them]\n"
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
 STOPPING: Final = "stopping"  # an event in the state of a request's scope: the server wants to end
@@ -45,22 +48,40 @@ async def while_heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 class Feed:
-    """What is to be sent. Of printed text nothing is lost, of progress only the last word counts."""
+    """What is to be sent. Printed text is joined, and left out if too much of it waits; of progress the last counts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._progress: Any = None
+        self._printed = self._left_out = 0  # characters that wait, and that there was no room for
         self._news, self._is_empty = asyncio.Event(), asyncio.Event()
-        self.is_over = False
+        self._end = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._end.is_set()
 
     def put(self, event: str, data: Any) -> None:
         """From any thread, and never waiting."""
         if event == "progress":
             self._progress = data
-        else:
+        elif event != "output" or self._has_room(data):
             self._events.append((event, data))
         self._loop.call_soon_threadsafe(self._news.set)
+
+    def _has_room(self, printed: str) -> bool:
+        if self._printed >= MAX_WAITING_CHARS:
+            self._left_out += len(printed)
+            return False
+        self._printed += len(printed)
+        return True
+
+    async def pause(self, seconds: float) -> None:
+        """Let events gather, unless the work is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._end.wait()
 
     async def is_sent(self) -> None:
         """Wait until all has been sent: a stream without an end must not run ahead of its client."""
@@ -68,7 +89,7 @@ class Feed:
         await self._is_empty.wait()
 
     def end(self) -> None:
-        self.is_over = True
+        self._end.set()
         self._news.set()
 
     async def taken(self) -> list[Event]:
@@ -90,11 +111,15 @@ class Feed:
         while self._events:
             event, data = self._events.popleft()
             yield (event, self._joined(data)) if event == "output" else (event, data)
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            yield "output", {"text": LEFT_OUT.format(left_out)}
 
     def _joined(self, printed: str) -> dict[str, str]:
         pieces = [printed]
         while self._events and self._events[0][0] == "output":
             pieces.append(self._events.popleft()[1])
+        self._printed -= sum(map(len, pieces))
         return {"text": "".join(pieces)}
 
 
@@ -141,6 +166,8 @@ class EventStream(Response):
                     return
                 idle = b"" if feed.is_over else HEARTBEAT
                 has_begun = await _send(events, send, idle, has_begun=has_begun)
+                if any(event == "output" for event, _ in events):
+                    await feed.pause(OUTPUT_SECONDS)
             await working
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -50,7 +50,8 @@ class Runs:
         agent = agent_of(request.scope)
         journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
         async with turn(request.scope, agent):
-            found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen)
+            owner = callers.seen_agent(request) is None
+            found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen, is_owner=owner)
         media = [shown for handle in found.media for shown in await self._media(handle, agent)]
         return _body(found, watch.run_id, media)
 
