@@ -56,8 +56,8 @@ CONFIGURATION = """\
 ##
 ## Lines with one # are the settings with their defaults: take the # away, with those of the lines above that it
 ## belongs to, and change the value. Lines with two ## are words and examples. `onetool doctor` says whether all is
-## right, and a running server takes changes up with ot.reload(). Secrets go into secrets.yaml beside this file, and are
-## written here as ${NAME}.
+## right, and running servers reload changes; `onetool reload` shows what they say. Secrets go into secrets.yaml beside
+## this file, and are written here as ${NAME}.
 
 #version: 1                        # of the format of this file
 

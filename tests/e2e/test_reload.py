@@ -86,8 +86,9 @@ class Listener(threading.Thread):
         try:
             with client.stream(method, path, **options) as stream:
                 self.status = stream.status_code
+                self.is_open.set()
                 for _ in stream.iter_raw():
-                    self.is_open.set()
+                    pass
         except httpx2.HTTPError as error:
             self.error = error
 
@@ -115,6 +116,7 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
             Listener(client, "GET", "/api/activity", headers=bearer()),
             Listener(client, "POST", "/api/run", json=code, headers={**bearer(), "accept": "text/event-stream"}),
             Listener(client, "POST", "/mcp", json=slow, headers=mcp),
+            Listener(client, "GET", "/mcp", headers={**mcp, "accept": "text/event-stream"}),
         ]
         mine = Listener(client, "GET", "/api/activity")
         assert command_line(tmp_path, "token", "delete", "ada").returncode == 0
