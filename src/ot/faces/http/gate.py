@@ -7,6 +7,7 @@ What an agent may do is not decided here. When a token is revoked, the requests 
 
 import asyncio
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -270,9 +271,14 @@ def _proxy_sign(headers: Headers) -> str | None:
     A header of any other name whose value is an address counts too: that is how unknown proxies name the sender.
     """
     for name, value in headers.items():
-        if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES) or (name != "host" and _names_an_address(value)):
+        if _is_proxy_header(name) or (name != "host" and _names_an_address(value)):
             return name
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_proxy_header(name: str) -> bool:
+    return name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)
 
 
 def _names_an_address(value: str) -> bool:
