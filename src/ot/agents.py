@@ -6,21 +6,19 @@ counted from the start of the server and survive a reload.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ot.bus.budget import BudgetGuard, Limits
 from ot.config.load import Loaded
 from ot.config.model import Agent, Budgets, Sandbox
+from ot.config.protection import Protection, protection
+from ot.config.trust import TO_TRUST
 from ot.errors import ToolError
-from ot.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, placed
+from ot.paths import Folders, placed
 from ot.stats.tokens import tokens_of
 from ot.tool import Tool
 
 DEFAULT = "default"
-PROCESSES = "/proc"  # where the environment of every process can be read
-HIDDEN = (SECRETS, "trust.json", "logs", "stats", "tmp", "cache")  # of the product's own folders
-PROTECTED = (CONFIG, PROMPTS, "agents", "tools", "bundles", "environments", *HIDDEN)
 
 
 class Agents:
@@ -33,9 +31,10 @@ class Agents:
     def use(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
         """From now on."""
         self._settings = loaded.settings
-        audit = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
+        guarded = protection(loaded)
+        self._ignored = next((problem for problem in loaded.problems if TO_TRUST in problem), "")
         self._sandboxes = {
-            name: _sandbox(agent.sandbox, loaded.folders, projects, audit)
+            name: _sandbox(agent.sandbox, loaded.folders, projects, guarded)
             for name, agent in loaded.settings.agents.items()
         }
         for name, guard in self._guards.items():
@@ -66,7 +65,8 @@ class Agents:
     def _find(self, name: str) -> Agent:
         known = self._settings.agents
         if name not in known:
-            raise ToolError(f"there is no agent {name!r}; agents are {', '.join(sorted(known))}")
+            hint = f". {self._ignored}" if self._ignored else ""
+            raise ToolError(f"there is no agent {name!r}; agents are {', '.join(sorted(known))}{hint}")
         return known[name]
 
     def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
@@ -82,23 +82,16 @@ def _limits(budgets: Budgets) -> Limits:
     return Limits(budgets.time_seconds, budgets.calls, budgets.tokens, budgets.cost)
 
 
-def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], audit: Path) -> Mapping[str, Any] | None:
-    """None where it is switched off. What the product itself keeps is not for tools to read, nor its rules to write."""
-    if not sandbox.enabled:
-        return None
-    own = {folders.user, *folders.layers}
+def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], guarded: Protection) -> Mapping[str, Any]:
+    """Return what a context says about files. What the product loads or keeps is guarded in every case."""
     return {
-        "enabled": True,
+        "enabled": sandbox.enabled,
         "allowed_paths": [
             str(placed(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
         ],
         "denied_patterns": sandbox.denied_patterns,
         "readable_paths": list(projects.values()),
-        "hidden_paths": [PROCESSES, str(audit), *(str(folder / name) for folder in own for name in HIDDEN)],
-        "protected_paths": [str(path) for folder in own for path in _protected(folder, folders.config_of(folder))],
+        "hidden_names": guarded.names,
+        "hidden_paths": guarded.hidden,
+        "protected_paths": guarded.protected,
     }
-
-
-def _protected(folder: Path, config: Path) -> list[Path]:
-    """A folder of ours is so as a whole; of one that only has a configuration file in it, what we keep there."""
-    return [folder] if folder.name == FOLDER else [config, *(folder / name for name in PROTECTED)]

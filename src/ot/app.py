@@ -23,7 +23,7 @@ from ot.bundles.source import BundleSource
 from ot.bus.bus import ToolBus
 from ot.config.load import Loaded, load
 from ot.config.model import Pack, Settings
-from ot.config.trust import still_trusted
+from ot.config.trust import Facts, Verdict, difference, since_start, still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
@@ -101,6 +101,7 @@ class OneTool:
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
         self.servers = Servers(self.bus.registry, for_worker(self._environment))
         self._state: _State | None = None
+        self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsaid: tuple[str, ...] = ()
         self._unsaid_to: dict[str, list[str]] = {}
@@ -119,6 +120,7 @@ class OneTool:
             loaded = self._read()
         except ConfigError as wrong:
             error, loaded = wrong, _given(Settings(), Path.home() / FOLDER)
+        self._at_start = loaded.snapshot or ({} if error is None else None)
         self._become(loaded, error)
         self._unsaid = loaded.problems
         return self
@@ -329,6 +331,7 @@ class OneTool:
         settings away: the project directory lost its trust, or the file is gone.
         """
         loaded = await anyio.to_thread.run_sync(self._read)
+        self._refuse_what_came_later(loaded)
         if unasked:
             self._refuse_loss(loaded)
         self._become(loaded, None)
@@ -339,6 +342,19 @@ class OneTool:
             raise ToolError("\n".join(loaded.problems) or f"{self.folders.project} is not trusted any more")
         for gone in set(self.config_files).difference(loaded.files):
             raise ToolError(f"{gone} is gone. Hint: put it back, or run `onetool reload` to do without it")
+
+    def _refuse_what_came_later(self, loaded: Loaded) -> None:
+        """Raise if a project changed that only ONETOOL_TRUST=1 trusts: a run must not write what a reload executes."""
+        if loaded.snapshot is None:
+            return
+        if self._at_start is None:  # the first settings that could be read
+            self._at_start = loaded.snapshot
+        assert loaded.folders.project is not None
+        if changes := difference(self._at_start, loaded.snapshot, loaded.folders.project):
+            raise ConfigError(since_start(loaded.folders.project, changes))
+
+    def _still_trusted(self, loaded: Loaded) -> Verdict:
+        return still_trusted(loaded.folders, self._environment, self._at_start)
 
     async def health(self) -> dict[str, Any]:
         state = self._now
@@ -379,7 +395,7 @@ class OneTool:
     def _become(self, loaded: Loaded, error: ConfigError | None) -> None:
         """Put a configuration in force, whole. Runs that are under way end in the cells they have."""
         old, settings = self._state, loaded.settings
-        redact = Redactor(loaded.secrets.values())
+        redact = Redactor(loaded.secret_values)
         if self._log is None:
             self._log = Log(loaded.folders.data / "logs" / "onetool.log")
         self._log.use(settings.log_level, redact)
@@ -400,7 +416,7 @@ class OneTool:
         self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
         self._recording.keep_in(self._log, audit, stores)
         self.servers.use(loaded, self._log.event, media.keep)
-        self._extensions.use(loaded, self._log.event, lambda: still_trusted(loaded.folders, self._environment))
+        self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))
         if unused is not None:
             self._retire(anyio.to_thread.run_sync(unused.close))
         if old is not None:

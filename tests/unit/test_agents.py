@@ -13,6 +13,7 @@ from ot.config.load import Loaded
 from ot.config.model import Settings
 from ot.context import Permission, ToolContext
 from ot.errors import BudgetExceeded, ToolError
+from ot.files.rules import Refusal, Rules
 from ot.paths import Folders
 from ot.tool import tool
 
@@ -61,6 +62,14 @@ def test_an_unknown_agent_is_an_error_with_those_there_are() -> None:
         agents({"agents": {"desk": {}, "ci": {}}}).facts("boss")
 
 
+def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
+    made = Agents(lambda _agent, _text: None)
+    ignored = "/srv/shop/.onetool is not trusted and was ignored: type `onetool trust` in /srv/shop"
+    made.use(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
+    with pytest.raises(ToolError, match="there is no agent 'ci'; agents are default. .*onetool trust"):
+        made.facts("ci")
+
+
 def test_the_facts_are_those_of_the_configuration() -> None:
     config = {"fs.read": {"max_size": 5, "deep": {"list": [1]}}}
     agent = {"permissions": ["read", "exec"], "tools": ["fs", "grep"], "tool_config": config}
@@ -79,8 +88,10 @@ def test_without_a_word_the_sandbox_is_the_working_folder() -> None:
     assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/srv/shop"], ())
 
 
-def test_a_sandbox_that_is_switched_off_is_none() -> None:
-    assert sandbox({"enabled": False}) is None
+def test_without_a_sandbox_settings_stay_guarded() -> None:
+    found = sandbox({"enabled": False})
+    assert not found["enabled"]
+    assert (found["hidden_names"], "/home/ada/.onetool" in found["hidden_paths"]) == ((".onetool",), True)
 
 
 def test_paths_start_at_the_working_folder_and_at_home() -> None:
@@ -95,11 +106,12 @@ def test_projects_may_be_read() -> None:
 
 
 def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
-    found = sandbox({})
-    for folder in ("/home/ada/.onetool", "/srv/shop/.onetool"):
-        assert folder in found["protected_paths"]
-        for name in ("secrets.yaml", "logs", "stats", "tmp", "cache", "trust.json"):
-            assert f"{folder}/{name}" in found["hidden_paths"]
+    for folders in (FOLDERS, Folders(WORK, HOME / ".onetool")):  # trusted, and not trusted or not there
+        found = sandbox({}, folders)
+        rules = Rules.of(ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK))
+        for path in ("/home/ada/.onetool", "/srv/shop/.onetool/onetool.yaml", "/srv/shop/sub/.OneTool/secrets.yaml"):
+            assert rules.refusal(path, writing=False) is Refusal.HIDDEN
+            assert rules.refusal(path, writing=True) is Refusal.HIDDEN
 
 
 def test_the_audit_log_is_hidden_wherever_it_is() -> None:
@@ -111,8 +123,9 @@ def test_a_configuration_file_beside_the_work_does_not_protect_the_work() -> Non
     folders = Folders(WORK, HOME / ".onetool", WORK, WORK / "tools.yaml", trusted=True)
     found = sandbox({}, folders)
     assert "/srv/shop" not in found["protected_paths"]
-    own = ("tools.yaml", "secrets.yaml", "prompts.yaml", "agents", "tools", "bundles", "logs", "environments")
+    own = ("prompts.yaml", "agents", "tools", "bundles", "environments")
     assert {f"/srv/shop/{name}" for name in own} <= set(found["protected_paths"])
+    assert {f"/srv/shop/{name}" for name in ("tools.yaml", "secrets.yaml", "logs")} <= set(found["hidden_paths"])
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------

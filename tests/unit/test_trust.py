@@ -4,15 +4,17 @@ import json
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from ot.config.load import Loaded, load
-from ot.config.trust import is_trusted, judge, trust, untrust
+from ot.config.trust import is_trusted, judge, still_trusted, trust, untrust
+from ot.errors import ToolError
 from ot.paths import find_folders
 
+Env = Mapping[str, str]
 CONFIG = """
 servers: {git: {command: uvx}}
 tools_dir: [more]
@@ -64,10 +66,48 @@ def test_the_user_folder_is_always_trusted(user: Path) -> None:
     assert is_trusted(user, user, {})
 
 
-def test_a_link_is_trusted_as_its_target(project: Path, user: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("env", [{}, {"ONETOOL_TRUST": "1"}])
+def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tmp_path: Path, env: Env) -> None:
     trust(project, user)
-    (tmp_path / "link").symlink_to(project)
-    assert is_trusted(tmp_path / "link", user, {})
+    foreign = tmp_path / "foreign" / ".onetool"
+    foreign.parent.mkdir()
+    foreign.symlink_to(project)
+    verdict = judge(foreign, user, env)
+    assert not verdict.trusted
+    assert "it is a symbolic link, and trust belongs to a directory" in verdict.problems[0]
+    with pytest.raises(ToolError, match="cannot be trusted: it is a symbolic link"):
+        trust(foreign, user)
+
+
+def test_a_linked_working_directory_is_the_same_directory(project: Path, user: Path, tmp_path: Path) -> None:
+    trust(project, user)
+    (tmp_path / "link").symlink_to(project.parent)
+    assert is_trusted(tmp_path / "link" / ".onetool", user, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["onetool.yaml", "secrets.yaml", "prompts.yaml", "agents/x.yml", "tools/x/x_tools.py", "logs", "tools/y"]
+)
+@pytest.mark.parametrize("env", [{}, {"ONETOOL_TRUST": "1"}])
+def test_a_file_that_is_a_link_out_of_the_directory_is_rejected(
+    project: Path, user: Path, tmp_path: Path, name: str, env: Env
+) -> None:
+    trust(project, user)
+    (tmp_path / "elsewhere").mkdir()
+    link = project / name
+    link.parent.mkdir(exist_ok=True, parents=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    verdict = judge(project, user, env)
+    assert not verdict.trusted
+    assert f"{name} is a symbolic link that leads out of it" in verdict.problems[0]
+
+
+def test_a_link_inside_the_directory_is_fine(project: Path, user: Path) -> None:
+    (project / "onetool.yaml").rename(project / "data.yaml")
+    (project / "onetool.yaml").symlink_to("data.yaml")
+    trust(project, user)
+    assert is_trusted(project, user, {})
 
 
 def write(name: str, text: str) -> Callable[[Path], object]:
@@ -85,16 +125,13 @@ def remove(name: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        write("onetool.yaml", CONFIG + "log_level: DEBUG\noutput: {preview_lines: 3}\nstats: {enabled: false}"),
+        write("onetool.yaml", f"# a comment\n{CONFIG}\n\n# and another\n"),
         write(
             "onetool.yaml",
-            CONFIG + "snippets: {s: {body: x}}\nprompts: {instructions: x}\ndocs_url: http://x",
+            "# a comment\naliases: {a: 'b.c'}\ntools_dir: ['more']\nservers:\n  git:\n    command: uvx",
         ),
-        write(
-            "onetool.yaml",
-            "# a comment\naliases: {}\ntools_dir: ['more']\nservers:\n  git:\n    command: uvx",
-        ),
-        write("prompts.yaml", "instructions: x"),
+        write("prompts.yaml", "# nothing but a comment"),
+        write("agents/empty.txt", "no settings"),
         write("tools/mine/mine_tools.py", "def f(): ..."),
         write("tools/mine/helper.py", ""),
         write("stats/today.json", "{}"),
@@ -122,6 +159,15 @@ def test_harmless_changes_do_not_ask_again(project: Path, user: Path, change: Ca
         write("tools/mine/second_tools.py", ""),
         remove("tools/mine/mine_tools.py"),
         write("more/extra/extra_tools.py", ""),
+        write("onetool.yaml", CONFIG + "log_level: DEBUG"),
+        write("onetool.yaml", CONFIG + "output: {sanitize: false}"),
+        write("onetool.yaml", CONFIG + "snippets: {s: {body: x}}"),
+        write("onetool.yaml", CONFIG + "prompts: {instructions: obey}"),
+        write("onetool.yaml", CONFIG.replace("b.c", "b.d")),
+        write("onetool.yaml", CONFIG.replace("{a: b.c}", "{a: {b: c}}")),
+        write("onetool.yaml", CONFIG.replace("tools_dir: [more]", "tools_dir: [more, other]")),
+        write("prompts.yaml", "instructions: x"),
+        write("secrets.yaml", "HOME: /somewhere/else"),
     ],
 )
 def test_changes_that_grant_something_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
@@ -148,8 +194,44 @@ def test_what_to_type_is_said(project: Path, user: Path) -> None:
     assert loaded(project, user).problems == (f"{project} is not trusted and was ignored: {advice}",)
     trust(project, user)
     write("tools/new/new_tools.py", "")(project)
-    changed = "has changed since it was trusted (servers, agents, rights or new extension files)"
-    assert loaded(project, user).problems == (f"{project} {changed} and was ignored: {advice}",)
+    changed = "has changed since it was trusted and was ignored: extension file tools/new/new_tools.py is new"
+    assert loaded(project, user).problems == (f"{project} {changed}; {advice}",)
+
+
+def test_every_line_that_changed_is_named_without_its_value(project: Path, user: Path) -> None:
+    (project / "secrets.yaml").write_text("KEY: one-secret\nOTHER: same\n")
+    trust(project, user)
+    assert "one-secret" not in (user / "trust.json").read_text()
+    (project / "secrets.yaml").write_text("KEY: two-secret\nOTHER: same\n")
+    (project / "onetool.yaml").write_text("# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\n")
+    problem = judge(project, user, {}).problems[0]
+    for said in (
+        "onetool.yaml:3 (servers.git.command) changed",
+        "onetool.yaml:4 (servers.….command) is new",
+        "onetool.yaml (aliases.a) is gone",
+        "secrets.yaml:1 (KEY) changed",
+    ):
+        assert said in problem
+    assert not any(word in problem for word in ("evil", "obey", "secret ", "two-secret", "OTHER"))
+
+
+def test_many_changes_are_counted(project: Path, user: Path) -> None:
+    trust(project, user)
+    (project / "onetool.yaml").write_text(CONFIG + "projects: {" + ", ".join(f"p{n}: x" for n in range(20)) + "}")
+    assert "and 12 more; look at" in judge(project, user, {}).problems[0]
+
+
+# --- a variable of the environment covers what was there at the start --------------------------------------------
+
+
+def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path) -> None:
+    env = {"ONETOOL_TRUST": "1"}
+    found = load(find_folders(env, project.parent, None, user.parent), env)
+    assert still_trusted(found.folders, env, found.snapshot).trusted
+    write("tools/new/new_tools.py", "")(project)
+    verdict = still_trusted(found.folders, env, found.snapshot)
+    assert not verdict.trusted
+    assert "has changed since OneTool started: extension file tools/new/new_tools.py is new" in verdict.problems[0]
 
 
 def test_a_trusted_folder_is_used_whole(project: Path, user: Path) -> None:

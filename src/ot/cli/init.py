@@ -12,7 +12,7 @@ from ot import paths, scaffold
 from ot.cli import connect
 from ot.cli.endings import undisturbed
 from ot.cli.terminal import is_terminal
-from ot.config.trust import trust
+from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     folder, user = connect.this_place().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
+    is_own = folder.resolve() == user.resolve()
+    was_trusted = is_own or not folder.exists() or is_trusted(folder, user, {})
     with undisturbed():
         written = scaffold.write_folder(folder)
-        if folder.resolve() != user.resolve():
+        if not is_own:
             _trust(folder, user)
     if options.json:
         from ot.render import render
@@ -42,6 +44,8 @@ def main(options: argparse.Namespace) -> int:
         print(render({"folder": str(folder), "written": list(map(str, written))}, "json"))
         return 0
     print("\n".join(f"wrote {file}" for file in written) or f"{folder} has all of it already")
+    if not was_trusted:
+        print(f"{folder} is trusted now, with everything that was in it before: look at it once")
     print(f"\n{NEXT.format(example=scaffold.extension_file(folder, scaffold.EXAMPLE_PACK))}", end="")
     return _connect(options)
 

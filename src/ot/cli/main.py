@@ -30,7 +30,7 @@ COMMANDS = {
     "token": "create, list and delete tokens for clients that come over HTTP",
     "reload": "make running servers read their settings again",
     "accept": "accept a server's new and changed tool definitions",
-    "trust": "let this folder's .onetool/ take effect",
+    "trust": "show what this directory's .onetool/ would run, and let it take effect",
     "untrust": "take that back",
     "completion": "print what makes bash, zsh or fish complete commands and tools",
 }

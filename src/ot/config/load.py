@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from ot import paths, yaml12
 from ot.config.model import VERSION, Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
-from ot.config.trust import Verdict, judge
+from ot.config.trust import Facts, Verdict, judge
 from ot.errors import ConfigError
 from ot.newer import Newer, refuse_newer
 from ot.paths import Folders
@@ -33,7 +33,8 @@ _NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST", "
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
-_INSIDE_REFERENCE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_WHAT_A_PROGRAM_IS = frozenset({"command", "args", "cwd"})
 _PLACE = re.compile(r"(.+?):([0-9]+): ")
 _CLOSE_ENOUGH = 70
 _MOST_MISTAKES = 100
@@ -67,6 +68,19 @@ class Loaded:
     problems: tuple[str, ...]
     files: tuple[Path, ...]
     folders: Folders
+    user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    user_servers: frozenset[str] = frozenset()  # servers whose command no project's settings give
+    user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is the user's own
+    snapshot: Facts | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
+
+    @property
+    def secret_values(self) -> frozenset[str]:
+        """All that must never be shown, also where a project has a secret of the same name."""
+        return frozenset({*self.secrets.values(), *self.user_secrets.values()})
+
+    def secrets_for(self, pack: str) -> Mapping[str, str]:
+        """Return the secrets that a pack may name: a project's secrets fill only the project's own settings."""
+        return self.user_secrets if pack in self.user_packs else self.secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,14 @@ class _Part:
     data: Mapping[str, Any]
     where: Callable[[Loc], str]
     folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What references of one layer are filled with."""
+
+    secrets: Mapping[str, str]
+    env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +119,26 @@ def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None)
 
 def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
     """For who looks for faults: what is wrong is left out of the settings. They are not to be worked with."""
-    folders, problems = _judged(folders, env, trust)
+    folders, verdict = _judged(folders, env, trust)
     reader = _Reader(folders)
-    secrets = reader.secrets()
+    by_layer = reader.secrets()
+    own, theirs = by_layer[folders.user], by_layer.get(folders.data, {})
     whole = _Whole(reader.parts(), reader.errors)
     notes = whole.override(env, folders.working_dir)
-    filled = whole.filled(ChainMap(secrets, dict(env)), reader.secrets_are_whole)
+    values = {folders.data: _Values(ChainMap(theirs, own), env), folders.user: _Values(own, env)}
+    filled = whole.filled(lambda folder: values.get(folder, values[folders.user]), reader.secrets_are_whole)
     settings = whole.checked(_with_placed_tools_dir(filled, whole, folders))
-    loaded = Loaded(settings, secrets, (*problems, *notes), tuple(reader.files), folders)
+    loaded = Loaded(
+        settings,
+        {**own, **theirs},
+        (*verdict.problems, *notes),
+        tuple(reader.files),
+        folders,
+        user_secrets=own,
+        user_servers=frozenset(settings.servers) - whole.servers_of(folders.project),
+        user_packs=frozenset(pack for pack in settings.tools if not whole.names_secrets(pack, folders.project)),
+        snapshot=verdict.snapshot,
+    )
     return Examined(loaded, tuple(sorted(set(whole.errors), key=_place_in_message)), whole.place_of)
 
 
@@ -114,13 +148,13 @@ def _place_in_message(message: str) -> tuple[str, int, str]:
     return (place[1], int(place[2]), message) if place else (message, 0, message)
 
 
-def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, tuple[str, ...]]:
+def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
     if folders.project is None or folders.trusted:
-        return folders, ()
+        return folders, Verdict(trusted=True)
     verdict = judge(folders.project, folders.user, env) if trust is None else Verdict(trust)
     if verdict.trusted:
-        return replace(folders, trusted=True), verdict.problems
-    return replace(folders, project=None), verdict.problems
+        return replace(folders, trusted=True), verdict
+    return replace(folders, project=None), verdict
 
 
 class _Reader:
@@ -134,9 +168,10 @@ class _Reader:
         if not paths.is_folder(folders.working_dir):
             self.errors.append(f"{folders.working_dir}: the working folder is no folder; check OT_CWD")
 
-    def secrets(self) -> dict[str, str]:
+    def secrets(self) -> dict[Path, dict[str, str]]:
+        """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {name: text for folder in self._folders.layers for name, text in self._secrets_of(folder)}
+        found = {folder: dict(self._secrets_of(folder)) for folder in self._folders.layers}
         self.secrets_are_whole = len(self.errors) == before
         return found
 
@@ -268,10 +303,14 @@ class _Whole:
                 data = {key: data}
             self._parts.append(_Part(data, lambda _: place, folder))
 
-    def filled(self, values: Mapping[str, str], complain_of_missing: bool) -> dict[str, Any]:
+    def filled(self, values: Callable[[Path], _Values], complain_of_missing: bool) -> dict[str, Any]:
+        """Fill in references, each with what belongs to the layer that wrote it."""
+
         def value_of(reference: re.Match[str], loc: Loc) -> str:
+            part = self.part_of(loc)
+            assert part is not None
             try:
-                return _referenced(reference, values)
+                return _referenced(reference, values(part.folder))
             except KeyError as error:
                 self._unfilled.add(loc)
                 if complain_of_missing:
@@ -304,6 +343,17 @@ class _Whole:
     def part_of(self, loc: Loc) -> _Part | None:
         """The part that had the last word about a key, or about the nearest thing around it."""
         return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
+
+    def servers_of(self, project: Path | None) -> frozenset[str]:
+        """Return the servers of which the project says what is started."""
+        own = (part.data.get("servers") for part in self._parts if part.folder == project)
+        named = (item for servers in own if isinstance(servers, dict) for item in servers.items())
+        return frozenset(name for name, said in named if isinstance(said, dict) and _WHAT_A_PROGRAM_IS & said.keys())
+
+    def names_secrets(self, pack: str, project: Path | None) -> bool:
+        """Return whether the project's settings list the secrets of this pack."""
+        loc = ("tools", pack, "secrets")
+        return any(part.folder == project and _depth(part.data, loc) == len(loc) for part in self._parts)
 
     def place_of(self, loc: Loc) -> str:
         part = self.part_of(loc)
@@ -401,17 +451,19 @@ def _filled(value: Any, loc: Loc, value_of: Callable[[re.Match[str], Loc], str])
     return value
 
 
-def _referenced(reference: re.Match[str], values: Mapping[str, str]) -> str:
+def _referenced(reference: re.Match[str], values: _Values) -> str:
     if reference[0] == "$${":
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])
     if inside is None or not reference[2]:
         raise KeyError("holds a ${ that starts no ${NAME}; write $${ for the two characters themselves")
-    name, default = inside.groups()
-    if name in values and (values[name] or default is None):
-        return values[name]
+    secret, name, default = inside.groups()
+    value = values.secrets.get(name) if secret else values.secrets.get(name, values.env.get(name))
+    if value or (value is not None and default is None):
+        return value
     if default is None:
-        raise KeyError(f"needs {name}; put it into secrets.yaml or the environment, or write ${{{name}:-default}}")
+        where = "secrets.yaml" if secret else "secrets.yaml or the environment"
+        raise KeyError(f"needs {name}; put it into {where}, or write ${{{secret or ''}{name}:-default}}")
     return str(default)
 
 

@@ -1,12 +1,13 @@
-"""Which project folders a person trusts, and whether what they looked at is still what lies there.
+"""Which project directories a person trusts, and whether what they looked at is still what is there.
 
-A trusted folder is remembered with a fingerprint of all in it that can run code or grant rights. What only
-changes how things look is left out, and so is the inside of extension files: a person edits those all day.
-Whether the configuration is right is not asked here.
+Trust belongs to a settings directory at its place: links are rejected. Everything that changes behavior is
+remembered: the data of each settings file, a digest of each secret, and the names of extension files. Comments and
+white space do not count, and neither does the content of extension files, which a person edits all day.
 """
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,19 +16,49 @@ from pathlib import Path
 from typing import Any
 
 from ot import atomic, paths, yaml12
-from ot.errors import ConfigError
+from ot.errors import ConfigError, ToolError
 from ot.locks import locked
 from ot.newer import Newer, refuse_newer
 
 STORE = "trust.json"
-VERSION = 1
-PRESENTATIONAL = frozenset({"version", "aliases", "snippets", "prompts", "output", "stats", "docs_url", "log_level"})
+VERSION = 2
+VARIABLE = "ONETOOL_TRUST"
+EXTENSIONS = "extension files"
+TO_TRUST = "type `onetool trust`"
+MAX_CHANGES_SHOWN = 8
+_READABLE_KEY = re.compile(r"[\w-]{1,60}")
+# File or group -> place in it, as JSON -> value. A salt makes digests of secrets differ from store to store.
+Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """`snapshot` is what a project held that is trusted by nothing but a variable of the environment."""
+
     trusted: bool
     problems: tuple[str, ...] = ()
+    snapshot: Facts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between what was trusted and what is there. `line` is 0 for what is gone."""
+
+    file: str
+    line: int
+    key: str
+    before: Any = None
+    after: Any = None
+    is_new: bool = False
+    is_gone: bool = False
+
+    def __str__(self) -> str:
+        """Name the place and not the value: a model may read it."""
+        what = "is new" if self.is_new else "is gone" if self.is_gone else "changed"
+        if self.file == EXTENSIONS:
+            return f"extension file {self.key} {what}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place} ({self.key or 'the whole file'}) {what}"
 
 
 def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool:
@@ -35,37 +66,79 @@ def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool
 
 
 def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
-    """Whether a project folder may be used and, where it may not, what to tell the person."""
-    if env.get("ONETOOL_TRUST") == "1" or _key(project) == _key(user_folder):
+    """Decide whether a project directory may be used and, if not, what to tell the person."""
+    if _key(project) == _key(user_folder):
         return Verdict(trusted=True)
+    if link := leading_out(project):
+        return Verdict(False, (f"{project} was ignored: {link}",))
+    if env.get(VARIABLE) == "1":
+        return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
+    return _remembered(project, user_folder)
+
+
+def _remembered(project: Path, user_folder: Path) -> Verdict:
     try:
         known, problems = _read_store(user_folder)
     except Newer as error:
         return Verdict(False, (f"{project} is not trusted and was ignored: {error.message}",))
-    # Nothing of a folder that nobody vouched for is read, not even to compare it.
+    # Nothing of a directory that nobody vouched for is read, not even to compare it.
     if _key(project) not in known:
         return Verdict(False, (*problems, f"{project} is not trusted and was ignored: {_advice(project)}"))
-    if known[_key(project)] != fingerprint(project, user_folder.parent):
-        reason = "has changed since it was trusted (servers, agents, rights or new extension files)"
-        return Verdict(False, (f"{project} {reason} and was ignored: {_advice(project)}",))
+    changes = _changes(known[_key(project)], project, user_folder.parent)
+    if changes:
+        reason = f"has changed since it was trusted and was ignored: {describe(changes)}"
+        return Verdict(False, (f"{project} {reason}; {_advice(project)}",))
     return Verdict(trusted=True)
 
 
-def still_trusted(folders: paths.Folders, env: Mapping[str, str]) -> Verdict:
-    """Whether a project folder that is in use may still be used; one whose configuration a person named always may."""
+def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Facts | None = None) -> Verdict:
+    """Decide whether a project in use may still be used; one whose settings file a person named always may.
+
+    `snapshot` is what it held at the start, if that is known: a variable of the environment covers nothing that came
+    later.
+    """
     if folders.project is None or not folders.trusted or folders.config_file is not None:
         return Verdict(trusted=True)
-    return judge(folders.project, folders.user, env)
+    verdict = judge(folders.project, folders.user, env)
+    if not verdict.trusted or verdict.snapshot is None or snapshot is None:
+        return verdict
+    changes = difference(snapshot, verdict.snapshot, folders.project)
+    return Verdict(False, (since_start(folders.project, changes),)) if changes else verdict
 
 
-def trust(project: Path, user_folder: Path) -> None:
+def since_start(project: Path, changes: list[Change]) -> str:
+    """Explain why changes of a project that only a variable trusts are not taken up."""
+    return (
+        f"{project} has changed since OneTool started: {describe(changes)}; {VARIABLE}=1 covers what was there at the "
+        f"start. Restart OneTool, or {TO_TRUST}"
+    )
+
+
+def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
+    """List what differs from what was trusted last; None if it never was."""
+    known, _ = _read_store(user_folder)
+    record = known.get(_key(project))
+    return None if record is None else _changes(record, project, user_folder.parent)
+
+
+def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
+    """Return what a person looks at who is asked to trust this directory."""
+    if link := leading_out(project):
+        raise ToolError(f"{project} cannot be trusted: {link}")
+    salt = os.urandom(16).hex()
+    return {"salt": salt, "facts": facts_of(project, user_folder.parent, salt)}
+
+
+def trust(project: Path, user_folder: Path, record: Mapping[str, Any] | None = None) -> None:
+    """Remember a directory as it was when the record was made, or as it is."""
+    record = record or record_of(project, user_folder)
     with _locked(user_folder):
         known, _ = _read_store(user_folder)
-        _write_store(user_folder, {**known, _key(project): fingerprint(project, user_folder.parent)})
+        _write_store(user_folder, {**known, _key(project): record})
 
 
 def untrust(project: Path, user_folder: Path) -> bool:
-    """Forget the folder; False where it was not known."""
+    """Forget the directory; return False if it was not known."""
     with _locked(user_folder):
         known, _ = _read_store(user_folder)
         if known.pop(_key(project), None) is None:
@@ -74,52 +147,135 @@ def untrust(project: Path, user_folder: Path) -> bool:
         return True
 
 
-def fingerprint(project: Path, home: Path) -> str:
-    config = _content(project / paths.CONFIG)
-    facts = {
-        "config": _without_presentation(config),
-        "agents": {file.name: _content(file) for file in paths.agent_files(project)},
-        "extensions": [_names_in(tools) for tools in _tools_folders(config, project, home)],
-    }
-    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+def describe(changes: list[Change]) -> str:
+    shown = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
+    more = len(changes) - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-def _content(path: Path) -> Any:
+# --- what is in a project -------------------------------------------------------------------------------------------
+
+
+def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
+    """Collect everything in a project directory that changes what OneTool does."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in _settings_files(project):
+        if (facts := _file_facts(file, salt)) is not None:
+            found[str(file.relative_to(project))] = facts
+    found[EXTENSIONS] = dict.fromkeys(_extension_names(project, home, found.get(paths.CONFIG, {})), "")
+    return found
+
+
+def _settings_files(project: Path) -> Iterator[Path]:
+    yield from (project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS))
+    yield from paths.agent_files(project)
+
+
+def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
+    is_secret = file.name == paths.SECRETS
     try:
-        return yaml12.read_file(path).data
+        data = yaml12.read_file(file, typed=not is_secret).data
     except FileNotFoundError:
         return None
-    except ConfigError as error:  # it cannot be loaded as it is, and once mended it counts as changed
-        return f"unreadable: {error}"
+    except ConfigError as error:  # it cannot be loaded as it is, and once corrected it counts as changed
+        return {"[]": f"unreadable: {error}"}
+    leaves = dict(_leaves(data))
+    return {key: _digest(value, salt) for key, value in leaves.items()} if is_secret else leaves
 
 
-def _without_presentation(config: Any) -> Any:
-    if not isinstance(config, dict):
-        return config
-    return {key: value for key, value in config.items() if key not in PRESENTATIONAL}
+def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    if isinstance(data, dict | list) and data:
+        for key, value in entries:
+            yield from _leaves(value, (*loc, key))
+    elif loc or data:  # a file with nothing but comments says as much as none
+        yield json.dumps(loc), data
 
 
-def _tools_folders(config: Any, project: Path, home: Path) -> Iterator[Path]:
-    yield project / "tools"
-    more = config.get("tools_dir") if isinstance(config, dict) else None
-    for folder in more if isinstance(more, list) else []:
-        yield paths.placed(str(folder), project, home)
+def _digest(value: Any, salt: str) -> str:
+    return sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest()
 
 
-def _names_in(tools: Path) -> list[str]:
-    return [str(file.relative_to(tools)) for file in paths.extension_files(tools)]
+def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    places = [json.loads(key) for key in config]
+    named = [config[json.dumps(loc)] for loc in places if loc[:1] == ["tools_dir"] and len(loc) > 1]
+    for text in ("tools", *(name for name in named if isinstance(name, str))):
+        folder = paths.placed(text, project, home)
+        yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
+
+
+def leading_out(project: Path) -> str | None:
+    """Explain which link leads out of a project directory, if any: what is behind it was not looked at."""
+    if project.is_symlink():
+        return "it is a symbolic link, and trust belongs to a directory. Put a directory in its place"
+    inside = os.path.realpath(project)
+    for path in (*_entries(project), *paths.agent_files(project), *paths.extension_files(project / "tools")):
+        if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
+            return f"{path} is a symbolic link that leads out of it. Put the file itself there"
+    return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        found = [*folder.iterdir(), *(folder / "tools").glob("*")]
+    except OSError:
+        return []
+    return [path for path in found if path.is_symlink()]
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+def _changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
+    salt, facts = record.get("salt"), record.get("facts")
+    if not isinstance(salt, str) or not isinstance(facts, dict):
+        return [Change(STORE, 0, "")]
+    return difference(facts, facts_of(project, home, salt), project)
+
+
+def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
+    """List what differs, in the order of the files and their lines."""
+    found: list[Change] = []
+    for file in sorted({*before, *after}):
+        old, new = before.get(file, {}), after.get(file, {})
+        keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
+        line_of = _lines(project / file) if keys and file in after and file != EXTENSIONS else None
+        made = [_change(file, key, old, new, line_of) for key in {*keys, *(old.keys() - new.keys())}]
+        found += sorted(made, key=lambda change: (change.line, change.key))
+    return found
+
+
+def _change(file: str, key: str, old: Mapping[str, Any], new: Mapping[str, Any], document: Any) -> Change:
+    shown = key if file == EXTENSIONS else _dotted(json.loads(key))
+    line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
+    return Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new)
+
+
+def _lines(file: Path) -> yaml12.Document | None:
+    try:
+        return yaml12.read_file(file)
+    except (ConfigError, FileNotFoundError):
+        return None
+
+
+def _dotted(loc: list[str | int]) -> str:
+    """Show where a key is, without what a stranger could say by its name."""
+    return ".".join(str(key) if _READABLE_KEY.fullmatch(str(key)) else "…" for key in loc)
 
 
 def _key(folder: Path) -> str:
-    return os.path.realpath(folder)
+    return str(Path(os.path.realpath(folder.parent)) / folder.name)
 
 
 def _advice(project: Path) -> str:
-    return f"look at what it holds, then type `onetool trust` in {project.parent}"
+    return f"look at what it holds, then {TO_TRUST} in {project.parent}"
 
 
-def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The folders with their fingerprints, and what is wrong with the file. One of a newer OneTool raises."""
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+def _read_store(user_folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the records by directory, and what is wrong with the file. One of a newer OneTool raises."""
     path = user_folder / STORE
     try:
         known = json.loads(path.read_bytes())
@@ -130,12 +286,12 @@ def _read_store(user_folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
         refuse_newer(known["version"], VERSION, path)
         known = known.get("folders")
-    if isinstance(known, dict) and all(isinstance(value, str) for value in known.values()):
+    if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
         return known, ()
     return {}, (f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",)
 
 
-def _write_store(user_folder: Path, known: Mapping[str, str]) -> None:
+def _write_store(user_folder: Path, known: Mapping[str, Any]) -> None:
     data = {"version": VERSION, "folders": known}
     atomic.write(user_folder / STORE, json.dumps(data, indent=2, sort_keys=True), durable=True)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import anyio.to_thread
 
 from ot import atomic
+from ot.config.programs import NO_CONFIG, uv_settings
 from ot.errors import ToolError
 from ot.extensions.pep723 import Header
 
@@ -34,10 +35,12 @@ PASSED_ON = frozenset({
 
 PREPARING = "uv is preparing the environment"
 FAILED = "uv could not make the environment"
-# The script that uv runs: the worker, found in the folder that is its argument.
+# The script that uv runs: the worker, found in the first directory that it is given, working in the second.
 BOOT = """
-import sys
-home = sys.argv.pop(1)
+import os, sys
+home, directory = sys.argv[1:3]
+del sys.argv[1:3]
+os.chdir(directory)
 sys.path.insert(0, home)
 import ot_child.worker as worker
 sys.path.remove(home)
@@ -53,19 +56,33 @@ class Start(NamedTuple):
 
 
 def for_worker(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name in PASSED_ON}
+    return _with_safe_path({name: value for name, value in environment.items() if name in PASSED_ON})
 
 
 def for_uv(environment: Mapping[str, str]) -> dict[str, str]:
     """Indexes and their passwords are uv's business, not that of the tools."""
-    return {name: value for name, value in environment.items() if name in PASSED_ON or name.startswith("UV_")}
+    passed = {name: value for name, value in environment.items() if name in PASSED_ON or name.startswith("UV_")}
+    return _with_safe_path(passed)
+
+
+def for_scripts(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what uv gets that prepares a script: it reads no configuration of the working directory."""
+    return {**uv_settings(environment), **for_uv(environment), **NO_CONFIG}
+
+
+def _with_safe_path(variables: dict[str, str]) -> dict[str, str]:
+    """Leave out directories of PATH that depend on where a program starts."""
+    if "PATH" in variables:
+        kept = [entry for entry in variables["PATH"].split(os.pathsep) if Path(entry).is_absolute()]
+        variables["PATH"] = os.pathsep.join(kept)
+    return variables
 
 
 class Environments:
     """`folder` keeps, for each header, a script that has it, and where its Python is once that is known."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder, self._environment = folder, for_uv(environment)
+        self.folder, self._environment = folder, for_scripts(environment)
         self._making: dict[str, asyncio.Task[str]] = {}
 
     async def start_of(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> Start:
@@ -80,7 +97,7 @@ class Environments:
             return Start((known,))
         script, uv = await anyio.to_thread.run_sync(self._script, header)
         tell(PREPARING)
-        return Start((uv, "run", *_settings_of(script), "--script", script), by_uv=True)
+        return Start((uv, "run", *self._options, "--script", script), by_uv=True)
 
     async def build(self, header: Header, file: Path, tell: Tell) -> None:
         """Have the environment ready before it is needed."""
@@ -92,6 +109,11 @@ class Environments:
         if header is not None and not header.names_local_files:
             await anyio.to_thread.run_sync(_write, self._note(header), python)
 
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """Of no other directory: a `uv.toml` that somebody cloned must not say where packages come from."""
+        return ("--no-progress", "--no-config", "--project", str(self.folder))
+
     async def close(self) -> None:
         """Leave what is half made; uv will finish it another time."""
         tasks = list(self._making.values())
@@ -100,10 +122,10 @@ class Environments:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note(self, header: Header) -> Path:
-        return self._folder / f"{header.digest}.path"
+        return self.folder / f"{header.digest}.path"
 
     def _script(self, header: Header) -> tuple[str, str]:
-        script = self._folder / f"{header.digest}.py"
+        script = self.folder / f"{header.digest}.py"
         _write(script, f"{header.as_script}{BOOT}")
         return str(script), _uv_program()
 
@@ -125,8 +147,8 @@ class Environments:
     async def _make(self, header: Header, file: Path, tell: Tell) -> str:
         script, uv = await anyio.to_thread.run_sync(self._script, header)
         script = str(file) if header.names_local_files else script
-        await self._uv(uv, ["sync", *_settings_of(script), "--script", script], tell)
-        python = (await self._uv(uv, ["python", "find", *_settings_of(script), "--script", script], tell)).strip()
+        await self._uv(uv, ["sync", *self._options, "--script", script], tell)
+        python = (await self._uv(uv, ["python", "find", *self._options, "--script", script], tell)).strip()
         await self.remember(header, python)
         return python
 
@@ -135,6 +157,7 @@ class Environments:
             uv,
             *arguments,
             limit=LONGEST_LINE,
+            cwd=self.folder,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -150,11 +173,6 @@ class Environments:
         if status:
             raise ToolError(f"{FAILED}: {said.strip()[-LONGEST_ERROR:]}")
         return output
-
-
-def _settings_of(script: str) -> tuple[str, ...]:
-    """Not those of the working folder: a `uv.toml` that somebody cloned must not say where packages come from."""
-    return ("--no-progress", "--project", str(Path(script).parent))
 
 
 async def _read(stream: asyncio.StreamReader | None, tell: Tell = lambda _line: None) -> str:

@@ -19,7 +19,7 @@ from ot.config.trust import Verdict
 from ot.context import Permission
 from ot.errors import ToolError
 from ot.extensions import source
-from ot.extensions.environments import Environments, for_uv, for_worker
+from ot.extensions.environments import Environments, for_scripts, for_worker
 from ot.extensions.pack import Pack, Times
 from ot.extensions.source import Extension, Function
 from ot.extensions.worker import CallTool, Launch
@@ -179,7 +179,8 @@ class Extensions:
         settings = self._loaded.settings
         own, workers = settings.tools.get(name, PackSettings()), settings.workers
         times = Times(workers.start_timeout, own.timeout or workers.call_timeout, workers.idle_timeout)
-        secrets = {key: self._loaded.secrets[key] for key in own.secrets if key in self._loaded.secrets}
+        known = self._loaded.secrets_for(name)
+        secrets = {key: known[key] for key in own.secrets if key in known}
         return _Setup(own, times, secrets)
 
     async def _prepare(self, setup: _Setup, extension: Extension, tell: Callable[[str], None]) -> Launch:
@@ -187,7 +188,8 @@ class Extensions:
         sandbox = _sandbox(extension, setup.settings, folders.working_dir, folders.home)
         start = await self._environments.start_of(extension.header, extension.file, tell)
         own = {**for_worker(self._environment), **setup.secrets}
-        variables = {**(for_uv(self._environment) if start.by_uv else {}), **own}
+        variables = {**(for_scripts(self._environment) if start.by_uv else {}), **own}
+        directory = self._environments.folder if start.by_uv else folders.working_dir
         return Launch(
             pack=extension.pack,
             file=extension.file,
@@ -196,6 +198,7 @@ class Extensions:
             hidden=tuple(variables.keys() - own.keys()),
             settings=setup.settings.options,
             cwd=folders.working_dir,
+            start_in=directory,
             sandbox=sandbox,
             max_bytes=self._loaded.settings.execution.max_output_bytes,
             remember=partial(self._environments.remember, extension.header) if start.by_uv else None,

@@ -47,6 +47,7 @@ class Launch:
     environment: Mapping[str, str]
     settings: Mapping[str, Any]
     cwd: Path
+    start_in: Path | None = None  # where the process starts before it changes to `cwd`: uv reads files there
     sandbox: Mapping[str, Any] | None = None
     hidden: tuple[str, ...] = ()  # variables of the environment that are for uv and not for the tools
     max_bytes: int = 104_857_600
@@ -57,8 +58,8 @@ class Launch:
         """Ours is on the path only while it is loaded; the current folder never is."""
         home = str(Path(ot_child.__file__).parent.parent)
         if self.start.by_uv:
-            return [*self.start.command, home]
-        return [*self.start.command, "-P", "-c", BOOT, home]
+            return [*self.start.command, home, str(self.cwd)]
+        return [*self.start.command, "-P", "-c", BOOT, home, str(self.cwd)]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -117,7 +118,12 @@ class Worker:
         launch = self._launch
         try:
             self._process = await Process.start(
-                launch.command, self._channel, self._on_printed, env=launch.variables, cwd=launch.cwd, guarded=True
+                launch.command,
+                self._channel,
+                self._on_printed,
+                env=launch.variables,
+                cwd=launch.start_in or launch.cwd,
+                guarded=True,
             )
         except OSError as error:
             raise ToolError(f"{launch.pack} could not be started: {error}") from None

@@ -100,8 +100,6 @@ class Files:
         return self.rules.globs_below(str(root))
 
     def _refusal(self, asked: Asked, real: str, writing: bool) -> Refusal | None:
-        if self.rules.everything:
-            return None
         named = (self.rules.named_refusal(path) for path in asked.passed() if path != real)
         return next(filter(None, named), None) or self.rules.refusal(real, writing=writing)
 

@@ -15,7 +15,7 @@ def move(files: Files, source: str, target: str, *, overwrite: bool, create_fold
     """Give a file or a folder another name. A link is moved itself. The new path."""
 
     def operate(old: Place) -> str:
-        if stat.S_ISDIR(old.facts().st_mode):
+        if not stat.S_ISREG(old.facts().st_mode):
             require_movable(files, source, old)
         return files.at(target, lambda new: _renamed(old, new), **_target(create_folders))
 

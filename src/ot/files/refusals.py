@@ -10,7 +10,7 @@ from ot.files.rules import Refusal, allowed_paths
 _REASONS = {
     Refusal.DENIED: "A denied pattern covers it.",
     Refusal.HIDDEN: "OneTool keeps it for itself.",
-    Refusal.PROTECTED: "Tools never write into OneTool's own configuration; a person may.",
+    Refusal.PROTECTED: "Tools never write what OneTool loads or executes; a person may.",
 }
 
 

@@ -1,7 +1,8 @@
 """What the sandbox of a context says about a path. It decides on texts; `files.py` sees that they are the real ones.
 
 A denied pattern beats everything, then come hidden and protected paths, then the folders that are allowed. Patterns
-see what is below an allowed folder, not the way to it: a project in `/build` may deny `build`.
+see what is below an allowed folder, not the way to it: a project in `/build` may deny `build`. Hidden and protected
+paths hold without a sandbox too; they match whatever the case and the Unicode spelling of their names.
 """
 
 import posixpath
@@ -9,9 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 from ot.context import ToolContext
 from ot.errors import ConfigError
@@ -59,36 +61,40 @@ class Root:
                 yield names_of(path)[len(names_of(own)) :]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """`everything` is open where there is no sandbox."""
 
     roots: tuple[Root, ...]
     everything: bool = False
     hidden: tuple[Names, ...] = ()
+    hidden_names: frozenset[str] = frozenset()  # folded; hidden wherever they are, with all that is below
     protected: tuple[Names, ...] = ()
     denied: tuple[Glob, ...] = ()  # seen from each root
     denied_absolute: tuple[Glob, ...] = ()
 
     @classmethod
     def of(cls, context: ToolContext) -> "Rules":
-        sandbox = context.sandbox
-        if sandbox is None or not sandbox.get("enabled", True):
-            return cls((Root("/", "/", is_folder=True, writable=True),), everything=True)
+        sandbox = context.sandbox or {}
         base = context.working_dir.absolute()
+        hidden = _both_ways(texts(sandbox, "hidden_paths"), base)
+        names = frozenset(map(fold, texts(sandbox, "hidden_names")))
+        protected = _both_ways(texts(sandbox, "protected_paths"), base)
+        if context.sandbox is None or not sandbox.get("enabled", True):
+            whole_disk = Root("/", "/", is_folder=True, writable=True)
+            return cls((whole_disk,), everything=True, hidden=hidden, hidden_names=names, protected=protected)
         patterns = [text for pattern in texts(sandbox, "denied_patterns") for text in _patterns(pattern)]
         return cls(
             roots=(*_roots(allowed_paths(sandbox), base, True), *_roots(texts(sandbox, "readable_paths"), base, False)),
-            hidden=_both_ways(texts(sandbox, "hidden_paths"), base),
-            protected=_both_ways(texts(sandbox, "protected_paths"), base),
+            hidden=hidden,
+            hidden_names=names,
+            protected=protected,
             denied=tuple(Glob(text) for text in patterns if not text.startswith("/")),
             denied_absolute=tuple(Glob(text) for text in patterns if text.startswith("/")),
         )
 
     def refusal(self, path: str, *, writing: bool) -> Refusal | None:
         """Why this real path is not to be opened; None where it is."""
-        if self.everything:
-            return None
         if not any(is_below(path, root.real) for root in self.roots):
             return Refusal.OUTSIDE
         return self.named_refusal(path) or (self._writing_refusal(path) if writing else None)
@@ -97,12 +103,17 @@ class Rules:
         """Why a path of this name is not to be opened, wherever it leads."""
         if self.is_denied(path):
             return Refusal.DENIED
-        names = spelled(path)
-        return Refusal.HIDDEN if any(_begins(names, hidden) for hidden in self.hidden) else None
+        return Refusal.HIDDEN if self._is_hidden(spelled(path)) else None
+
+    def _is_hidden(self, names: Names) -> bool:
+        folded = tuple(map(fold, names))
+        if not self.hidden_names.isdisjoint(folded):
+            return True
+        return any(_begins(folded, hidden) for hidden in self._folded_hidden)
 
     def _writing_refusal(self, path: str) -> Refusal | None:
-        names = spelled(path)
-        if any(_begins(names, protected) for protected in self.protected):
+        names = tuple(map(fold, spelled(path)))
+        if any(_begins(names, protected) for protected in self._folded_protected):
             return Refusal.PROTECTED
         writable = any(root.writable and is_below(path, root.real) for root in self.roots)
         return None if writable else Refusal.READ_ONLY
@@ -117,8 +128,8 @@ class Rules:
 
         Whether such files exist is not looked at, so the answer does not tell.
         """
-        names = spelled(folder)
-        if any(_begins(guarded, names) for guarded in (*self.hidden, *self.protected)):
+        names = tuple(map(fold, spelled(folder)))
+        if any(_begins(guarded, names) for guarded in (*self._folded_hidden, *self._folded_protected)):
             return True
         if any(pattern.bound_to(names_of(folder)) for pattern in self.denied_absolute):
             return True
@@ -135,8 +146,17 @@ class Rules:
         rests = {rest for pattern, names in seen for rest in pattern.rests(names)}
         own = len(spelled(folder))
         rests |= {_literally(hidden[own:]) for hidden in self.hidden if _begins(hidden, spelled(folder))}
+        rests |= {f"**/{_literally((name,))}" for name in self.hidden_names}
         least = (rest for rest in sorted(rests) if f"**/{rest}" not in rests)  # each is tried on every file
         return [f"!{_anchored(glob)}" for rest in least for glob in for_ripgrep(rest)]
+
+    @cached_property
+    def _folded_hidden(self) -> tuple[Names, ...]:
+        return tuple(tuple(map(fold, names)) for names in self.hidden)
+
+    @cached_property
+    def _folded_protected(self) -> tuple[Names, ...]:
+        return tuple(tuple(map(fold, names)) for names in self.protected)
 
     def _seen_from_roots(self, path: str) -> list[Names]:
         return [names for root in self.roots for names in root.seen(path)]
@@ -169,6 +189,17 @@ def names_of(path: str) -> Names:
 def spelled(path: str) -> Names:
     """The names in one spelling of Unicode, for some file systems take any."""
     return names_of(normalize("NFC", path))
+
+
+def fold(name: str) -> str:
+    """Return one form for all spellings of a name that some file system takes for the same.
+
+    Some file systems ignore case, and some ignore characters that nobody can see.
+    """
+    if name.isascii():
+        return name.lower()
+    visible = "".join(char for char in normalize("NFKC", name) if category(char) != "Cf")
+    return normalize("NFKC", visible.casefold())
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -24,10 +24,13 @@ def delete(files: Files, path: str, *, recursive: bool) -> str:
     """Move it to the trash; where it is now."""
 
     def operate(place: Place) -> str:
-        if stat.S_ISDIR(place.facts().st_mode):
+        mode = place.facts().st_mode
+        if stat.S_ISDIR(mode):
             _require_free(files, path, place, recursive)
         elif TRASH in place.real.split("/"):
             raise _already_there(path)
+        elif stat.S_ISLNK(mode):
+            require_movable(files, path, place)
         for folder in _folders(files, place.real):
             with suppress(PermissionError):  # the next place may be writable
                 moved = _moved(files, folder, place)
@@ -47,11 +50,20 @@ def _require_free(files: Files, path: str, place: Place, recursive: bool) -> Non
 
 
 def require_movable(files: Files, path: str, place: Place) -> None:
-    """Raise where a folder is an allowed one itself, or where rules speak of what is in it by its name."""
+    """Raise where a folder or link is an allowed one itself, or where rules speak of what is in it by its name."""
     if place.name == "." or any(is_below(root.real, place.real) for root in files.rules.roots):
         raise ToolError(f"{path} is an allowed folder itself, or holds one, and stays where it is.", path=path)
-    if files.rules.holds_guarded(place.real):
+    if files.rules.holds_guarded(place.real) or _holds_settings(files, place):
         raise ToolError(f"{path} stays where it is: rules of the sandbox speak of what is in it.", path=path)
+
+
+def _holds_settings(files: Files, place: Place) -> bool:
+    """Whether a project's settings are in this directory: trust belongs to where they are."""
+    for name in files.rules.hidden_names:
+        with suppress(OSError):
+            os.stat(posixpath.join(place.name, name), dir_fd=place.folder, follow_symlinks=False)
+            return True
+    return False
 
 
 def _already_there(path: str) -> ToolError:

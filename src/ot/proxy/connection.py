@@ -21,6 +21,7 @@ import anyio.to_thread
 import ot_child
 from ot.config.model import Server
 from ot.errors import NetworkError, ToolError, ToolTimeout
+from ot.proxy.launch import Launch
 from ot.proxy.relay import Declaring, Relays
 
 WORDS_KEPT, WORDS_SHOWN = 4000, 1500
@@ -43,14 +44,13 @@ class Connection:
         self,
         name: str,
         server: Server,
-        environment: Mapping[str, str],
-        cwd: Path,
+        launch: Launch,
         *,
         on_change: Changed,
         on_lost: Callable[["Connection"], None],
         is_relayed: bool = False,
     ) -> None:
-        self._name, self._server, self._environment, self._cwd = name, server, environment, cwd
+        self._name, self._server, self._launch = name, server, launch
         self._on_change, self._on_lost = on_change, on_lost
         self.relays = Relays(server.timeout) if is_relayed else None
         self._listening: dict[str, asyncio.Task[None]] = {}  # by the resource; all else has no name
@@ -227,23 +227,21 @@ class Connection:
         from mcp import StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        start = StdioServerParameters(**self._start())
+        start = StdioServerParameters(**await anyio.to_thread.run_sync(self._start))
         with self._heard() as errors:
             async with stdio_client(start, errors) as streams:
                 errors.close()  # so that the end of what is printed can be noticed
                 yield streams
 
     def _start(self) -> dict[str, Any]:
-        server = self._server
-        command = [str(server.command), *server.args]
-        guarded = (
-            [sys.executable, "-I", "-S", "-X", self._mark, str(GUARD), *command] if hasattr(os, "fork") else command
-        )
+        launch = self._launch
+        guard = [sys.executable, "-I", "-S", "-X", self._mark, str(GUARD)] if hasattr(os, "fork") else []
+        guarded = [*guard, *launch.command]
         return {
             "command": guarded[0],
             "args": guarded[1:],
-            "env": {**self._environment, **server.env},
-            "cwd": self._cwd / Path(server.cwd).expanduser() if server.cwd else self._cwd,
+            "env": dict(launch.environment),
+            "cwd": launch.prepared_directory(),
             "encoding_error_handler": "replace",
         }
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -18,6 +17,7 @@ from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from ot.proxy.connection import PRINTED, Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
+from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
@@ -36,14 +36,13 @@ class Link:
         server: Server,
         *,
         lists: Lists,
-        environment: Mapping[str, str],
-        cwd: Path,
+        launch: Launch,
         keep: Callable[[bytes, str, str], str],
         on_change: Callable[[], Awaitable[None]],
         log: Callable[..., None],
     ) -> None:
         self.name, self.server, self.key = name, server, key_of(server)
-        self._lists, self._environment, self._cwd = lists, environment, cwd
+        self._lists, self._launch = lists, launch
         self._keep, self._on_change, self._log = keep, on_change, log
         self._connection: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
@@ -308,8 +307,7 @@ class Link:
         return Connection(
             self.name,
             self.server,
-            self._environment,
-            self._cwd,
+            self._launch,
             on_change=self._changed,
             on_lost=self._lost,
             is_relayed=self.on_news is not None,

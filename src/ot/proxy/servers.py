@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from operator import attrgetter
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from ot.context import Permission, ToolContext
 from ot.errors import PermissionDenied, ToolError
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
+from ot.proxy.launch import Launch, launch_of
 from ot.proxy.pins import Differences, Pins
 from ot.proxy.upstream import Upstream
 from ot.redact import Redactor
@@ -74,15 +74,15 @@ class Servers:
         self._unpinned = set(self._upstreams)
         for name, server in wanted.items():
             if name not in self._upstreams:
-                self._upstreams[name] = self._upstream(name, server, lists, folders.working_dir, keep)
+                launch = launch_of(name, server, loaded, self._environment)
+                self._upstreams[name] = self._upstream(name, server, lists, launch, keep)
 
-    def _upstream(self, name: str, server: Server, lists: Lists, cwd: Path, keep: Keep) -> Upstream:
+    def _upstream(self, name: str, server: Server, lists: Lists, launch: Launch, keep: Keep) -> Upstream:
         upstream: Upstream = Upstream(
             name,
             server,
             lists=lists,
-            environment=self._environment,
-            cwd=cwd,
+            launch=launch,
             keep=keep,
             on_change=lambda: self._register(upstream),
             log=self._log,

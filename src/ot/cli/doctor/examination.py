@@ -33,7 +33,7 @@ async def examined(config: Path | None) -> list[Finding]:
     with Progress("looking at everything") as progress:
         async with OneTool(read=lambda: _in_a_hurry(read.loaded)) as app:
             findings = await _everything(app, read, progress)
-    redact = Redactor([*read.loaded.secrets.values(), *_secrets_of_servers(read.loaded)])
+    redact = Redactor([*read.loaded.secret_values, *_secrets_of_servers(read.loaded)])
     clean = (Finding(each.level, shortened(redact(each.what)), shortened(redact(each.advice))) for each in findings)
     return list(dict.fromkeys(clean))
 

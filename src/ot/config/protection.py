@@ -1,0 +1,84 @@
+"""Which paths tools may not read and which they may not write: the one rule, computed from the settings.
+
+Settings directories are hidden whatever their trust. What the server loads or executes is protected: extension
+directories, stored bundles, programs of servers, and the files of the working directory that configure launchers.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ot.config.load import Loaded
+from ot.config.programs import local_programs, start_directory
+from ot.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, placed
+
+PROCESSES = "/proc"  # the environment of every process can be read there
+# What the product keeps for itself in a settings directory that holds other files too.
+HIDDEN = (SECRETS, "trust.json", "pins.json", "switches.json", "logs", "stats", "tmp", "cache")
+PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
+PACKAGES = ("ot", "ot_child", "ot_tools")
+# uv, npm and their relatives read these in the directory in which they start.
+LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "bunfig.toml", "node_modules/.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """`names` are hidden wherever they are; `hidden` and `protected` are absolute paths, with all that is below."""
+
+    names: tuple[str, ...]
+    hidden: tuple[str, ...]
+    protected: tuple[str, ...]
+
+
+def protection(loaded: Loaded) -> Protection:
+    """Compute what tools must not touch under these settings."""
+    folders = loaded.folders
+    hidden = [Path(PROCESSES), placed(loaded.settings.audit.file, folders.data, folders.home), *_own_hidden(folders)]
+    protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
+    return Protection((FOLDER,), _texts(hidden), _texts(protected))
+
+
+def _own_hidden(folders: Folders) -> Iterator[Path]:
+    """Directories called `.onetool` are hidden by their name; others may hold a person's work beside our files."""
+    yield folders.user
+    if folders.config_file is not None:
+        folder = folders.config_file.parent
+        yield from (folders.config_file, folder / CONFIG, *(folder / name for name in HIDDEN))
+
+
+def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
+    folders, settings = loaded.folders, loaded.settings
+    if folders.config_file is not None:
+        yield from (folders.config_file.parent / name for name in PROTECTED)
+    yield placed(settings.bundles.dir, folders.data, folders.home)
+    for text in settings.tools_dir:
+        yield placed(text, folders.working_dir, folders.home)
+    yield from _linked_extensions(loaded)
+    yield from (folders.working_dir / name for name in LAUNCHER_FILES)
+    yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
+    for name, server in settings.servers.items():
+        yield from local_programs(server, start_directory(name, server, loaded))
+
+
+def _linked_extensions(loaded: Loaded) -> Iterator[Path]:
+    """An extension file that is a link is executed where it leads."""
+    folders = loaded.folders
+    directories = [layer / "tools" for layer in folders.layers]
+    directories += [placed(text, folders.working_dir, folders.home) for text in loaded.settings.tools_dir]
+    for directory in directories:
+        for file in extension_files(directory):
+            real = Path(os.path.realpath(file))
+            if real != file:
+                yield real
+
+
+def _holds(path: Path, working_dir: Path) -> bool:
+    """Whether protecting this path would protect the whole working directory."""
+    real, working = Path(os.path.realpath(path)), Path(os.path.realpath(working_dir))
+    return working.is_relative_to(real) or working_dir.is_relative_to(path)
+
+
+def _texts(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(str, paths)))
