@@ -113,7 +113,13 @@ def test_trust_lets_a_folder_take_effect(tmp_path: Path) -> None:
 
     def onetool(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROGRAM, *arguments], cwd=project, env=environment(tmp_path), capture_output=True, text=True, check=False
+            [PROGRAM, *arguments],
+            cwd=project,
+            env=environment(tmp_path),
+            input="yes\n",
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     assert onetool("run", "t()").returncode == 1
@@ -265,7 +271,12 @@ def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
     (project / ".onetool").mkdir(parents=True)
     for command, trusted in (("trust", True), ("untrust", False)):
         done = subprocess.run(
-            [PROGRAM, command, "--json"], cwd=project, env=environment(tmp_path), capture_output=True, check=True
+            [PROGRAM, command, "--json"],
+            cwd=project,
+            env=environment(tmp_path),
+            input=b"yes\n",
+            capture_output=True,
+            check=True,
         )
         assert json.loads(done.stdout)["trusted"] is trusted
 

@@ -93,7 +93,9 @@ def follow(home: Path, advice: str, folder: str = ".") -> None:
     command = quoted[1] if quoted else made[0] if made else advice
     env = environment(home)
     env["PATH"] = f"{Path(PROGRAM).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
-    done = subprocess.run(["/bin/sh", "-c", command], cwd=home / folder, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=home / folder, env=env, input=b"yes\n", capture_output=True, check=False
+    )
     assert done.returncode == 0, (command, done.stderr)
 
 

@@ -58,7 +58,8 @@ def local_programs(server: Server, directory: Path) -> list[Path]:
         return []
     words = [server.command, *server.args]
     found = [*_named_files(words, directory), *_named_modules(words, directory), *_code_directories(server, directory)]
-    return list(dict.fromkeys([*found, *_environments(found)]))
+    around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
+    return list(dict.fromkeys([*found, *around, *_environments(found)]))
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:

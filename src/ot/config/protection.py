@@ -19,8 +19,8 @@ PROCESSES = "/proc"  # the environment of every process can be read there
 HIDDEN = (SECRETS, "trust.json", "pins.json", "switches.json", "logs", "stats", "tmp", "cache")
 PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("ot", "ot_child", "ot_tools")
-# uv, npm and their relatives read these in the directory in which they start.
-LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "bunfig.toml", "node_modules/.bin")
+# uv, npm and their relatives read or execute these in the directory in which they start.
+LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "bunfig.toml", "node_modules", ".venv")
 
 
 @dataclass(frozen=True, slots=True)

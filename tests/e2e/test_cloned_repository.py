@@ -1,0 +1,458 @@
+"""A cloned directory decides nothing, and permission to write files never becomes permission to execute.
+
+Every attack goes through a real process: the command line, or a server that the official client started.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import find_program
+from tests.proxy_support import HOSTILE, hostile
+from tests.support import PROGRAM, Connection, blocks, configure, connected, environment
+
+from ot.config.trust import is_trusted, trust
+
+SECRET = "canary-of-the-project"
+ECHO = "def echo(text: str) -> str:\n    return text\n"
+WITH_HEADER = f'# /// script\n# requires-python = ">=3.11"\n# dependencies = []\n# ///\n{ECHO}'
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def clone(home: Path) -> Path:
+    folder = home / "clone"
+    folder.mkdir()
+    return folder
+
+
+def onetool(
+    home: Path, folder: Path, *arguments: str, answer: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=folder,
+        env={**environment(home), **env},
+        input=answer,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@contextmanager
+def client_in(folder: Path, home: Path, **env: str) -> Iterator[Connection]:
+    variables = [f"{name}={value}" for name, value in {"OT_CWD": str(folder), **env}.items()]
+    with connected(home, command=("env", *variables, PROGRAM)) as client:
+        yield client
+
+
+def put(file: Path, text: str, mode: int = 0o644) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    file.chmod(mode)
+    return file
+
+
+# --- what starts in a cloned directory --------------------------------------------------------------------------------
+
+
+def through_python(*more: str, **settings: Any) -> dict[str, Any]:
+    """A server that Python finds by its search path, on which the directory it starts in comes first."""
+    code = f"import json, runpy; runpy.run_path({str(HOSTILE)!r}, run_name='__main__')"
+    return {"command": sys.executable, "args": ["-c", code, "echo", *more], "timeout": 20, **settings}
+
+
+def surprises(folder: Path, notes: Path) -> None:
+    """Files that programs obey which start here. Whatever runs leaves a note."""
+    python = f"open({str(notes / 'python')!r}, 'w').close()\n"
+    shell = f"#!/bin/sh\ntouch {notes}/shell\n"
+    for name in ("json", "runpy", "sitecustomize", "usercustomize", "conftest", "signal"):
+        put(folder / f"{name}.py", python)
+    put(folder / "node_modules" / ".bin" / "mcp-surprise", shell, 0o755)
+    put(folder / "node_modules" / "mcp-surprise" / "package.json", '{"name": "mcp-surprise", "version": "1.0.0"}')
+    put(folder / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    put(folder / "evil.sh", shell, 0o755)
+    put(folder / ".npmrc", f"script-shell={folder}/evil.sh\nregistry=http://127.0.0.1:9/\n")
+    put(folder / "uv.toml", "this is not valid\n")
+    put(folder / ".python-version", "3.99\n")
+    put(folder / "pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nindex-url = 5\n')
+
+
+def test_nothing_in_a_cloned_directory_decides_what_runs(home: Path, clone: Path) -> None:
+    notes = home / "notes"
+    notes.mkdir()
+    surprises(clone, notes)
+    entries = {"plain": through_python(), "opted": through_python(cwd="project"), "dotted": through_python(cwd=".")}
+    configure(home, yaml.safe_dump({"servers": entries}))
+    put(home / ".onetool" / "tools" / "own" / "own_tools.py", ECHO)
+    put(home / ".onetool" / "tools" / "made" / "made_tools.py", WITH_HEADER)
+    code = "[plain.echo(text='a'), opted.echo(text='b'), dotted.echo(text='c'), own.echo('d'), made.echo('e')]"
+    done = onetool(home, clone, "run", code)
+    assert json.loads(done.stdout) == ["a", "b", "c", "d", "e"], done.stdout + done.stderr
+    checked = onetool(home, clone, "doctor")
+    assert "FAIL" not in checked.stdout, checked.stdout
+    assert not list(notes.iterdir())
+
+
+def test_npx_takes_no_program_and_no_settings_from_a_cloned_directory(home: Path, clone: Path) -> None:
+    find_program("npx")
+    notes = home / "notes"
+    notes.mkdir()
+    surprises(clone, notes)
+    start = {"command": "npx", "args": ["--offline", "--yes", "mcp-surprise"], "timeout": 20}
+    configure(home, yaml.safe_dump({"servers": {"private": start, "opted": {**start, "cwd": "project"}}}))
+    health = onetool(home, clone, "run", "ot.health()['problems']").stdout
+    assert "ENOTCACHED" in health, "npx was started, asked the registry of the person and found nothing"
+    assert "127.0.0.1" not in health
+    assert not list(notes.iterdir())
+
+
+def test_servers_start_in_a_private_directory_or_in_that_of_a_trusted_project(home: Path, clone: Path) -> None:
+    where = "import os; open(os.environ['NOTE'], 'w').write(os.getcwd())"
+
+    def server(name: str, **settings: Any) -> dict[str, Any]:
+        return {"command": sys.executable, "args": ["-c", where], "env": {"NOTE": str(home / name)}, **settings}
+
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir()
+    own = {
+        "default": server("default"),
+        "opted": server("opted", cwd="project"),
+        "named": server("named", cwd=str(elsewhere)),
+        "./odd name": server("odd"),
+    }
+    configure(home, yaml.safe_dump({"servers": own}))
+    configure(clone, yaml.safe_dump({"servers": {"theirs": server("theirs"), "opted": {"enabled": True}}}))
+    trust(clone / ".onetool", home / ".onetool")
+    onetool(home, clone, "tools")
+    found = {name: (home / name).read_text() for name in ("default", "opted", "named", "theirs", "odd")}
+    private = home / ".onetool" / "servers"
+    assert found["default"] == str(private / "default")
+    assert Path(found["odd"]).parent == private
+    assert {Path(found[name]).stat().st_mode & 0o777 for name in ("default", "odd")} == {0o700}
+    assert (found["opted"], found["named"], found["theirs"]) == (str(clone), str(elsewhere), str(clone))
+
+
+def test_relative_entries_of_path_are_not_searched(home: Path, clone: Path) -> None:
+    put(clone / "bin" / "mcp-surprise", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
+    entry = {"command": "mcp-surprise", "cwd": "project", "timeout": 10}
+    configure(home, yaml.safe_dump({"servers": {"surprise": entry}}))
+    path = f"bin:.:{clone.name}/bin::{os.environ['PATH']}"
+    onetool(home, clone, "tools", PATH=path)
+    assert not (home / "surprise").exists()
+
+
+# --- settings are hidden, whatever their trust -----------------------------------------------------------------------
+
+READS = """
+found = []
+def attempt(call, *args, **kwargs):
+    try:
+        found.append([str(args), str(call(*args, **kwargs))])
+    except Exception as error:
+        found.append([str(args), type(error).__name__])
+for path in PATHS:
+    attempt(fs.read, path)
+    attempt(fs.stat, path)
+    attempt(fs.copy, path, "copied.txt", overwrite=True)
+    attempt(grep.grep, "canary", path)
+attempt(grep.grep, "canary", ".", hidden=True)
+attempt(grep.grep, "canary", hidden=True, glob="*.yaml")
+attempt(fs.list, ".", pattern="**")
+attempt(fs.list, ".onetool")
+found
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "sandbox"),
+    [
+        ("untrusted", {}),
+        ("changed", {"allowed_paths": ["/"]}),
+        ("trusted", {"allowed_paths": [".onetool"]}),
+        ("link", {"enabled": False}),
+    ],
+)
+def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: Mapping[str, Any]) -> None:
+    agents = {"default": {"permissions": ["read", "write"], "sandbox": dict(sandbox)}}
+    configure(home, yaml.safe_dump({"agents": agents}))
+    real = home / "real-settings" if state == "link" else clone / ".onetool"
+    put(real / "secrets.yaml", f"KEY: {SECRET}\n", 0o600)
+    put(real / "logs" / "audit.jsonl", f"{SECRET}\n")
+    put(home / ".onetool" / "secrets.yaml", "OWN: canary-of-the-person\n", 0o600)
+    put(home / "other" / ".onetool" / "secrets.yaml", "OTHER: canary-of-another\n", 0o600)
+    if state == "link":
+        (clone / ".onetool").symlink_to(real)
+    if state in {"changed", "trusted"}:
+        trust(clone / ".onetool", home / ".onetool")
+    if state == "changed":
+        put(clone / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+    (clone / "by-link").symlink_to(clone / ".onetool")
+    (clone / "file-link").symlink_to(home / ".onetool" / "secrets.yaml")
+    paths = [
+        ".onetool/secrets.yaml",
+        "./x/../.onetool/secrets.yaml",
+        f"{clone}/.onetool/logs/audit.jsonl",
+        "by-link/secrets.yaml",
+        "file-link",
+        f"{home}/.onetool/secrets.yaml",
+        f"{home}/other/.onetool/secrets.yaml",
+        f"/proc/self/root{clone}/.onetool/secrets.yaml",
+    ]
+    with client_in(clone, home) as client:
+        answer = blocks(client.run(f"PATHS = {paths!r}\n{READS}"))[-1]
+    assert "canary-of" not in answer, answer
+    assert "of-the-p" not in answer, answer
+
+
+# --- permission to write is not permission to execute ---------------------------------------------------------------
+
+WRITES = """
+outcomes = {}
+def attempt(name, call):
+    try:
+        call()
+        outcomes[name] = "done"
+    except (SandboxDenied, ToolError, OSError) as error:
+        outcomes[name] = type(error).__name__
+fs.write("evil.py", "EVIL")
+fs.write("evil/x.py", "EVIL", create_folders=True)
+for path in TARGETS:
+    attempt(f"write {path}", lambda: fs.write(path, "EVIL", create_folders=True, backup=False))
+    attempt(f"edit {path}", lambda: fs.edit(path, "original", "EVIL"))
+    attempt(f"copy {path}", lambda: fs.copy("evil.py", path, overwrite=True, create_folders=True))
+    attempt(f"move {path}", lambda: fs.move("evil.py", path, overwrite=True, create_folders=True))
+    attempt(f"away {path}", lambda: fs.move(path, "taken.py", overwrite=True))
+    attempt(f"delete {path}", lambda: fs.delete(path, recursive=True))
+for path in DIRECTORIES:
+    attempt(f"away {path}", lambda: fs.move(path, "taken"))
+    attempt(f"delete {path}", lambda: fs.delete(path, recursive=True))
+    attempt(f"over {path}", lambda: fs.move("evil", path))
+    if path not in {"bin", "."}:
+        attempt(f"into {path}", lambda: fs.write(f"{path}/new_tools.py", "EVIL", create_folders=True))
+outcomes["ordinary"] = fs.write("pyproject.toml", "[project]\\n", backup=False)["size"]
+outcomes
+"""
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file that is not one of ours or of the attacker, with what is in it."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and "logs" not in file.parts:
+            found[str(file.relative_to(folder))] = file.read_text(encoding="utf-8", errors="replace")
+    return found
+
+
+@pytest.mark.parametrize("sandbox", [{}, {"enabled": False}])
+def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbox: Mapping[str, Any]) -> None:
+    put(clone / "packs" / "mine" / "mine_tools.py", ECHO)
+    put(clone / "server" / "main.py", "original")
+    put(clone / "bin" / "serve", "#!/bin/sh\n", 0o755)
+    put(clone / "venv" / "bin" / "python", "#!/bin/sh\n", 0o755)
+    put(clone / "venv" / "pyvenv.cfg", "")
+    put(clone / "module" / "__init__.py", "original")
+    put(clone / "checkout" / "pyproject.toml", "original")
+    put(clone / "real" / "run.js", "original")
+    (clone / "linked").symlink_to("real")
+    settings = {
+        "tools_dir": [str(clone / "packs")],
+        "bundles": {"dir": str(clone / "stored")},
+        "agents": {"default": {"permissions": ["read", "write"], "sandbox": dict(sandbox)}},
+        "servers": {
+            "script": {"command": "python", "args": ["server/main.py"], "cwd": "project", "enabled": False},
+            "program": {"command": "./bin/serve", "cwd": "project", "enabled": False},
+            "absent": {"command": f"{clone}/bin/absent", "enabled": False},
+            "later": {"command": "node", "args": ["later.mjs"], "cwd": str(clone), "enabled": False},
+            "option": {"command": "node", "args": ["--import=./hook.js"], "cwd": "project", "enabled": False},
+            "venv": {"command": f"{clone}/venv/bin/python", "args": ["-m", "x"], "enabled": False},
+            "module": {"command": "python", "args": ["-m", "module.main"], "cwd": "project", "enabled": False},
+            "uv": {"command": "uv", "args": ["--directory", f"{clone}/checkout", "run", "x"], "enabled": False},
+            "linked": {"command": "node", "args": ["linked/run.js"], "cwd": "project", "enabled": False},
+        },
+    }
+    configure(home, yaml.safe_dump(settings))
+    targets = [
+        *(".onetool/onetool.yaml", ".OneTool/onetool.yaml", ".onetool/tools/x/x_tools.py", "sub/.onetool/onetool.yaml"),
+        *("packs/mine/mine_tools.py", "packs/new/new_tools.py", "packs/mine/helper.py", "Packs/mine/mine_tools.py"),
+        *("stored/x.json", "server/main.py", "bin/serve", "bin/absent", "later.mjs", "hook.js", "module/__init__.py"),
+        *("venv/lib/site-packages/x.pth", "checkout/pyproject.toml", "linked/run.js", "real/run.js"),
+        *(
+            "uv.toml",
+            ".npmrc",
+            ".python-version",
+            "node_modules/.bin/npx",
+            "node_modules/x/index.js",
+            f"{home}/.onetool/onetool.yaml",
+        ),
+        f"{home}/.onetool/tools/x/x_tools.py",
+    ]
+    directories = ["packs", "packs/mine", "stored", "server", "bin", "venv", "module", "checkout", "linked", "real"]
+    directories += ["node_modules", ".onetool", str(home / ".onetool"), "."]
+    before = content(clone)
+    with client_in(clone, home) as client:
+        code = f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
+        outcomes = json.loads(blocks(client.run(code))[-1])
+    assert outcomes.pop("ordinary") == len("[project]\n")
+    assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
+    after = content(clone)
+    assert {name: after.get(name) for name in before} == before
+    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "pyproject.toml"}
+    assert (clone / "linked").readlink() == Path("real")
+
+
+def test_a_directory_that_holds_the_settings_of_a_project_stays_where_it_is(home: Path, clone: Path) -> None:
+    put(clone / "app" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+    put(clone / "evil" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+    configure(home, yaml.safe_dump({"agents": {"default": {"permissions": ["read", "write"]}}}))
+    with client_in(clone, home) as client:
+        for source, target in (("app", "gone"), ("evil", "app2")):
+            assert client.run(f"fs.move({source!r}, {target!r})").is_error
+        assert client.run("fs.delete('app', recursive=True)").is_error
+    assert sorted(path.name for path in clone.iterdir()) == ["app", "evil"]
+
+
+# --- a reload adds nothing that was not there ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_variable_trusts_what_was_there_at_the_start_only(home: Path, clone: Path, existed: bool) -> None:
+    if existed:
+        configure(clone, "aliases: {moment: machine.now}\n")
+    with client_in(clone, home, ONETOOL_TRUST="1") as client:
+        client.run("1")
+        configure(clone, yaml.safe_dump({"servers": {"late": hostile("echo")}}))
+        put(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
+        answer = client.run("ot.reload()")
+        assert answer.is_error
+        assert "has changed since OneTool started: " in blocks(answer)[-1]
+        assert client.run("late.echo(text='x')").is_error
+        assert client.run("moment()").is_error is not existed, "what was there goes on"
+
+
+def test_settings_that_appear_after_the_start_are_not_trusted(home: Path, clone: Path) -> None:
+    with client_in(clone, home) as client:
+        client.run("1")
+        configure(clone, yaml.safe_dump({"servers": {"late": hostile("echo")}}))
+        client.run("ot.reload()")
+        assert client.run("late.echo(text='x')").is_error
+        trust(clone / ".onetool", home / ".onetool")
+        client.run("ot.reload()")
+        assert not client.run("late.echo(text='x')").is_error
+
+
+# --- links ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> None:
+    mine = home / "mine"
+    configure(mine, yaml.safe_dump({"servers": {"own": hostile("echo")}}))
+    trust(mine / ".onetool", home / ".onetool")
+    (clone / ".onetool").symlink_to(mine / ".onetool")
+    done = onetool(home, clone, "run", "own.echo(text='x')")
+    assert done.returncode == 1
+    assert "it is a symbolic link, and trust belongs to a directory" in done.stdout
+    refused = onetool(home, clone, "trust", answer="yes\n")
+    assert (refused.returncode, "cannot be trusted: it is a symbolic link" in refused.stderr) == (1, True)
+
+
+# --- the question -----------------------------------------------------------------------------------------------------
+
+
+def project(clone: Path) -> None:
+    token = "ghp_" + "a" * 36
+    configure(
+        clone,
+        yaml.safe_dump(
+            {
+                "servers": {
+                    "git": {"command": "uvx", "args": ["mcp-git", "--token", token]},
+                    "api": {"url": "https://x.y"},
+                },
+                "agents": {"ci": {"permissions": ["read", "exec"], "sandbox": {"enabled": False}}},
+                "http": {"allowedHosts": ["*"]},
+            }
+        ),
+    )
+    put(clone / ".onetool" / "agents" / "desk.yml", "permissions: [write]\n")
+    put(clone / ".onetool" / "tools" / "mine" / "mine_tools.py", ECHO)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_yes"), [("yes\n", True), ("y\n", True), ("YES", True), ("", False), ("no\n", False), ("\n", False)]
+)
+def test_trust_shows_what_would_run_and_asks(home: Path, clone: Path, answer: str, is_yes: bool) -> None:
+    project(clone)
+    done = onetool(home, clone, "trust", answer=answer)
+    assert done.returncode == int(not is_yes)
+    for shown in (
+        "git  uvx mcp-git --token [REDACTED]",
+        "api  https://x.y",
+        "ci    read, exec, no sandbox",
+        "desk  write",
+        "tools/mine/mine_tools.py",
+        "http",
+    ):
+        assert shown in done.stdout
+    assert "ghp_" not in done.stdout
+    assert is_trusted(clone / ".onetool", home / ".onetool", {}) is is_yes
+
+
+def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
+    configure(clone, "servers:\n  git: {command: uvx}\n")
+    assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
+    configure(clone, "# words\nservers:\n  git: {command: evil}\n  more: {command: x}\n")
+    ignored = onetool(home, clone, "run", "1").stdout
+    assert "onetool.yaml:3 (servers.git.command) changed, onetool.yaml:4 (servers.more.command) is new" in ignored
+    done = onetool(home, clone, "trust")
+    assert '  onetool.yaml:3 (servers.git.command) changed: "uvx" -> "evil"' in done.stdout
+    assert '  onetool.yaml:4 (servers.more.command) is new: "x"' in done.stdout
+
+
+def test_what_a_terminal_would_obey_is_shown_as_text(home: Path, clone: Path) -> None:
+    configure(
+        clone, json.dumps({"servers": {"a\u001b[2J": {"command": "x\u001b]0;y\u0007\nAgents", "args": ["\u202e"]}}})
+    )
+    shown = onetool(home, clone, "trust").stdout
+    assert not set(shown) & {"\x1b", "\x07", "\u202e"}
+    assert "\nAgents" not in shown
+
+
+# --- daily use --------------------------------------------------------------------------------------------------------
+
+
+def test_init_trusts_and_comments_keep_trust(home: Path, clone: Path) -> None:
+    assert onetool(home, clone, "init").returncode == 0
+    file = clone / ".onetool" / "onetool.yaml"
+    file.write_text("# a word of my own\n" + file.read_text(encoding="utf-8"), encoding="utf-8")
+    assert "note:" not in onetool(home, clone, "tools").stderr
+    assert onetool(home, clone, "token", "create", "laptop").returncode == 0
+    assert "note:" not in onetool(home, clone, "tools").stderr
+    file.write_text(file.read_text(encoding="utf-8") + "\naliases: {mem: machine.memory}\n", encoding="utf-8")
+    line = len(file.read_text(encoding="utf-8").splitlines())
+    told = onetool(home, clone, "tools").stderr
+    assert f"onetool.yaml:{line} (aliases.mem) is new" in told
+    assert "onetool trust" in told
+    assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
+    assert onetool(home, clone, "run", "mem()").returncode == 0
+
+
+def test_an_agent_of_an_untrusted_project_is_not_just_unknown(home: Path, clone: Path) -> None:
+    configure(clone, "agents: {new: {permissions: [read]}}\n")
+    done = onetool(home, clone, "run", "--agent", "new", "1")
+    assert done.returncode == 1
+    assert f"type `onetool trust` in {clone}" in done.stdout
