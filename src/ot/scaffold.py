@@ -84,7 +84,7 @@ CONFIGURATION = """\
 ##     command: npx                the program to start, or url: for one that is reached over HTTP
 ##     args: ["-y", "@modelcontextprotocol/server-github"]
 ##     env: {GITHUB_TOKEN: "${GITHUB_TOKEN}"}
-##     cwd: .                      the folder that it is started in
+##     cwd: project                start in the working directory; in ~/.onetool a server has its own directory
 ##     enabled: true
 ##     timeout: 30                 seconds after which a call is given up
 ##     idle_timeout: 600           seconds without a call after which it is stopped

@@ -169,9 +169,9 @@ for path in PATHS:
     attempt(fs.read, path)
     attempt(fs.stat, path)
     attempt(fs.copy, path, "copied.txt", overwrite=True)
-    attempt(grep.grep, "canary", path)
-attempt(grep.grep, "canary", ".", hidden=True)
-attempt(grep.grep, "canary", hidden=True, glob="*.yaml")
+    attempt(grep, "canary", path)
+attempt(grep, "canary", ".", hidden=True)
+attempt(grep, "canary", hidden=True, glob="*.yaml")
 attempt(fs.list, ".", pattern="**")
 attempt(fs.list, ".onetool")
 found
@@ -214,7 +214,11 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
         f"/proc/self/root{clone}/.onetool/secrets.yaml",
     ]
     with client_in(clone, home) as client:
-        answer = blocks(client.run(f"PATHS = {paths!r}\n{READS}"))[-1]
+        ordinary = put(clone / "ordinary.txt", "canary of nobody\n")
+        answer = blocks(client.run(f"PATHS = {paths!r}\n__format__ = 'json'\n{READS}"))[-1]
+    outcomes = json.loads(answer)
+    assert ["('.onetool/secrets.yaml',)", "SandboxDenied"] in outcomes
+    assert ("ordinary.txt" in answer) is (sandbox != {"allowed_paths": [".onetool"]}), ordinary
     assert "canary-of" not in answer, answer
     assert "of-the-p" not in answer, answer
 

@@ -66,7 +66,7 @@ def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
     made = Agents(lambda _agent, _text: None)
     ignored = "/srv/shop/.onetool is not trusted and was ignored: type `onetool trust` in /srv/shop"
     made.use(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
-    with pytest.raises(ToolError, match="there is no agent 'ci'; agents are default. .*onetool trust"):
+    with pytest.raises(ToolError, match=r"there is no agent 'ci'; agents are default\. .*onetool trust"):
         made.facts("ci")
 
 

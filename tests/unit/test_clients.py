@@ -751,10 +751,101 @@ def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same()
     assert (again.servers, again.secrets) == ({}, {})
 
 
-def test_secrets_elsewhere_are_pointed_at() -> None:
-    servers = {"a": {"command": "x", "args": ["--key=sk-" + "a1" * 12]}, "b": {"url": "https://x/?k=" + "a1" * 20}}
-    notes = taken(Found(Path("/w/mcp.json"), servers), keep_values=False).notes
-    assert [note.split(":")[0] for note in notes] == ["a", "b"]
+TOKEN = "ghp_" + "a1" * 18
+
+
+@pytest.mark.parametrize(
+    ("server", "hidden", "secrets"),
+    [
+        ({"args": ["--api-key", "k1234567"]}, {"args": ["--api-key", "${A_API_KEY}"]}, {"A_API_KEY": "k1234567"}),
+        ({"args": ["--token=k1234567"]}, {"args": ["--token=${A_TOKEN}"]}, {"A_TOKEN": "k1234567"}),
+        ({"args": ["-e", "API_KEY=k1234567"]}, {"args": ["-e", "API_KEY=${A_API_KEY}"]}, {"A_API_KEY": "k1234567"}),
+        (
+            {"args": ["--header", "Authorization: Bearer k1234567"]},
+            {"args": ["--header", "Authorization: Bearer ${A_AUTHORIZATION}"]},
+            {"A_AUTHORIZATION": "k1234567"},
+        ),
+        (
+            {"args": ["postgres://me:pa%20ss@host/db?sslmode=on"]},
+            {"args": ["postgres://me:${A_PASSWORD}@host/db?sslmode=on"]},
+            {"A_PASSWORD": "pa%20ss"},
+        ),
+        (
+            {"args": ["mcp-remote", "https://host/mcp?region=eu&api_key=k1234567#x"]},
+            {"args": ["mcp-remote", "https://host/mcp?region=eu&api_key=${A_API_KEY}#x"]},
+            {"A_API_KEY": "k1234567"},
+        ),
+        (
+            {"args": ["--config", '{"region": "eu", "deep": [{"apiKey": "k1\\"234567"}]}']},
+            {"args": ["--config", '{"region": "eu", "deep": [{"apiKey": "${A_APIKEY}"}]}']},
+            {"A_APIKEY": 'k1\\"234567'},
+        ),
+        ({"args": ["run", TOKEN]}, {"args": ["run", "${A_SECRET}"]}, {"A_SECRET": TOKEN}),
+        ({"args": [f"x:{TOKEN}:y"]}, {"args": ["x:${A_SECRET}:y"]}, {"A_SECRET": TOKEN}),
+        ({"args": ["AKIA" + "A" * 16]}, {"args": ["${A_SECRET}"]}, {"A_SECRET": "AKIA" + "A" * 16}),
+        ({"args": ["xoxb-1234567890-x"]}, {"args": ["${A_SECRET}"]}, {"A_SECRET": "xoxb-1234567890-x"}),
+        ({"args": ["eyJhbGciOiJIUzI1.eyJzdWIi.c2ln"]}, {"args": ["${A_SECRET}"]}, None),
+        (
+            {"env": {"DSN_OF": "redis://:pass@host", "DATA": '{"password": "k1234567"}'}},
+            {"env": {"DSN_OF": "redis://:${A_PASSWORD}@host", "DATA": '{"password": "${A_PASSWORD_2}"}'}},
+            {"A_PASSWORD": "pass", "A_PASSWORD_2": "k1234567"},
+        ),
+    ],
+)
+def test_secrets_in_arguments_and_urls_move_to_secrets(
+    server: dict[str, Any], hidden: dict[str, Any], secrets: dict[str, str] | None
+) -> None:
+    found = Found(Path("/w/mcp.json"), {"a": {"command": "x", **server}})
+    result = taken(found, keep_values=False)
+    assert result.servers["a"] == {"command": "x", **hidden}
+    assert secrets is None or result.secrets == secrets
+    assert result.notes == []
+    kept = taken(found)
+    assert kept.servers["a"] == {"command": "x", **server}
+    assert "its settings hold a secret" in kept.notes[0]
+
+
+def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
+    address = "https://me:word@host/mcp?token=k1234567"
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"url": address}}), keep_values=False)
+    assert result.servers["a"]["url"] == "https://me:${A_PASSWORD}@host/mcp?token=${A_TOKEN}"
+    assert result.secrets == {"A_PASSWORD": "word", "A_TOKEN": "k1234567"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-y", "@modelcontextprotocol/server-filesystem", "/home/ada/a/long/path/to/some/directory"],
+        ["--max-tokens", "4096", "--auth", "oauth", "--url=https://host/path?page=2", '{"mode": "dark"}'],
+        ["--token", "${TOKEN}", "--api-key=${KEY}", "https://${USER}:${PASS}@host"],
+        ["--verbose", "--token-cache", "off"],
+    ],
+)
+def test_ordinary_arguments_stay(args: list[str]) -> None:
+    env = {"TOKEN": "x", "KEY": "x", "USER": "x", "PASS": "x"}
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, keep_values=False)
+    assert (result.servers["a"]["args"], result.secrets) == (args, {})
+
+
+def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "main.js").write_text("")
+    given = {
+        "dotted": {"command": "node", "args": ["./x.js"]},
+        "here": {"command": "uvx", "args": ["git", "--repository", "."]},
+        "option": {"command": "node", "args": ["--import=./x.js"]},
+        "found": {"command": "node", "args": ["dist/main.js"]},
+        "program": {"command": "./serve"},
+        "chosen": {"command": "node", "args": ["./x.js"], "cwd": "/srv"},
+        "package": {"command": "npx", "args": ["-y", "@scope/server", "/data"]},
+        "remote": {"url": "https://host/mcp"},
+    }
+    found = Found(tmp_path / ".mcp.json", given)
+    for is_user in (True, False):
+        there = There({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
+        servers = take([found], there, keep_values=False).servers
+        expected = {"dotted", "here", "option", "found", "program"} if is_user else set()
+        assert {name for name, server in servers.items() if server.get("cwd") == "project"} == expected
 
 
 def test_toml_of_codex_reads_like_its_documentation() -> None:

@@ -359,6 +359,46 @@ def test_filled_text_becomes_the_kind_asked_for(place: Place) -> None:
     assert (found.execution.timeout, found.execution.cells, found.stats.enabled) == (7, 3, False)
 
 
+def test_secrets_of_a_project_fill_only_its_own_settings(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: mine\nOWN: own")
+    place.write(place.project / "secrets.yaml", "TOKEN: theirs\nHOME: /evil\nONLY: theirs")
+    entry = "{{command: x, env: {{A: '${{TOKEN}}', B: '${{HOME}}', C: '${{ONLY:-none}}', D: '${{OWN}}'}}, args: [{0}]}}"
+    place.write(place.user / "onetool.yaml", f"servers: {{mine: {entry.format('1')}, both: {entry.format('2')}}}")
+    text = f"servers: {{theirs: {entry.format('3')}, both: {{enabled: false}}}}"
+    found = place.settings(text, HOME="/home/ada", ONETOOL_SERVERS__MINE__ARGS="['${TOKEN}', '${ONLY:-none}']").servers
+    mine = {"A": "mine", "B": "/home/ada", "C": "none", "D": "own"}
+    assert (found["mine"].env, found["both"].env) == (mine, mine)
+    assert found["mine"].args == ("mine", "none")
+    assert found["theirs"].env == {"A": "theirs", "B": "/evil", "C": "theirs", "D": "own"}
+
+
+def test_a_pack_of_the_user_gets_the_users_secrets(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: mine")
+    place.write(place.project / "secrets.yaml", "TOKEN: theirs")
+    place.write(place.user / "onetool.yaml", "tools: {mine: {secrets: [TOKEN]}, both: {secrets: [TOKEN]}}")
+    place.write(place.project / "onetool.yaml", "tools: {mine: {timeout: 5}, both: {secrets: [TOKEN]}}")
+    loaded = place.load()
+    assert (loaded.secrets_for("mine")["TOKEN"], loaded.secrets_for("both")["TOKEN"]) == ("mine", "theirs")
+    assert loaded.secret_values == {"mine", "theirs"}
+
+
+def test_a_secret_by_its_full_name_comes_from_no_variable(place: Place) -> None:
+    place.write(place.user / "secrets.yaml", "TOKEN: kept")
+    text = "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B: '${secret:NONE:-default}'}}}"
+    assert place.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
+    message = place.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
+    assert "needs PLAIN; put it into secrets.yaml, or write ${secret:PLAIN:-default}" in message
+
+
+def test_servers_belong_to_who_says_what_is_started(place: Place) -> None:
+    place.write(place.user / "onetool.yaml", "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}")
+    place.write(
+        place.project / "onetool.yaml", "servers: {theirs: {command: b}, tuned: {timeout: 5}, taken: {args: [x]}}"
+    )
+    assert place.load({"ONETOOL_SERVERS__EXTRA__COMMAND": "c"}).user_servers == {"mine", "tuned", "extra"}
+    assert place.load({"ONETOOL_CONFIG": str(place.project / "onetool.yaml")}).user_servers == {"mine", "tuned"}
+
+
 def test_text_for_models_receives_no_secret(place: Place) -> None:
     place.write(place.user / "secrets.yaml", "TOKEN: canary")
     place.write(place.project / "prompts.yaml", "packs: {a: 'use ${TOKEN}'}")

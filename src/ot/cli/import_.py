@@ -86,7 +86,8 @@ def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, 
     servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
         raise ToolError(f"{config.path}: {SECTION} must be a mapping, `name: ...`; correct it, then try again")
-    there = taking.There(servers, _secrets(secrets), _packs(), os.environ, folders.working_dir, folders.home)
+    is_user = os.path.realpath(folder) == os.path.realpath(folders.user)
+    there = taking.There(servers, _secrets(secrets), _packs(), os.environ, folders.working_dir, folders.home, is_user)
     taken = taking.take(found, there, keep_values=keep_values)
     config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
     secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)

@@ -3,9 +3,12 @@
 A guess. One too many costs a line in secrets.yaml; one too few ends up in a repository.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 _TELLING_NAME = re.compile(
     r"(?i)(token|secret|passw|passphrase|pwd|api[_-]?key|apikey|access[_-]?key|private[_-]?key|_key$|^key$|-key$|auth"
@@ -20,6 +23,9 @@ _TELLING_VALUE = re.compile(
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
 _REFERENCES = re.compile(r"\$\{[^}]*\}")
 _LONGEST = 8192  # beyond it stands a text, not a key
+_ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
+_USER = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^/\s:@?#]*)(?::(?P<password>[^/\s@]+))?@")
+_QUERY = re.compile(r"[?&;]([^=&;\s#]+)=([^&;\s#]+)")
 _SCHEME = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DOTALL)
 
 
@@ -45,13 +51,108 @@ def split(value: str) -> tuple[str, str]:
 
 
 def secrets_in(data: Any) -> Iterator[str]:
-    """Every text anywhere in the data that looks like a secret, so that it need not be shown."""
+    """Yield every text anywhere in the data that looks like a secret, so that it need not be shown."""
     waiting = [("", data)]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, Mapping):
             waiting += [(str(key), inner) for key, inner in value.items()]
         elif isinstance(value, list):
-            waiting += [("", inner) for inner in value]
+            waiting += [*zip(names_before(value), value, strict=True)]
+        elif isinstance(value, str):
+            yield from (value[span.start : span.end] for span in spans(name, value))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Where in a text a secret is, and what it is called there."""
+
+    start: int
+    end: int
+    name: str
+
+
+def names_before(words: Sequence[Any]) -> list[str]:
+    """Return, for each argument, the option before it whose value it is, as in `--token X`."""
+    return [
+        before.lstrip("-") if _is_option(before) and not _is_option(word) else ""
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+
+
+def _is_option(word: Any) -> bool:
+    return isinstance(word, str) and word.startswith("-") and "=" not in word
+
+
+def spans(name: str, text: str) -> list[Span]:
+    """Return the parts of a text that look like secrets, from left to right. `name` is what the text is called."""
+    found: list[Span] = []
+    for span in sorted({*_by_name(name, text), *_in_json(text), *_in_urls(text), *_by_looks(name, text)}):
+        is_plain = span.end > span.start and "${" not in text[span.start : span.end]
+        if is_plain and (not found or span.start >= found[-1].end):
+            found.append(span)
+    return found
+
+
+def _by_name(name: str, text: str) -> Iterator[Span]:
+    """`--token=X`, `API_KEY=X`, `Authorization: Bearer X`, and a whole text that has a name."""
+    if name and _is_one_value(text) and looks_secret(name, text):
+        yield Span(len(text) - len(split(text)[1]), len(text), name)
+    assigned = _ASSIGNED.fullmatch(text) if len(text) <= _LONGEST else None
+    if assigned and _is_one_value(assigned[2]) and looks_secret(assigned[1], assigned[2]):
+        yield Span(len(text) - len(split(assigned[2])[1]), len(text), assigned[1])
+
+
+def _is_one_value(text: str) -> bool:
+    """Whether the text is no URL and no JSON, of which only parts are secret."""
+    return "://" not in text and not text.lstrip().startswith(("{", "[", "//"))
+
+
+def _in_json(text: str) -> Iterator[Span]:
+    start = text.find("{") if len(text) <= _LONGEST else -1
+    if start < 0 or _REFERENCES.search(text):
+        return
+    try:
+        data = json.loads(text[start:])
+    except ValueError:
+        return
+    waiting = [("", data)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, list):
+            waiting += [(name, inner) for inner in value]
         elif isinstance(value, str) and looks_secret(name, value):
-            yield split(value)[1]
+            yield from _written_as(text, json.dumps(split(value)[1], ensure_ascii=False)[1:-1], name)
+            yield from _written_as(text, json.dumps(split(value)[1])[1:-1], name)
+
+
+def _written_as(text: str, value: str, name: str) -> Iterator[Span]:
+    start = text.find(value) if value else -1
+    while start >= 0:
+        yield Span(start, start + len(value), name)
+        start = text.find(value, start + len(value))
+
+
+def _in_urls(text: str) -> Iterator[Span]:
+    """A password before the host, and what the query calls a key."""
+    if len(text) > _LONGEST or "://" not in text:
+        return
+    for found in _USER.finditer(text):
+        group = "password" if found["password"] else "user"
+        if group == "password" or looks_secret_itself(found["user"]):
+            yield Span(found.start(group), found.end(group), "PASSWORD")
+    for found in _QUERY.finditer(text):
+        if looks_secret(found[1], unquote(found[2])):
+            yield Span(found.start(2), found.end(2), found[1])
+
+
+def _by_looks(name: str, text: str) -> Iterator[Span]:
+    if len(text) > _LONGEST:
+        return
+    if _RANDOM.fullmatch(text):
+        yield Span(0, len(text), name)
+    for found in _TELLING_VALUE.finditer(text):
+        if "://" not in found[0]:
+            yield Span(found.start(), found.end(), name)

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from keyword import iskeyword
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from ot.clients import hiding
 from ot.clients.reading import Found
 from ot.clients.translate import Translator, is_ours
 
+PROJECT = "project"
 _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
 
 
@@ -28,6 +29,7 @@ class There:
     env: Mapping[str, str]
     working_dir: Path
     home: Path
+    is_user: bool = False  # whether the servers go into the person's own settings
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class _Taker:
         if made is None or wrong:
             self.taken.notes.append(f"{name}: was left out: {wrong or 'it is no description of a server'}")
             return
+        made = self._in_project(made, translator.folder)
         usable = self._usable(name)
         hidden = made if self._keep_values else self._hidden(usable, made)
         self._warn(name, hidden)
@@ -112,30 +115,61 @@ class _Taker:
         return usable
 
     def _hidden(self, server: str, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Move every secret of a server into secrets.yaml, and write a reference in its place."""
         changed = dict(made)
         for key, name_of in (("env", _of_variable), ("headers", _of_header)):
             if key in made:
                 changed[key] = {
-                    name: self._replaced(value, name_of(server, name)) if _is_to_hide(name, value) else value
+                    name: self._replaced(value, name_of(server, name))
+                    if _is_to_hide(name, value)
+                    else self._without_secrets(server, name, value)
                     for name, value in made[key].items()
                 }
+        if "args" in made:
+            named = zip(hiding.names_before(made["args"]), made["args"], strict=True)
+            changed["args"] = [self._without_secrets(server, name, value) for name, value in named]
+        for key in ("command", "url"):
+            if key in made:
+                changed[key] = self._without_secrets(server, "", made[key])
         return changed
+
+    def _without_secrets(self, server: str, name: str, text: str) -> str:
+        for span in reversed(hiding.spans(name, text)):
+            wanted = _of_header(server, span.name or "SECRET")
+            text = f"{text[: span.start]}{self._reference(text[span.start : span.end], wanted)}{text[span.end :]}"
+        return text
 
     def _replaced(self, value: str, wanted: Iterator[str]) -> str:
         scheme, secret = hiding.split(value)
+        return f"{scheme}{self._reference(secret, wanted)}"
+
+    def _reference(self, secret: str, wanted: Iterator[str]) -> str:
         known = {**self._there.secrets, **self.taken.secrets}
         name = next(one for one in wanted if known.get(one, secret) == secret)
         if name not in known:
             self.taken.secrets[name] = secret
-        return f"{scheme}${{{name}}}"
+        return f"${{{name}}}"
+
+    def _in_project(self, made: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """A server of the person starts in a private directory, where a relative path means nothing."""
+        if not self._there.is_user or "command" not in made or "cwd" in made:
+            return made
+        if any(_is_relative_path(word, folder) for word in (made["command"], *made.get("args", []))):
+            return {**made, "cwd": PROJECT}
+        return made
 
     def _warn(self, name: str, made: Mapping[str, Any]) -> None:
-        texts = [*made.get("args", []), made.get("url", "")]
-        queries = [part.partition("=")[2] for text in texts for part in re.split(r"[?&\s]", text)]
-        if any(map(hiding.looks_secret_itself, [*texts, *queries])):
+        if any(hiding.secrets_in(made)):
             self.taken.notes.append(
-                f"{name}: its args or url seem to hold a secret; put it into secrets.yaml and write ${{NAME}} there"
+                f"{name}: its settings hold a secret; put it into secrets.yaml and write ${{NAME}} in its place"
             )
+
+
+def _is_relative_path(word: str, folder: Path) -> bool:
+    value = word.partition("=")[2] if word.startswith("-") else word
+    if not value or "://" in value or value.startswith(("/", "~", "$", "@")) or PureWindowsPath(value).drive:
+        return False
+    return value in {".", ".."} or value.startswith(("./", "../")) or ("/" in value and (folder / value).exists())
 
 
 def _without_defaults(server: Any) -> str:

@@ -143,7 +143,9 @@ class Server(Section):
         default={}, repr=False, description="Variables for it, beside PATH, HOME and the like"
     )
     cwd: Name | None = Field(
-        default=None, description="The folder that it is started in; the working folder if left out"
+        default=None,
+        description="The directory it starts in; `project` is the working directory. If left out, a private directory for "
+        "servers of `~/.onetool` and the working directory for those of a project",
     )
     url: WebAddress | None = Field(default=None, description="The address, for a server that is reached over HTTP")
     headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers to send with every request to it")
@@ -175,7 +177,9 @@ class Prompts(Section):
 
 
 class Sandbox(Section):
-    enabled: bool = Field(default=True, description="Whether there is one; without it everything is open")
+    enabled: bool = Field(
+        default=True, description="Whether there is one; without it all is open but settings and programs of OneTool"
+    )
     allowed_paths: Names = Field(
         default=(), description="Folders that may be used; the working folder where it is empty"
     )

@@ -43,6 +43,9 @@ def protection(loaded: Loaded) -> Protection:
 def _own_hidden(folders: Folders) -> Iterator[Path]:
     """Directories called `.onetool` are hidden by their name; others may hold a person's work beside our files."""
     yield folders.user
+    project = folders.working_dir / FOLDER
+    if not _holds(project, folders.working_dir):  # it may be a link to anywhere
+        yield project
     if folders.config_file is not None:
         folder = folders.config_file.parent
         yield from (folders.config_file, folder / CONFIG, *(folder / name for name in HIDDEN))
