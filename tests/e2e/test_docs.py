@@ -104,7 +104,7 @@ class Story:
         self.said, self._port = "", 0
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
-        self.variables = {**environment(home), **uv, "PATH": programs, "ONETOOL_TRUST": "1", "NO_COLOR": "1"}
+        self.variables = {**environment(home), **uv, "PATH": programs, "NO_COLOR": "1"}
 
     def go_on(self, block: Block) -> None:
         KINDS[block.kind](self, block)
@@ -225,7 +225,7 @@ class Story:
             arguments,
             cwd=folder or self.folder,
             env=self.variables,
-            stdin=subprocess.DEVNULL,
+            input="yes\n" if arguments[-1].startswith("onetool trust") else "",
             capture_output=True,
             encoding="utf-8",
             timeout=6 * PATIENCE,

@@ -144,7 +144,7 @@ class Server(Section):
     )
     cwd: Name | None = Field(
         default=None,
-        description="The directory it starts in; `project` is the working directory. If left out, a private directory for "
+        description="Where it starts; `project` is the working directory. If left out, a private directory for "
         "servers of `~/.onetool` and the working directory for those of a project",
     )
     url: WebAddress | None = Field(default=None, description="The address, for a server that is reached over HTTP")
