@@ -352,6 +352,8 @@ WHEN = {
     "HttpStatusError": "A stored HTTP tool got a status that says no; the fields have status and body.",
     "OutputInvalid": "The value is not what the tool says that it returns.",
     "Cancelled": "The client took the call back, or the server ends.",
+    "AuditUnavailable": "The audit log cannot be written, so the call was not made; the field `file` names it.",
+    "StorageError": "A result could not be stored: the disk is full or read-only, or a quota is too small for it.",
     "BundleError": "The store of bundles refuses; its field `code` says which rule.",
     "ConfigError": "The configuration is wrong; the message has file and line.",
 }

@@ -95,7 +95,13 @@ class OneTool:
         self._make_cells, self._log = make_cells, log
         self._recording = Recording()
         self.agents = Agents(self._warn)
-        self.bus = ToolBus(Registry(), record=self._recording.call, discover=self.discover, cost_of=self.agents.cost_of)
+        self.bus = ToolBus(
+            Registry(),
+            record=self._recording.call,
+            admit=self._recording.admit,
+            discover=self.discover,
+            cost_of=self.agents.cost_of,
+        )
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
@@ -486,11 +492,11 @@ def _as_configured(tool: Tool, pack: Pack | None) -> Tool:
 
 
 def _audit(old: _State | None, loaded: Loaded, redact: Redactor) -> Audit:
-    file = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
-    if old is None or old.audit.file != file:
-        return Audit(file, redact)
-    old.audit.use(redact)
-    return old.audit
+    settings = loaded.settings.audit
+    file = placed(settings.file, loaded.folders.data, loaded.folders.home)
+    audit = old.audit if old is not None and old.audit.file == file else Audit(file, redact)
+    audit.use(redact, settings.max_bytes, settings.keep)
+    return audit
 
 
 def _projects(loaded: Loaded) -> dict[str, str]:

@@ -1,51 +1,96 @@
-"""The audit log: who called what that writes, executes or goes out, with which arguments, and what became of it.
+"""The audit log: who called what that writes, executes or uses the network, with which arguments and which outcome.
 
-One JSON line a call, appended and never rewritten or rotated. Values of secrets are taken out; long arguments are cut.
-What every call was, for whoever looks for a fault, is in `ot.logging`.
+Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
+be written is not made. A rejected call is only a `call` line. Values of secrets are redacted; long arguments are cut.
+`ot.logging` records every call, for debugging.
 """
 
 import json
+import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
+
 from ot.bus.authorise import in_order, required
 from ot.bus.bus import Call
 from ot.context import Permission
-from ot.errors import SandboxDenied
+from ot.errors import AuditUnavailable, SandboxDenied
 from ot.logging import Log
 from ot.redact import Redactor
 
 WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 LONGEST = 1000  # characters of one argument
+SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
+ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
 
 
 class Audit:
     def __init__(self, file: Path, redact: Redactor) -> None:
         self.file, self._redact = file, redact
-        self._log = Log(file, "INFO", redact, rotates=False, gathers=False)
+        self._log = Log(file, "INFO", redact, gathers=False)
+        self._is_slow = False
 
-    def use(self, redact: Redactor) -> None:
+    def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
         self._log.use("INFO", redact)
+        self._log.max_bytes, self._log.keep = max_bytes, keep
+
+    async def admit(self, call: Call) -> None:
+        """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
+
+        A write to the page cache takes some 10 µs, less than a change of threads. A slow disk gets a thread.
+        """
+        if not _is_watched(call):
+            return
+        call.audited = self._facts(call)
+        write = partial(self._log.write, "call.started", **call.audited)
+        started = time.perf_counter()
+        try:
+            if self._is_slow:
+                with anyio.fail_after(ACCEPT_SECONDS):
+                    await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
+            else:
+                write()
+        except (OSError, TimeoutError) as error:
+            raise self._unavailable(call.name, error) from None
+        finally:
+            self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
 
     def call(self, call: Call) -> None:
-        if call.tool is None or call.is_allowed is None:
+        """Record the outcome of a call, or that it was rejected."""
+        if call.is_allowed is None or not _is_watched(call):
             return
-        needed = required(call.tool, call.args)
-        if needed & WATCHED:
-            self._log.event(
-                "call",
-                agent=call.context.agent_id,
-                tool=call.tool.name,
-                permissions=in_order(needed),
-                arguments={name: self._shown(value) for name, value in call.args.items()},
-                decision="allowed" if call.is_allowed and call.error != SandboxDenied.type else "refused",
-                outcome=call.error or "ok",
-                duration_ms=round(call.seconds * 1000, 3),
-                correlation_id=call.context.correlation_id,
-            )
+        self._log.event(
+            "call",
+            **(call.audited or self._facts(call)),
+            decision="allowed" if call.is_allowed and call.error != SandboxDenied.type else "refused",
+            outcome=call.error or "ok",
+            duration_ms=round(call.seconds * 1000, 3),
+        )
+
+    def _facts(self, call: Call) -> dict[str, Any]:
+        assert call.tool is not None
+        return {
+            "agent": call.context.agent_id,
+            "tool": call.tool.name,
+            "permissions": in_order(required(call.tool, call.args)),
+            "arguments": {name: self._shown(value) for name, value in call.args.items()},
+            "correlation_id": call.context.correlation_id,
+        }
+
+    def _unavailable(self, name: str, error: OSError | TimeoutError) -> AuditUnavailable:
+        reason = f"no answer from the disk within {ACCEPT_SECONDS:g} s" if isinstance(error, TimeoutError) else error
+        reason = getattr(error, "strerror", None) or reason
+        return AuditUnavailable(
+            f"{name} was not called: the audit log {self.file} cannot be written: {reason}\n"
+            "Hint: free disk space, make the file writable, or set audit.file in onetool.yaml",
+            file=str(self.file),
+        )
 
     def _shown(self, value: Any) -> Any:
         """Its beginning, data as JSON writes it. Secrets are taken out before anything is cut or escaped."""
@@ -75,3 +120,7 @@ class Audit:
 
     def close(self) -> None:
         self._log.close()
+
+
+def _is_watched(call: Call) -> bool:
+    return call.tool is not None and (call.tool.is_audited or bool(required(call.tool, call.args) & WATCHED))

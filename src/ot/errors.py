@@ -2,6 +2,7 @@
 
 from ot_child.errors import (
     ArgumentError,
+    AuditUnavailable,
     BudgetExceeded,
     BundleError,
     Cancelled,
@@ -11,6 +12,7 @@ from ot_child.errors import (
     OutputInvalid,
     PermissionDenied,
     SandboxDenied,
+    StorageError,
     ToolError,
     ToolNotFound,
     ToolTimeout,
@@ -20,6 +22,7 @@ from ot_child.errors import (
 
 __all__ = [
     "ArgumentError",
+    "AuditUnavailable",
     "BudgetExceeded",
     "BundleError",
     "Cancelled",
@@ -29,6 +32,7 @@ __all__ = [
     "OutputInvalid",
     "PermissionDenied",
     "SandboxDenied",
+    "StorageError",
     "ToolError",
     "ToolNotFound",
     "ToolTimeout",

@@ -1,8 +1,8 @@
-"""The log: one JSON line a span, redacted, written by a thread of its own so that nobody waits for the disk.
+"""The log: one JSON line per span, redacted, written by its own thread so that no call waits for the disk.
 
 A `span` is something that takes time and ends well or badly: name, milliseconds, status, error type, correlation
 id, and fields of its own. A log that cannot be written says so in `problem` and is otherwise silent: it never fails
-a call.
+a call. `write` is for callers that must know that a line was accepted: it writes at once and raises.
 """
 
 import contextlib
@@ -12,13 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from ot.errors import error_type
+from ot.locks import locked
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
-ROTATE_BYTES = 10 << 20
+MAX_LOG_BYTES = 10 << 20
+MAX_LINES_WAITING = 100_000  # for a disk that is slower than the calls
 GATHER_SECONDS = 0.2
 
 
@@ -34,7 +37,10 @@ def _json(line: dict[str, Any]) -> str:
 
 
 class Log:
-    """`rotates`: a long one starts anew. `gathers`: it waits a moment for more, and so is not woken at every line."""
+    """A log file that is rotated at `max_bytes`; `keep` older files are kept.
+
+    With `gathers`, the thread waits a moment for more lines and so is not woken at every one.
+    """
 
     def __init__(
         self,
@@ -42,12 +48,15 @@ class Log:
         level: str = "INFO",
         redact: Callable[[str], str] = lambda text: text,
         *,
-        rotates: bool = True,
+        max_bytes: int = MAX_LOG_BYTES,
+        keep: int = 1,
         gathers: bool = True,
     ) -> None:
-        self._rotates, self._gather_seconds = rotates, GATHER_SECONDS if gathers else 0.0
+        self.max_bytes, self.keep = max_bytes, keep
+        self._gather_seconds = GATHER_SECONDS if gathers else 0.0
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
-        self._lines: deque[dict[str, Any]] = deque()
+        self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
+        self._is_torn = False  # whether the last line was written in part
         self._waiting = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -60,12 +69,21 @@ class Log:
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:
             return
-        self._lines.append({"time": time.time(), "level": level, "name": name, **fields})
+        self._lines.append(_line(level, name, fields))
         if not self._waiting.is_set():
             self._waiting.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_all, name="onetool-log", daemon=True)
                 self._thread.start()
+
+    def write(self, name: str, **fields: Any) -> None:
+        """Write a line before returning. Raises OSError if the system does not accept it."""
+        if self._file is not None:
+            try:
+                self._write(self._file, [_line("INFO", name, fields)])
+            except OSError as error:
+                self.problem = f"the log cannot be written: {error}"
+                raise
 
     @contextlib.contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -104,32 +122,65 @@ class Log:
 
     def _write_lines(self) -> None:
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
-        if not lines:
+        if not lines or self._file is None:
             return
         try:
-            self._write(lines)
+            rotate(self._file, self.max_bytes, self.keep)
+            self._write(self._file, lines)
             self.problem = None
         except OSError as error:
             self.problem = f"the log cannot be written: {error}"
 
-    def _write(self, lines: list[dict[str, Any]]) -> None:
-        assert self._file is not None
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._rotates:
-            self._rotate(self._file)
-        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+    def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
+        with _open(path) as file:
             for line in lines:  # each at once: another process may be writing too
-                data = self._text(line)
-                if file.write(data) != len(data):
-                    raise OSError("there is no room for a whole line")
+                data = b"\n" * self._is_torn + self._text(line)
+                written = file.write(data)
+                self._is_torn = bool(written) and written != len(data)
+                if written != len(data):
+                    raise OSError("no space left for a whole line")
 
     def _text(self, line: dict[str, Any]) -> bytes:
         line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
         return (self._redact(_json(line)) + "\n").encode("utf-8", "backslashreplace")
 
-    @staticmethod
-    def _rotate(file: Path) -> None:
+
+def rotate(file: Path, max_bytes: int, keep: int) -> None:
+    """Rename a file that is larger than `max_bytes` to `.1`, older ones to `.2` and so on. The last one is deleted.
+
+    Where the directory does not allow it, the file goes on growing: losing records would be worse.
+    """
+    with contextlib.suppress(OSError):
+        if file.stat().st_size <= max_bytes:
+            return
+        with locked(file.with_name(f"{file.name}.lock")):
+            if file.stat().st_size > max_bytes:  # no other process was faster
+                _shift(file, keep)
+
+
+def rotated(file: Path, keep: int) -> list[Path]:
+    """The names of the older files, the newest first."""
+    return [file.with_name(f"{file.name}.{number}") for number in range(1, keep + 1)]
+
+
+def _shift(file: Path, keep: int) -> None:
+    names = [file, *rotated(file, keep)]
+    if keep == 0:
+        file.unlink()
+    for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
         with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_size > ROTATE_BYTES:
-                file.replace(file.with_name(file.name + ".1"))
+            newer.replace(older)
+
+
+def _line(level: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"time": time.time(), "level": level, "name": name, **fields}
+
+
+def _open(file: Path) -> FileIO:
+    """Open the file to append to it, without waiting for the other end of a pipe."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        return FileIO(os.open(file, flags, 0o600), "ab")
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return FileIO(os.open(file, flags, 0o600), "ab")

@@ -1,6 +1,6 @@
 """What happened, told to those who keep it: log, audit, statistics, shapes of results. It decides nothing.
 
-Calls are told by the bus, runs and sessions by the app. Nothing here waits for a disk.
+Calls are told by the bus, runs and sessions by the app. Only `admit` waits for a disk.
 """
 
 import os
@@ -45,6 +45,10 @@ class Recording:
     def keep_in(self, log: Log, audit: Audit, stores: Stores) -> None:
         """From now on."""
         self._log, self._audit, self._stores = log, audit, stores
+
+    async def admit(self, call: Call) -> None:
+        """Record that the call is about to be made. Raises if that is required and impossible."""
+        await self._audit.admit(call)
 
     def call(self, call: Call, value: Any) -> None:
         name = call.tool.name if call.tool else call.name

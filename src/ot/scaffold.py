@@ -144,6 +144,8 @@ CONFIGURATION = """\
 
 #audit:
 #  file: logs/audit.jsonl          # calls that write, execute or use the network
+#  max_bytes: 104857600            # size at which it is rotated
+#  keep: 10                        # rotated files that are kept
 
 ## --- What the model is told ---------------------------------------------------------------------------------------
 

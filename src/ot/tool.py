@@ -37,6 +37,7 @@ class Tool:
     timeout: float | None = None  # seconds, after which a call is given up
     limits: tuple[str, ...] = ()  # arguments that a call may set lower than `tool_config` does, never higher
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
+    is_audited: bool = False  # whether calls are in the audit log whatever permissions they need
     file: str = ""  # where a user's tool is written down
     refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
 

@@ -14,6 +14,8 @@ does. The server imports it as `ot.errors`. Each class has a `type`, the word th
     ├── HttpStatusError           http_status
     ├── OutputInvalid             output_validation
     ├── Cancelled                 cancelled
+    ├── AuditUnavailable          audit_unavailable   (the call was not made)
+    ├── StorageError              storage_error       (a full or read-only disk, a quota)
     ├── BundleError               bundle_error        (its field `code` says which rule of the store)
     └── ConfigError               config_error
 """
@@ -81,6 +83,14 @@ class OutputInvalid(ToolError):
 
 class Cancelled(ToolError):
     type = "cancelled"
+
+
+class AuditUnavailable(ToolError):
+    type = "audit_unavailable"
+
+
+class StorageError(ToolError):
+    type = "storage_error"
 
 
 class BundleError(ToolError):

@@ -1,6 +1,7 @@
 """The audit log: which calls are in it, what a line says, and what never stands there."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,7 @@ from ot.audit import LONGEST, Audit
 from ot.bus.adapt import as_tool
 from ot.bus.bus import Call
 from ot.context import ToolContext
-from ot.errors import SandboxDenied
-from ot.logging import ROTATE_BYTES
+from ot.errors import AuditUnavailable, SandboxDenied
 from ot.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from ot.logging import Log
 
-log = Log(Path(sys.argv[1]), rotates=False, gathers=False)
+log = Log(Path(sys.argv[1]), max_bytes=1 << 40, gathers=False)
 for number in range(2000):
     log.event("call", process=sys.argv[2], number=number, text=sys.argv[2] * 3_000)
 log.close()
@@ -62,8 +62,13 @@ def stray() -> None:
     raise SandboxDenied("File access denied by sandbox: /etc/passwd")
 
 
-def lines(file: Path) -> list[dict[str, Any]]:
+def all_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The outcomes."""
+    return [line for line in all_lines(file) if line["name"] == "call"]
 
 
 def written(app: App, count: int) -> list[dict[str, Any]]:
@@ -267,14 +272,30 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_it_is_appended_to_and_never_rotated(tmp_path: Path) -> None:
+def test_a_large_one_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    old = b'{"old": 1}\n' * (ROTATE_BYTES // 10)
-    file.write_bytes(old)
-    with audited(file) as audit:
-        told(audit, {})
-    assert file.read_bytes().startswith(old)
-    assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
+    for number in range(5):
+        file.write_bytes(b"%d" % number * 2000)
+        with audited(file) as audit:
+            audit.use(Redactor(), max_bytes=1000, keep=2)
+            told(audit, {})
+        assert len(lines(file)) == 1
+    kept = {path.name: path.read_bytes()[:1] for path in tmp_path.iterdir() if path.suffix in {".1", ".2", ".3"}}
+    assert kept == {"audit.jsonl.1": b"4", "audit.jsonl.2": b"3"}
+
+
+def test_two_servers_that_rotate_at_once_lose_no_line(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom ot.logging import Log, rotate\n"
+        "log = Log(Path(sys.argv[1]))\nfor number in range(300):\n"
+        "    log.write('call')\n    rotate(Path(sys.argv[1]), 200, 1000)\n"
+    )
+    file = tmp_path / "audit.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(file)]) for _ in range(2)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    files = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert len(files) > 3
+    assert sum(len(lines(path)) for path in files) == 600
 
 
 @pytest.mark.slow
@@ -311,16 +332,86 @@ def test_a_reload_moves_it_and_loses_nothing(tmp_path: Path) -> None:
     assert contents == ["one", "two"]
 
 
-def test_health_says_that_it_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / ".onetool").mkdir()
-    (tmp_path / ".onetool" / "taken").write_text("a file", encoding="utf-8")
-    configure(
-        tmp_path / ".onetool", "audit: {file: taken/audit.jsonl}\nagents: {default: {permissions: [read, write]}}"
-    )
-    with opened_at(tmp_path) as app:
-        app.onetool.bus.register_tool(put)
+# --- what cannot be audited is not done ------------------------------------------------------------------------------
+
+
+def test_a_call_is_recorded_before_it_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+
+    @tool("demo.peek", permissions=["write"])
+    def peek() -> list[dict[str, Any]]:
+        return all_lines(file)
+
+    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [peek]) as app:
+        (line,) = app.call("demo.peek").unwrap()
+        assert (line["name"], line["tool"], line["agent"]) == ("call.started", "demo.peek", "default")
+
+
+def unwritable(tmp_path: Path, how: str) -> Path:
+    file = tmp_path / "audit.jsonl"
+    if how == "directory":
+        file.mkdir()
+    elif how == "parent":
+        (tmp_path / "taken").write_text("a file", encoding="utf-8")
+        return tmp_path / "taken" / "audit.jsonl"
+    elif how == "pipe":
+        os.mkfifo(file)
+    return Path("/dev/full") if how == "full" else file
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("how", ["directory", "parent", "pipe", "full"])
+def test_what_cannot_be_audited_is_not_done(tmp_path: Path, how: str) -> None:
+    file, done = unwritable(tmp_path, how), []
+
+    @tool("demo.act", permissions=["write"])
+    def act() -> None:
+        done.append(1)
+
+    @tool("demo.send", permissions=["network"])
+    async def send() -> None:
+        done.append(1)
+
+    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [look, act, send]) as app:
+        for name in ("demo.act", "demo.send"):
+            result = app.call(name)
+            assert isinstance(result.error, AuditUnavailable)
+            assert not result.ran
+            assert str(file) in str(result.error)
+            assert "audit.file" in str(result.error)
+        assert not done
+        caught = "try:\n    demo.act()\nexcept AuditUnavailable as error:\n    r = error.file\nr"
+        assert app.value(caught) == str(file)
+        assert app.call("demo.look", {"path": "x"}).unwrap() == "x"
+        assert "demo.look" in app.call("ot.tools", {"info": "list"}).unwrap()
+        assert app.call("ot.help", {"query": "demo.act"}).ok
+        assert any(f"the audit log {file}" in problem for problem in problems(app))
+
+
+def test_a_call_is_made_again_when_the_log_is_writable_again(tmp_path: Path) -> None:
+    file = unwritable(tmp_path, "directory")
+    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [put]) as app:
+        assert not app.call("demo.put").ok
+        file.rmdir()
         assert app.call("demo.put").ok
-        assert eventually(lambda: any("the audit log" in problem for problem in problems(app)))
+        assert eventually(lambda: len(lines(file)) == 1)
+        assert not problems(app)
+
+
+def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    code = (
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom ot.logging import Log\n"
+        "log = Log(Path(sys.argv[1]))\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 1 << 20))\n"
+        "try:\n    log.write('torn', text='x' * 500)\nexcept OSError:\n    print('refused')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\nlog.write('whole')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\n"
+    torn, whole = file.read_text(encoding="utf-8").splitlines()
+    assert len(torn) == 50
+    assert json.loads(whole)["name"] == "whole"
 
 
 def problems(app: App) -> list[str]:

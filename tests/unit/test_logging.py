@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ot.errors import ToolTimeout
-from ot.logging import ROTATE_BYTES, Log
+from ot.logging import MAX_LOG_BYTES, Log
 from ot.redact import Redactor
 
 
@@ -61,9 +61,9 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 def test_a_large_log_is_rotated(tmp_path: Path) -> None:
     file = tmp_path / "onetool.log"
-    file.write_bytes(b"x" * (ROTATE_BYTES + 1))
+    file.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
     log = Log(file)
     log.event("run")
     log.close()
     assert len(lines(file)) == 1
-    assert (tmp_path / "onetool.log.1").stat().st_size > ROTATE_BYTES
+    assert (tmp_path / "onetool.log.1").stat().st_size > MAX_LOG_BYTES

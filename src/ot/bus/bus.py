@@ -36,6 +36,7 @@ class Call:
     is_allowed: bool | None = None
     seconds: float = 0.0
     error: str | None = None
+    audited: Mapping[str, Any] | None = None  # what the audit log says about it, once it was admitted
 
     @property
     def logged(self) -> Mapping[str, Any]:
@@ -51,6 +52,7 @@ class Call:
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
 Recorder = Callable[[Call, Any], None]
+Admit = Callable[[Call], Awaitable[None]]  # raises if the call must not be made
 Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
 
 
@@ -62,12 +64,13 @@ class ToolBus:
         registry: Registry | None = None,
         *,
         record: Recorder | None = None,
+        admit: Admit | None = None,
         discover: Discover | None = None,
         cost_of: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
         self.registry = registry if registry is not None else Registry()
         self.events = Events()
-        self._record, self._discover, self._cost_of = record, discover, cost_of
+        self._record, self._admit, self._discover, self._cost_of = record, admit, discover, cost_of
         self._tracing = tracing.Tracing()
         self._origins: dict[str, sources.Origin] = {}
         self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
@@ -84,7 +87,7 @@ class ToolBus:
         *,
         positional: Sequence[Any] = (),
     ) -> Result:
-        """Resolve, bind, validate, authorise, dispatch, check, record. Every error of the call is in the result."""
+        """Resolve, bind, validate, authorise, admit, dispatch, check, record. Errors of the call are in the result."""
         call = Call(name, self._own(context))
         call_id = self.events.called(name, call.context)
         span = self._tracing.span(name, call.context)
@@ -133,6 +136,8 @@ class ToolBus:
         call.args = _validated(tool, dict(call.args), configured, context)
         call.is_allowed = False
         authorise(tool, call.args, context)
+        if self._admit is not None:
+            await self._admit(call)
         call.is_allowed = True
         return _checked(tool, await self._dispatch(tool, call.args, context))
 

@@ -276,6 +276,10 @@ class Audit(Section):
     file: Name = Field(
         default="logs/audit.jsonl", description="The audit log, in the data folder if it is no full path"
     )
+    max_bytes: Count = Field(
+        default=104_857_600, description="Size at which the audit log is rotated: renamed to `audit.jsonl.1`"
+    )
+    keep: CountOrZero = Field(default=10, description="How many rotated audit logs are kept")
 
 
 class Budgets(Section):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ot.config.load import Loaded
 from ot.config.programs import local_programs, start_directory
+from ot.logging import rotated
 from ot.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, placed
 
 PROCESSES = "/proc"  # the environment of every process can be read there
@@ -35,7 +36,8 @@ class Protection:
 def protection(loaded: Loaded) -> Protection:
     """Compute what tools must not touch under these settings."""
     folders = loaded.folders
-    hidden = [Path(PROCESSES), placed(loaded.settings.audit.file, folders.data, folders.home), *_own_hidden(folders)]
+    audit = placed(loaded.settings.audit.file, folders.data, folders.home)
+    hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_own_hidden(folders)]
     protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
     return Protection((FOLDER,), _texts(hidden), _texts(protected))
 

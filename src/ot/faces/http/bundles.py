@@ -106,7 +106,7 @@ def _of_tools(do: BundleHandlers) -> Iterator[Operation]:
         outcome,
         path,
         body="Call",
-        refusals=(*INSIDE, "bundle_disabled", "tool_disabled", "permission_denied"),
+        refusals=(*INSIDE, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable"),
     )
 
 

@@ -26,12 +26,14 @@ STATUS: Final[dict[str, int]] = {
     "rate_limited": 429,
     "internal": 500,
     "busy": 503,
+    "audit_unavailable": 503,
 }
 # A call that did not come to run, by the type of its error; whatever is not here ran, and its failure is an answer.
 REFUSED_CALLS: Final[dict[str, str]] = {
     "validation_error": "invalid",
     "not_found": "not_found",
     "permission_denied": "permission_denied",
+    "audit_unavailable": "audit_unavailable",
 }
 
 

@@ -34,7 +34,7 @@ NAME: Final = doc.in_path("name", {**IN_A_PATH, "description": "A name, as it is
 HANDLE: Final = doc.in_path("handle", {**TEXT, "pattern": "^[0-9a-f]{32}$"})
 RUN_ID: Final = doc.in_path("runID", IN_A_PATH)
 CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
-CALL: Final = ("not_found", "permission_denied", "bundle_disabled", "tool_disabled")
+CALL: Final = ("not_found", "permission_denied", "bundle_disabled", "tool_disabled", "audit_unavailable")
 FROM_ONE: Final[JSON] = {"type": "integer", "minimum": 1}
 DOCUMENT: Final[JSON] = {
     "required": True,

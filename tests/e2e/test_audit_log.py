@@ -1,0 +1,43 @@
+"""A call that cannot be audited is rejected on every transport, and nothing is done."""
+
+from pathlib import Path
+
+import pytest
+from tests.rest_support import code_of, serving
+from tests.support import blocks, command_line, configure, connected
+
+SETTINGS = "audit: {file: /dev/full}\nagents: {default: {permissions: [read, write]}}\n"
+WRITE = "fs.write(path='a.txt', content='x')"
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+
+
+def test_over_stdio(tmp_path: Path) -> None:
+    configure(tmp_path, SETTINGS)
+    (tmp_path / "b.txt").write_text("here", encoding="utf-8")
+    with connected(tmp_path) as client:
+        answer = client.run(WRITE)
+        assert answer.is_error
+        assert "AuditUnavailable" in blocks(answer)[-1]
+        assert "/dev/full" in blocks(answer)[-1]
+        assert "here" in blocks(client.run("fs.read(path='b.txt')"))[-1]
+        assert "/dev/full" in blocks(client.run("ot.health()"))[-1]
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    configure(tmp_path, SETTINGS)
+    done = command_line(tmp_path, "call", "fs.write", "path=a.txt", "content=x")
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "audit.file" in done.stderr
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_over_rest(tmp_path: Path) -> None:
+    settings = {"audit": {"file": "/dev/full"}, "agents": {"default": {"permissions": ["read", "write"]}}}
+    with serving(tmp_path, settings) as served:
+        answer = served.rest.send("POST", "/api/tools/fs.write/call", {"args": {"path": "a", "content": "x"}})
+        assert code_of(answer) == (503, "audit_unavailable")
+        assert served.rest.client.get("/api/health").status_code == 200
+    assert not (tmp_path / "a").exists()
