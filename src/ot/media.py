@@ -13,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 from ot.newer import refuse_newer
 
 VERSION = 1
+DEFAULT_MAX_BYTES = 1 << 30
 HANDLE = re.compile("[0-9a-f]{32}")
 OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 
@@ -27,20 +28,25 @@ class Content(NamedTuple):
 
 
 class Media:
-    def __init__(self, folder: Path, ttl: float, clock: Callable[[], float] = time.time) -> None:
-        self._folder, self._ttl, self._clock = folder, ttl, clock
+    """`max_bytes` is the disk space of all of them; the oldest are removed to make room."""
+
+    def __init__(
+        self, folder: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
 
     def keep(self, data: bytes, mime_type: str, agent: str) -> str:
         """The handle under which this agent finds it again."""
         handle = secrets.token_hex(16)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._clean()
+            self._make_room(len(data))
             self._write(handle, "bin", data)
             about = {"version": VERSION, "mime_type": mime_type, "agent": agent}
             self._write(handle, "json", json.dumps(about).encode())
         except OSError as error:
-            raise ToolError(f"{mime_type} could not be kept in {self._folder}: {error.strerror or error}") from None
+            reason = error.strerror or error
+            raise StorageError(f"{mime_type} could not be stored in {self._folder}: {reason}") from None
         return handle
 
     def read(self, handle: object, agent: str) -> Content:
@@ -61,11 +67,25 @@ class Media:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
 
-    def _clean(self) -> None:
+    def _make_room(self, size: int) -> None:
+        """Remove what has expired, and the oldest if there would be too much."""
+        kept: list[tuple[float, int, Path]] = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # another process cleans too
-                if OURS.fullmatch(entry.name) and self._is_over(entry.stat(follow_symlinks=False)):
-                    Path(entry.path).unlink()
+                status, path = entry.stat(follow_symlinks=False), Path(entry.path)
+                if not OURS.fullmatch(entry.name):
+                    continue
+                if self._is_over(status):
+                    path.unlink()
+                else:
+                    kept.append((status.st_mtime, status.st_size, path))
+        surplus = size + sum(found for _, found, _ in kept) - self._max_bytes
+        for _, found, path in sorted(kept):
+            if surplus > 0:
+                path.unlink(missing_ok=True)
+                surplus -= found
+        if surplus > 0:
+            raise StorageError(f"{size} bytes are too many to be stored: output.max_stored_bytes is {self._max_bytes}")
 
     def _is_over(self, found: os.stat_result) -> bool:
         return self._clock() - found.st_mtime > self._ttl

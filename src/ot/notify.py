@@ -1,12 +1,16 @@
 """Messages that a model leaves for people: appended to the file of the first topic that matches.
 
 Every message is one YAML document, written whole or not at all, also when several processes write at once. Which
-topics there are is configuration; a message can choose among them and reach no other file.
+topics there are is configuration; a message can choose among them and reach no other file. Messages are bounded in size
+and number, and files in size: an agent that needs no permission for it must not fill the disk.
 """
 
 import os
 import re
 import stat
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,19 +18,52 @@ from typing import Any
 
 from ot import paths
 from ot.config.model import Topic
-from ot.errors import ArgumentError, ToolError
+from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from ot.locks import locked
 from ot.moments import in_utc
 from ot.render import render
 
 MAX_TOPIC = 500
-MAX_MESSAGE = 1_000_000
+MAX_MESSAGE = 100_000
+DEFAULT_MAX_FILE_BYTES = 10 << 20
+RATE_SECONDS = 60.0
 
 # Not to wait for the other end of a pipe, and not to change line breaks; each system knows one of the two.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-def publish(topics: Sequence[Topic], folder: Path, topic: str, message: Any, now: Callable[[], float]) -> str:
+class RateLimit:
+    """How many messages each agent has sent in the last minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._sent: dict[str, deque[float]] = {}
+
+    def take(self, agent: str, per_minute: int) -> None:
+        """Count one message. Raise BudgetExceeded if the agent has sent too many."""
+        now = self._clock()
+        with self._lock:
+            sent = self._sent.setdefault(agent, deque())
+            while sent and now - sent[0] >= RATE_SECONDS:
+                sent.popleft()
+            if len(sent) >= per_minute:
+                wait = RATE_SECONDS - (now - sent[0]) if sent else RATE_SECONDS
+                raise BudgetExceeded(
+                    f"too many messages: notify.per_minute is {per_minute}; try again in {wait:.0f} s",
+                    retry_after_seconds=round(wait, 1),
+                )
+            sent.append(now)
+
+
+def publish(
+    topics: Sequence[Topic],
+    folder: Path,
+    topic: str,
+    message: Any,
+    now: Callable[[], float],
+    *,
+    max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
+) -> str:
     """Append the message to the file of the topic; what was done, in a line. Waits for the disk and for a lock."""
     if len(topic) > MAX_TOPIC:
         raise ArgumentError(f"a topic has at most {MAX_TOPIC} characters, this one has {len(topic)}")
@@ -36,9 +73,10 @@ def publish(topics: Sequence[Topic], folder: Path, topic: str, message: Any, now
     path = paths.placed(found.file, folder, Path.home())
     document = _document(topic, message, now())
     try:
-        _append(path, document)
+        _append(path, document, max_file_bytes)
     except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
-        raise ToolError(f"the message was not written to {path}: {getattr(error, 'strerror', '') or error}") from None
+        reason = getattr(error, "strerror", "") or error
+        raise StorageError(f"the message was not written to {path}: {reason}", file=str(path)) from None
     return f"OK: {topic} -> {found.file}"
 
 
@@ -64,20 +102,22 @@ def _document(topic: str, message: Any, seconds: float) -> bytes:
     return f"---\n{text}\n".encode()
 
 
-def _append(path: Path, document: bytes) -> None:
+def _append(path: Path, document: bytes, max_file_bytes: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f"{path.name}.lock")):
         descriptor = os.open(path, _FLAGS, 0o600)
         try:
-            _write_whole(descriptor, document)
+            _write_whole(descriptor, document, max_file_bytes)
         finally:
             os.close(descriptor)
 
 
-def _write_whole(descriptor: int, document: bytes) -> None:
+def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is no regular file")
+    if status.st_size + len(document) > max_file_bytes:
+        raise OSError(f"the file is full (notify.max_file_bytes is {max_file_bytes})\nHint: move or delete the file")
     try:
         data = _line_break(descriptor, status.st_size) + document
         while data:

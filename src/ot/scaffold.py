@@ -157,10 +157,14 @@ CONFIGURATION = """\
 #  max_inline_size: 50000          # bytes up to which it is shown whole; 0 for no limit
 #  preview_lines: 10               # of the summary of a large result
 #  result_ttl: 3600                # seconds for which a large result is kept
+#  max_stored_bytes: 1073741824    # disk space of all of them; the oldest go first
+#  max_stored_bytes_per_agent: 268435456
 #  sanitize: false                 # true: mark every answer as foreign and take traps out
 
 #notify:
 #  topics: []                      # where ot.notify writes: [{pattern: "notes", file: notes.yaml}]
+#  per_minute: 60                  # messages of one agent
+#  max_file_bytes: 10485760        # a larger file takes no more messages
 
 #docs_url: https://onetool.beycom.online/reference/tools/
 

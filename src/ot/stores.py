@@ -3,13 +3,14 @@
 Opened together and closed together. Opening touches no disk; each makes its files when it has something to keep.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from ot.config.model import Output
 from ot.media import Media
-from ot.results import ResultStore
+from ot.notify import RateLimit
+from ot.results import Quota, ResultStore
 from ot.search import Search
 from ot.stats.record import Recorder
 from ot.stats.shapes import Shapes
@@ -21,6 +22,7 @@ class Stores:
     recorder: Recorder
     shapes: Shapes
     search: Search
+    notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
     def opened(cls, folder: Path, *, counted: bool) -> Self:
@@ -30,10 +32,11 @@ class Stores:
         return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
 
     def results(self, output: Output) -> ResultStore:
-        return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines)
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines, quota=quota)
 
     def media(self, output: Output) -> Media:
-        return Media(self.folder / "tmp", output.result_ttl)
+        return Media(self.folder / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
 
     @property
     def stats_file(self) -> Path:

@@ -97,7 +97,7 @@ async def config(context: ToolContext) -> dict[str, Any]:
     }
 
 
-@tool()
+@tool(is_audited=True)
 async def notify(context: ToolContext, topic: str, message: Any) -> str:
     """Leave a message for people: it is appended to the file that the configuration names for the topic.
 
@@ -110,10 +110,11 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     """
     from ot.notify import publish
 
-    system = _system(context)
-    return await anyio.to_thread.run_sync(
-        publish, system.settings.notify.topics, system.folders.data, topic, message, time.time
-    )
+    system, settings = _system(context), _system(context).settings.notify
+    if settings.topics:
+        system.stores.notify_rate.take(context.agent_id, settings.per_minute)
+    write = partial(publish, max_file_bytes=settings.max_file_bytes)
+    return await anyio.to_thread.run_sync(write, settings.topics, system.folders.data, topic, message, time.time)
 
 
 @tool(argument_permissions={"output": frozenset({Permission.WRITE})})

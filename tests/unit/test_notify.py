@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 from ot.config.model import Topic
-from ot.errors import ArgumentError, ToolError
+from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from ot.locks import locked
-from ot.notify import publish
+from ot.notify import RateLimit, publish
 
 
 def at_noon() -> float:
@@ -30,6 +30,27 @@ def topics(*pairs: tuple[str, str]) -> tuple[Topic, ...]:
 
 def send(folder: Path, message: Any, file: str = "notes.yaml") -> str:
     return publish(topics(("**", file)), folder, "notes", message, at_noon)
+
+
+def test_a_full_file_takes_no_more_messages(tmp_path: Path) -> None:
+    known = topics(("**", "notes.yaml"))
+    publish(known, tmp_path, "notes", "x" * 600, at_noon, max_file_bytes=1000)
+    with pytest.raises(StorageError, match=r"the file is full \(notify.max_file_bytes is 1000\)\nHint: move") as caught:
+        publish(known, tmp_path, "notes", "x" * 600, at_noon, max_file_bytes=1000)
+    assert caught.value.file == str(tmp_path / "notes.yaml")
+    assert len(documents(tmp_path / "notes.yaml")) == 1
+
+
+def test_an_agent_sends_so_many_messages_in_a_minute() -> None:
+    now = [0.0]
+    rate = RateLimit(lambda: now[0])
+    for _ in range(3):
+        rate.take("a", 3)
+    with pytest.raises(BudgetExceeded, match=r"notify\.per_minute is 3; try again in 60 s"):
+        rate.take("a", 3)
+    rate.take("b", 3)
+    now[0] = 60.0
+    rate.take("a", 3)
 
 
 def documents(file: Path) -> list[Any]:
@@ -155,7 +176,7 @@ def test_every_message_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_message_has_a_limit(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="at most 1000000 characters"):
+    with pytest.raises(ToolError, match="at most 100000 characters"):
         send(tmp_path, "x" * 1_000_001)
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +204,7 @@ publish([Topic(pattern="*", file="notes.yaml")], Path(sys.argv[1]), "notes", "x"
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
 
-    assert "ToolError: the message was not written to" in done.stderr
+    assert "StorageError: the message was not written to" in done.stderr
     assert "File too large" in done.stderr
     assert (tmp_path / "notes.yaml").read_bytes() == before
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000

@@ -337,7 +337,7 @@ def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> Non
 
 def test_media_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ToolError, match="image/png could not be kept"):
+    with pytest.raises(ToolError, match="image/png could not be stored"):
         Media(tmp_path / "file", HOUR).keep(b"data", "image/png", "ada")
 
 

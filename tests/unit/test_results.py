@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from ot.errors import ArgumentError, ToolError, ToolTimeout
-from ot.results import ResultStore
+from ot.errors import ArgumentError, StorageError, ToolError, ToolTimeout
+from ot.results import Quota, ResultStore
+from ot.results.files import Files
 from ot.results.hits import Deadline
 from ot.results.matches import matching_lines, matching_parts
 from ot.results.pattern import compiled
@@ -79,6 +80,83 @@ def least_time(action: Callable[[], object], times: int = 5) -> float:
 def run_program(code: str, *args: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, args)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+# --- the quota ---------------------------------------------------------------------------------------------
+
+
+def limited(folder: Path, clock: Clock, total: int, of_agent: int) -> ResultStore:
+    return ResultStore(folder, HOUR, 3, clock, quota=Quota(total, of_agent))
+
+
+def is_there(results: ResultStore, handle: str, agent: str = "default") -> bool:
+    try:
+        results.window(handle, agent=agent)
+    except ToolError as error:
+        if error.reason != "evicted" or "was removed to make room" not in str(error):
+            raise
+        return False
+    return True
+
+
+def test_the_oldest_results_of_an_agent_make_room(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 1_000_000, 100_000)
+    other = keep(results, "x" * 40_000, agent="other")
+    clock.now += 1
+    handles = []
+    for _ in range(5):
+        handles.append(keep(results, "x" * 40_000))
+        clock.now += 1
+    assert [is_there(results, handle) for handle in handles] == [False, False, False, True, True]
+    assert is_there(results, other, "other")
+    assert results.store("x" * 40_000, tool="t")["note"] == "1 older result removed to make room"
+
+
+def test_the_oldest_results_of_all_make_room(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 120_000, 100_000)
+    handles = {}
+    for agent in "abc":
+        handles[agent] = keep(results, "x" * 40_000, agent=agent)
+        clock.now += 1
+    assert {agent: is_there(results, handle, agent) for agent, handle in handles.items()} == {
+        "a": False,
+        "b": True,
+        "c": True,
+    }
+
+
+def test_the_quota_counts_results_of_other_processes_and_of_a_process_before(folder: Path, clock: Clock) -> None:
+    first = keep(limited(folder, clock, 100_000, 100_000), "x" * 60_000)
+    clock.now += 1
+    results = limited(folder, clock, 100_000, 100_000)
+    keep(results, "x" * 60_000)
+    assert not is_there(results, first)
+
+
+def test_many_small_results_count_what_they_take_on_the_disk(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 100_000, 100_000)
+    for _ in range(50):
+        keep(results, "small")
+        clock.now += 1
+    assert len([name for name in names(folder) if name.endswith(".txt")]) < 12
+
+
+def test_a_result_that_is_larger_than_the_quota_is_an_error(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 1_000_000, 100_000)
+    kept = keep(results, "kept")
+    with pytest.raises(StorageError, match=r"max_stored_bytes_per_agent is 100000 bytes\nHint: return a smaller"):
+        results.store(("x" * 10_000 for _ in range(1_000_000)), tool="t")
+    assert is_there(results, kept)
+    assert len(names(folder)) == 3
+
+
+def test_traces_of_removed_results_are_bounded(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 20_000, 20_000)
+    for _ in range(30):
+        keep(results, "x" * 10_000)
+        clock.now += 1
+    there = Files(folder, clock, max_remembered=5).clean(HOUR)
+    assert len(names(folder)) == 5 + 3 * len(there)
 
 
 # --- storing -----------------------------------------------------------------------------------------------
@@ -197,7 +275,7 @@ def test_the_summary_of_data_that_is_known_by_its_text_only(results: ResultStore
 
 def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(ToolError, match=r"demo\.tool .* could not be stored in .*: File exists\. Return a smaller"):
+    with pytest.raises(ToolError, match=r"demo\.tool .* could not be stored in .*: File exists\nHint: free"):
         keep(ResultStore(tmp_path / "file", HOUR, 10), "text")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -283,7 +361,7 @@ def test_links_are_not_followed(results: ResultStore, folder: Path, tmp_path: Pa
     file = folder / f"result-{handle}.{part}"
     file.rename(tmp_path / "moved")
     file.symlink_to(tmp_path / "moved")
-    with pytest.raises(ToolError, match=r"not found|expired"):
+    with pytest.raises(ToolError, match=r"not found|expired|removed"):
         results.load(handle)
 
 
@@ -293,7 +371,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(results: ResultStore, fo
     file = folder / f"result-{handle}.{part}"
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(ToolError, match=r"not found|expired"):
+    with pytest.raises(ToolError, match=r"not found|expired|removed"):
         results.window(handle)
 
 

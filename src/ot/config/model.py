@@ -232,6 +232,11 @@ class Output(Section):
     )
     preview_lines: CountOrZero = Field(default=10, description="Lines that the summary of a large result shows")
     result_ttl: Seconds = Field(default=3600, description="Seconds for which a large result is kept")
+    max_stored_bytes: Count = Field(
+        default=1_073_741_824,
+        description="Disk space of all stored results; the oldest are removed to make room. Media have as much again",
+    )
+    max_stored_bytes_per_agent: Count = Field(default=268_435_456, description="The same for the results of one agent")
     sanitize: bool = Field(
         default=False, description="Whether every answer is marked as foreign and traps are taken out"
     )
@@ -251,6 +256,10 @@ class Topic(Section):
 
 class Notify(Section):
     topics: tuple[Topic, ...] = Field(default=(), description="Where messages of `ot.notify` go")
+    per_minute: Count = Field(default=60, description="How many messages an agent may send in a minute")
+    max_file_bytes: Count = Field(
+        default=10_485_760, description="Size at which a file of messages is full: further messages are rejected"
+    )
 
 
 class Http(CamelSection):

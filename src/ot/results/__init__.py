@@ -4,7 +4,8 @@
 that a server calls it from a thread.
 """
 
+from ot.results.quota import Quota
 from ot.results.store import ResultStore
 from ot.results.window import Unit
 
-__all__ = ["ResultStore", "Unit"]
+__all__ = ["Quota", "ResultStore", "Unit"]

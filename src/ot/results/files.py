@@ -7,9 +7,10 @@ import os
 import re
 import secrets
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
@@ -19,8 +20,10 @@ Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
 _REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
 _ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
+DEFAULT_MAX_REMEMBERED = 1_000
+_BLOCK_BYTES = 4_096  # what a small file takes on a disk
 _HANDLE = re.compile("[0-9a-f]{32}")
-_OUR_FILE = re.compile(rf"result-{_HANDLE.pattern}\.(?:txt|idx|json|meta\.json)(?:\.tmp)?")
+_OUR_FILE = re.compile(rf"result-({_HANDLE.pattern})\.(txt|idx|json|meta\.json)(\.tmp)?")
 
 
 def new_handle() -> str:
@@ -32,10 +35,27 @@ def is_handle(handle: object) -> TypeGuard[str]:
     return isinstance(handle, str) and _HANDLE.fullmatch(handle) is not None
 
 
+@dataclass(slots=True)
+class Found:
+    """The files of one result: when the last was written, and what they take on the disk."""
+
+    written: float = 0.0
+    size: int = 0
+    has_text: bool = False
+
+    def add(self, part: str, status: os.stat_result) -> None:
+        self.written = max(self.written, status.st_mtime)
+        self.size += -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+        self.has_text |= part == "txt"
+
+
 class Files:
-    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+    """`max_remembered` is how many handles of results that are gone are told from ones that never were."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED) -> None:
         self._folder = folder
         self._clock = clock
+        self._max_remembered = max_remembered
 
     def prepare(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,14 +64,28 @@ class Files:
         if self._folder.stat().st_mode & 0o077:
             self._folder.chmod(0o700)
 
-    def clean(self, ttl: float) -> None:
-        """Remove what has expired, and what processes that died have left."""
+    def clean(self, ttl: float) -> dict[str, Found]:
+        """Remove what has expired and what dead processes have left. Return the results that remain, by handle."""
         now = self._clock()
+        results: dict[str, Found] = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
+                name = _OUR_FILE.fullmatch(entry.name)
+                if name is None:
+                    continue
                 with suppress(OSError):  # another process was faster
-                    if now - entry.stat(follow_symlinks=False).st_mtime > _life_of(entry.name, ttl):
+                    status = entry.stat(follow_symlinks=False)
+                    if now - status.st_mtime > _life_of(entry.name, ttl):
                         Path(entry.path).unlink()
+                    elif not name[3]:
+                        results.setdefault(name[1], Found()).add(name[2], status)
+        self._forget(handle for handle in results if not results[handle].has_text)
+        return {handle: found for handle, found in results.items() if found.has_text}
+
+    def _forget(self, gone: Iterable[str]) -> None:
+        """Remove the last traces of results, if there are too many of them."""
+        for handle in islice(gone, self._max_remembered, None):
+            self.remove(handle)
 
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
         """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
@@ -67,10 +101,14 @@ class Files:
             temporary.unlink(missing_ok=True)
             raise
 
-    def remove(self, handle: str) -> None:
+    def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
         with suppress(OSError):  # the folder cannot be written to, which is being reported already
-            for part in get_args(Part):
+            for part in parts:
                 self._path(handle, part).unlink(missing_ok=True)
+
+    def evict(self, handle: str) -> None:
+        """Remove the content of a result. Its meta file stays, to tell what became of it."""
+        self.remove(handle, ("txt", "idx", "json"))
 
     @contextmanager
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
@@ -85,8 +123,6 @@ class Files:
 
 
 def _life_of(name: str, ttl: float) -> float:
-    if not _OUR_FILE.fullmatch(name):
-        return sys.float_info.max
     if name.endswith(".tmp"):
         return _ABANDONED
     return ttl + _REMEMBERED if name.endswith(".meta.json") else ttl

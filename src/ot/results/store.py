@@ -6,19 +6,20 @@ has none does not exist. The parts of the work stand in the modules beside this 
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 from ot.results import hits, matches, meta as facts, similar, window
 from ot.results.content import START, Content, encoded, packed
-from ot.results.files import Files, is_handle, new_handle
+from ot.results.files import Files, Found, is_handle, new_handle
 from ot.results.hits import Deadline, Hit
 from ot.results.meta import Meta
 from ot.results.pattern import compiled
+from ot.results.quota import Quota, Stored
 from ot.results.summary import description, preview, summary
 from ot.results.window import Unit, Window
 
@@ -35,6 +36,8 @@ class ResultStore:
         preview_lines: int,
         clock: Callable[[], float] = time.time,
         search_seconds: float = _SEARCH_SECONDS,
+        *,
+        quota: Quota | None = None,
     ) -> None:
         self._folder = folder
         self._files = Files(folder, clock)
@@ -42,6 +45,8 @@ class ResultStore:
         self._preview_lines = preview_lines
         self._clock = clock
         self._search_seconds = search_seconds
+        self._quota = quota or Quota()
+        self._agents: dict[str, str] = {}  # by handle
 
     def store(
         self,
@@ -62,7 +67,7 @@ class ResultStore:
         handle = new_handle()
         with self._whole_or_not_at_all(handle, tool):
             self._files.prepare()
-            self._files.clean(self._ttl)
+            results = self._files.clean(self._ttl)
             self._write_text(handle, [text] if isinstance(text, str) else text)
             if beside is not None:
                 self._files.publish(handle, "json", [beside.encode("utf-8", "backslashreplace")])
@@ -71,7 +76,8 @@ class ResultStore:
                 meta = replace(meta, is_untrusted=is_untrusted)
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [facts.written(meta)])
-        return description(meta, summary(meta, about), first_lines)
+        removed = self._make_room(results, meta)
+        return description(meta, summary(meta, about), first_lines, removed)
 
     def window(
         self,
@@ -114,7 +120,7 @@ class ResultStore:
         with self._opened(handle, agent) as (meta, content):
             if meta.kind == "text":
                 return content.whole()
-            text = self._value_beside(handle) if meta.value_beside else content.whole()
+            text = self._value_beside(meta) if meta.value_beside else content.whole()
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -126,7 +132,7 @@ class ResultStore:
             raise ValueError(f"part must be >= 0, got {number}")
         with self._opened(handle, agent) as (meta, content):
             if meta.value_beside:
-                return {"text": self._value_beside(handle).decode(), "next": None, "is_json": True}
+                return {"text": self._value_beside(meta).decode(), "next": None, "is_json": True}
             start = 1 + number * _PART
             text = "".join(content.chars(start, _PART)) if start <= meta.total_chars else ""
             following = number + 1 if start + _PART <= meta.total_chars else None
@@ -138,15 +144,43 @@ class ResultStore:
             yield
         except OSError as error:
             self._files.remove(handle)
-            raise ToolError(
+            raise StorageError(
                 f"The result of {tool} is too large to be shown and could not be stored in {self._folder}: "
-                f"{error.strerror or error}. Return a smaller part of it."
+                f"{error.strerror or error}\nHint: free space on that disk, or return a smaller part of the result",
+                folder=str(self._folder),
             ) from None
+        except BaseException:
+            self._files.remove(handle)
+            raise
 
     def _write_text(self, handle: str, pieces: Iterable[str]) -> None:
         marks = [START]
-        self._files.publish(handle, "txt", encoded(pieces, marks))
+        self._files.publish(handle, "txt", self._bounded(encoded(pieces, marks)))
         self._files.publish(handle, "idx", packed(marks))
+
+    def _bounded(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            self._quota.check_size(size)
+            yield chunk
+
+    def _make_room(self, results: Mapping[str, Found], meta: Meta) -> int:
+        """Remove the oldest results beyond the quota. Return how many."""
+        self._agents = {handle: self._agents.get(handle) or self._agent_of(handle) for handle in results}
+        stored = (Stored(found.written, handle, self._agents[handle], found.size) for handle, found in results.items())
+        surplus = self._quota.find_surplus(stored, Stored(meta.created, meta.handle, meta.agent, meta.size_bytes))
+        for result in surplus:
+            self._files.evict(result.handle)
+        return len(surplus)
+
+    def _agent_of(self, handle: str) -> str:
+        """The agent that a result belongs to; empty for one that is not whole."""
+        try:
+            with self._files.reading(handle, "meta.json") as file:
+                return facts.read(file).agent
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError, ToolError):
+            return ""
 
     def _facts(self, handle: str, content: Content, tool: str, agent: str, *, is_json: bool, beside: bool) -> Meta:
         return Meta(
@@ -172,8 +206,8 @@ class ResultStore:
         with ExitStack() as stack:
             try:
                 content = stack.enter_context(self._content(handle))
-            except OSError:  # another process has cleaned up since the meta file was read
-                raise _expired(handle) from None
+            except OSError:
+                raise self._gone(meta) from None
             if not content.holds(meta.size_bytes):
                 raise _not_found(handle)
             yield meta, content
@@ -193,12 +227,16 @@ class ResultStore:
             raise _expired(handle)
         return meta
 
-    def _value_beside(self, handle: str) -> bytes:
+    def _value_beside(self, meta: Meta) -> bytes:
         try:
-            with self._files.reading(handle, "json") as file:
+            with self._files.reading(meta.handle, "json") as file:
                 return file.read()
         except OSError:
-            raise _expired(handle) from None
+            raise self._gone(meta) from None
+
+    def _gone(self, meta: Meta) -> ToolError:
+        """Say why a result has a meta file and no content: it was evicted, or has expired meanwhile."""
+        return _expired(meta.handle) if self._clock() - meta.created > self._ttl else _evicted(meta.handle)
 
     def _matching(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
         find = matches.matching_parts if in_chars else matches.matching_lines
@@ -220,6 +258,14 @@ def _not_found(handle: object) -> ToolError:
     shown = repr(handle[:_SHOWN]) if isinstance(handle, str) else f"a handle is text, not {type(handle).__name__}"
     advice = "Take the handle from the answer that named it, or run the call again."
     return ToolError(f"Result not found: {shown}. {advice}", reason="not_found")
+
+
+def _evicted(handle: str) -> ToolError:
+    return ToolError(
+        f"The result {handle} was removed to make room for newer ones. Run the call again, and use each result "
+        "before you store many more.",
+        reason="evicted",
+    )
 
 
 def _expired(handle: str) -> ToolError:

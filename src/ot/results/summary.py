@@ -13,7 +13,8 @@ from ot_child.summary import number
 _PREVIEW_WIDTH = 500
 
 
-def description(meta: Meta, summary: str, preview: list[str]) -> dict[str, Any]:
+def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> dict[str, Any]:
+    """What stands for a stored result. `removed` is how many older results it pushed out."""
     window = "offset=1, limit=5000, unit='chars'" if meta.has_long_lines else "offset=1, limit=50"
     return {
         "handle": meta.handle,
@@ -22,6 +23,7 @@ def description(meta: Meta, summary: str, preview: list[str]) -> dict[str, Any]:
         "summary": summary,
         "preview": preview,
         "query": f"ot.result(handle='{meta.handle}', {window})",
+        **({"note": f"{number(removed, 'older result')} removed to make room"} if removed else {}),
     }
 
 

@@ -116,7 +116,7 @@ class _Block:
     format: str | None = None
     beside: Callable[[], str] | None = None  # the data as JSON, where the text shows it in another way
     stays: bool = False  # whether it is shown however long it is
-    is_lost: bool = False
+    error: str | None = None  # the type of the error, if it could not be stored
 
 
 class Presenter:
@@ -138,9 +138,8 @@ class Presenter:
             return await self.failure(journal, text, error_type(error), agent, sanitize=sanitize)
         blocks = [*_printed(journal), *value]
         texts = await self._shown(blocks, journal, agent, sanitize)
-        is_lost = any(block.is_lost for block in blocks)
-        kind = ToolError.type if is_lost else None
-        return Answer(texts or (NO_VALUE,), is_error=is_lost, error=kind, media=_media(result.get("value")))
+        kind = next((block.error for block in blocks if block.error), None)
+        return Answer(texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=_media(result.get("value")))
 
     async def failure(self, journal: Journal, text: str, kind: str, agent: str, *, sanitize: object) -> Answer:
         shown = explain.shortened(text, LONGEST_ERROR)
@@ -184,7 +183,7 @@ class Presenter:
                 is_untrusted=journal.is_untrusted,
             )
         except ToolError as not_stored:
-            block.pieces, block.is_lost = [explain.refusal(not_stored, journal.calls)], True
+            block.pieces, block.error = [explain.refusal(not_stored, journal.calls)], not_stored.type
         else:
             block.pieces = [render(standing_for_it, block.format)]
 

@@ -1,0 +1,54 @@
+"""No client fills the disk: stored results and messages for people are bounded, and the answers say so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.rest_support import serving
+from tests.support import blocks, configure, connected
+
+SETTINGS = """
+output: {max_stored_bytes: 6000000, max_stored_bytes_per_agent: 3000000}
+notify: {topics: [{pattern: "**", file: notes.yaml}], per_minute: 5}
+agents: {default: {permissions: []}}
+"""
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_an_agent_without_permissions_fills_no_disk_with_results(tmp_path: Path) -> None:
+    configure(tmp_path, SETTINGS)
+    with connected(tmp_path) as client:
+        stored = [json.loads(blocks(client.run("'x' * 1_000_000"))[-1]) for _ in range(8)]
+        assert "note" not in stored[0]
+        assert stored[-1]["note"] == "1 older result removed to make room"
+        first = client.run(f"ot.result(handle={stored[0]['handle']!r})")
+        assert first.is_error
+        assert "was removed to make room" in blocks(first)[-1]
+        assert not client.run(f"ot.result(handle={stored[-1]['handle']!r}, limit=10)").is_error
+        too_large = client.run("'x' * 4_000_000")
+        assert too_large.is_error
+        assert "output.max_stored_bytes_per_agent is 3000000" in blocks(too_large)[-1]
+        assert blocks(client.run("1 + 1")) == ["2"]
+    assert size_of(tmp_path / ".onetool" / "tmp") < 4_000_000
+
+
+def test_messages_are_audited_and_bounded(tmp_path: Path) -> None:
+    configure(tmp_path, SETTINGS)
+    with connected(tmp_path) as client:
+        answer = client.run("for number in range(100):\n    ot.notify(topic='t', message='x' * 1000)")
+        assert "notify.per_minute is 5" in blocks(answer)[-1]
+    assert (tmp_path / ".onetool" / "notes.yaml").read_bytes().count(b"---\n") == 5
+    audit = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in audit]
+    assert sum(line["name"] == "call.started" and line["tool"] == "ot.notify" for line in lines) >= 6
+
+
+def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
+    (tmp_path / "tmp").write_text("a file in the place of the directory", encoding="utf-8")
+    with serving(tmp_path) as served:
+        answer = served.rest.send("POST", "/api/run", {"command": "'x' * 100_000"})
+        assert answer.json()["error"] == "storage_error", answer.text
+        assert str(tmp_path / "tmp") in answer.text
