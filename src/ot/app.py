@@ -476,10 +476,10 @@ def _given(settings: Settings, folder: Path) -> Loaded:
 
 
 def _stores(old: _State | None, loaded: Loaded) -> Stores:
-    folder, counted = loaded.folders.data, loaded.settings.stats.enabled
+    folder, settings = loaded.folders.data, loaded.settings.stats
     if old is None or old.stores.folder != folder:
-        return Stores.opened(folder, counted=counted)
-    old.stores.recorder.enabled = counted
+        return Stores.opened(folder, settings)
+    old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 
 

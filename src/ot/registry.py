@@ -7,12 +7,14 @@ Names that differ only in characters that Python cannot write (`get-sum`) are al
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 
 from ot.errors import ToolError, ToolNotFound
 from ot.tool import Tool
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 MOST_SHOWN = 20
+NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
 
 
 class Registry:
@@ -185,8 +187,13 @@ def python_name(name: str) -> str:
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
     from rapidfuzz import fuzz, process
 
-    matches = process.extract(name, list(known), scorer=fuzz.WRatio, limit=3, score_cutoff=75)
-    return [match[0] for match in matches]
+    names = list(known)
+    matches = []
+    for start in range(0, len(names), NAMES_AT_ONCE):  # other threads get their turn after each part
+        part = names[start : start + NAMES_AT_ONCE]
+        matches += process.extract(name, part, scorer=fuzz.WRatio, limit=3, score_cutoff=75)
+    best = sorted(matches, key=itemgetter(1), reverse=True)
+    return [match[0] for match in best[:3]]
 
 
 def shown(names: Mapping[str, object] | list[str]) -> str:

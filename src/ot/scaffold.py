@@ -191,6 +191,7 @@ CONFIGURATION = """\
 
 #stats:                            # `onetool stats` shows them
 #  enabled: true
+#  keep_days: 365                  # days for which a recorded call is kept
 #  round_trip_ms: 4000             # what one turn of a model is taken to last, for the time saved
 
 #log_level: INFO                   # DEBUG, INFO, WARNING, ERROR or CRITICAL

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from ot.config.model import Output
+from ot.config.model import Output, Stats
 from ot.media import Media
 from ot.notify import RateLimit
 from ot.results import Quota, ResultStore
@@ -25,10 +25,9 @@ class Stores:
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
-    def opened(cls, folder: Path, *, counted: bool) -> Self:
-        """`counted` is whether calls are recorded at all."""
+    def opened(cls, folder: Path, settings: Stats) -> Self:
         stats = folder / "stats"
-        recorder = Recorder(stats / "stats.db", enabled=counted)
+        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=settings.keep_days)
         return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
 
     def results(self, output: Output) -> ResultStore:

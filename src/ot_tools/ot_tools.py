@@ -175,15 +175,8 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     Example:
         ot.tools(pattern="disk", info="full")
     """
-    there = (await _listed(context)).registry
-    found = sorted((tool for tool in there if tool.enabled), key=attrgetter("name"))
-    found = [entry for entry in found if _has(pattern, entry.name, python_name(entry.name))]
-    if info == "list":
-        return [entry.name for entry in found]
-    if info == "min":
-        return [{"name": entry.name, "description": entry.summary} for entry in found]
-    shapes = _system(context).stores.shapes
-    return await anyio.to_thread.run_sync(lambda: [_full(entry, shapes.text(entry.name)) for entry in found])
+    system = await _listed(context)
+    return await anyio.to_thread.run_sync(_list_tools, system, pattern, info)
 
 
 @tool()
@@ -438,6 +431,16 @@ class _Narrowed:
 
 def _has(pattern: str, *texts: str) -> bool:
     return any(pattern.casefold() in text.casefold() for text in texts)
+
+
+def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
+    enabled = [entry for entry in system.registry if entry.enabled]
+    found = sorted((entry.name, entry) for entry in enabled if _has(pattern, entry.name, python_name(entry.name)))
+    if info == "list":
+        return [name for name, _ in found]
+    if info == "min":
+        return [{"name": name, "description": entry.summary} for name, entry in found]
+    return [_full(entry, system.stores.shapes.text(name)) for name, entry in found]
 
 
 def _full(entry: Tool, observed: str | None) -> dict[str, Any]:

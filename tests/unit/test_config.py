@@ -32,13 +32,14 @@ DEFAULTS = """
     execution: {timeout: 120, memory_mb: 512, max_tool_calls: 1000, max_command_bytes: 1000000,
                 max_output_bytes: 104857600, isolation: auto, cells: 2}
     workers: {idle_timeout: 600, start_timeout: 120, call_timeout: 60}
-    output: {max_inline_size: 50000, preview_lines: 10, result_ttl: 3600, sanitize: false}
-    stats: {enabled: true, round_trip_ms: 4000}
-    notify: {topics: []}
+    output: {max_inline_size: 50000, preview_lines: 10, result_ttl: 3600, max_stored_bytes: 1073741824,
+      max_stored_bytes_per_agent: 268435456, sanitize: false}
+    stats: {enabled: true, keep_days: 365, round_trip_ms: 4000}
+    notify: {topics: [], per_minute: 60, max_file_bytes: 10485760}
     http: {allowedHosts: [], allowPrivateAddresses: false, timeoutMs: 10000, maxResponseBytes: 10485760,
            retries: 2}
     bundles: {dir: bundles, maxTools: 100000}
-    audit: {file: logs/audit.jsonl}
+    audit: {file: logs/audit.jsonl, max_bytes: 104857600, keep: 10}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
     auth: {tokens: [], names: []}
     limits: {running: 8, total: 32, waiting: 128}

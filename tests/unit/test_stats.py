@@ -1,5 +1,6 @@
 """Statistics: what is recorded is there, exactly, whatever happens to processes and files; and what it adds up to."""
 
+import contextlib
 import json
 import os
 import signal
@@ -371,11 +372,59 @@ def test_a_full_disk_is_a_problem_until_there_is_room(file: Path) -> None:
     assert verdict(file) == "ok"
 
 
+# --- for how long ---------------------------------------------------------------------------------------------------
+
+
+def fill(file: Path, count: int, names: int = 20) -> None:
+    """Put so many calls and runs into the file, one a second, the last one at NOW."""
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        call = f"'pack.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 1000) / 1000.0, NULL, 10, {NOW} - {count} + i"
+        run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
+        database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
+        database.execute(f"INSERT INTO runs {numbers} SELECT {run} FROM n")
+        database.commit()
+
+
+def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder) -> None:
+    for age in (1, 364, 366, 5000):
+        recorder.call(a_call(at=NOW - age * DAY))
+        recorder.run(a_run(at=NOW - age * DAY))
+        recorder.session(SessionRecord(str(age), "default", {f"tool{age}": 1}, 1, at=NOW - age * DAY))
+    recorder.flush()
+    assert [rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
+
+
+def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> None:
+    recorder = Recorder(file, enabled=True, max_rows=10_000, clock=lambda: NOW)
+    recorder.call(a_call())
+    recorder.flush()
+    fill(file, 30_000)
+    for _ in range(20):  # each goes on where the last one stopped
+        recorder.call(a_call("last"))
+        recorder.flush()
+    recorder.close()
+    assert [rows(file), rows(file, "runs")] == [10_000, 10_000]
+    assert summarise(file, tool="last", now=NOW)["total_calls"] == 20
+
+
+def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> None:
+    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    for _ in range(9):
+        recorder.call(a_call("often", error_type="timeout"))
+    recorder.close()
+    fill(file, 20_000, names=20_000)
+    summary = summarise(file, now=NOW)
+    assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (20_009, 500, 500)
+    assert (summary["tools"][0]["name"], summary["tools"][0]["errors"]) == ("often", {"timeout": 9})
+    assert sum(summary["series"]["calls"]) == 20_009
+
+
 # --- adding up ----------------------------------------------------------------------------------------------------
 
 
 def summary_of(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> Summary:
-    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    recorder = Recorder(file, enabled=True, keep_days=100_000, clock=lambda: NOW)
     for record in records:
         recorder._add(record)
     recorder.close()

@@ -5,9 +5,10 @@ anything has changed since; a change of another process is seen by the very next
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ PAGE = 256
 SOURCE = "bundle"
 UNREAD = -1
 MOST_ASKED = 1000
+STEP = 100  # changes of the registry between two turns of the event loop: some milliseconds
 
 
 @dataclass(slots=True)
@@ -43,8 +45,11 @@ class _Read:
     """What was found in the store, at one moment."""
 
     version: int
-    bundles: "list[tuple[Bundle, list[StoredTool]]]"
     is_everything: bool
+    made: dict[str, tuple[bool, "StoredTool", Tool]] = field(default_factory=dict)  # by name@version
+    plain: dict[str, Tool] = field(default_factory=dict)  # the tools that answer to names without a version
+    off: dict[str, str] = field(default_factory=dict)
+    described: dict[str, str] = field(default_factory=dict)
 
 
 def folder_of(loaded: Loaded) -> Path:
@@ -67,8 +72,8 @@ class BundleSource:
         self.described: dict[str, str] = {}
         self.collisions: dict[str, str] = {}
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
-        self._registered: list[str] = []
-        self._registered_versions: list[str] = []
+        self._registered: dict[str, Tool] = {}
+        self._made: dict[str, tuple[bool, StoredTool, Tool]] = {}  # what the registry has by name@version
         self._off: dict[str, str] = {}  # packs that are switched off, and the words for it
         self._version, self._has_everything = UNREAD, False
         self._asked: set[str] = set()  # packs that may be bundles, and have been looked for
@@ -107,7 +112,7 @@ class BundleSource:
         async with self._reading:
             found = await anyio.to_thread.run_sync(self._read, None if words is None else set(words))
             if found is not None:
-                self._become(found)
+                await self._register(found)
         for pack, why in self._off.items():  # others who read their packs anew forget what was said of ours
             self._registry.broken.setdefault(pack, why)
 
@@ -128,14 +133,34 @@ class BundleSource:
         if version == self._version and (self._has_everything or (words is not None and words <= self._asked)):
             return None
         if words is None or self._has_everything:
-            return _Read(version, self._with_tools(self.all_bundles()), is_everything=True)
+            return self._with_tools(_Read(version, is_everything=True), self.all_bundles())
         wanted = words | self._asked
         meant = {word: bundle for word in wanted if (bundle := self.store.bundle_by_slug(word)) is not None}
         self._asked = wanted if len(wanted) < MOST_ASKED else set(meant)
-        return _Read(version, self._with_tools(meant.values()), is_everything=False)
+        return self._with_tools(_Read(version, is_everything=False), meant.values())
 
-    def _with_tools(self, bundles: "Iterable[Bundle]") -> "list[tuple[Bundle, list[StoredTool]]]":
-        return [(bundle, self.store.tools_of(bundle.id)) for bundle in bundles]
+    def _with_tools(self, found: _Read, bundles: "Iterable[Bundle]") -> _Read:
+        for bundle in bundles:
+            found.described[python_name(bundle.slug)] = clean(bundle.description)
+            answering = self._add(found, bundle)
+            if bundle.is_enabled:
+                found.plain |= answering
+            else:  # as a program names it, and as code does
+                found.off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
+        return found
+
+    def _add(self, found: _Read, bundle: "Bundle") -> dict[str, Tool]:
+        """Make the tools of a bundle, unless they are known. Return those that answer to plain names."""
+        answering: dict[str, Tool] = {}
+        for each in sorted(self.store.tools_of(bundle.id), key=attrgetter("modified_at")):
+            name = self.tool_name(each)
+            known = self._made.get(name)
+            is_known = known is not None and known[:2] == (bundle.is_enabled, each)
+            made = known if known is not None and is_known else (bundle.is_enabled, each, self._tool(bundle, each))
+            found.made[name], tool = made, made[2]
+            if tool.enabled or not answering.get(tool.name, tool).enabled:
+                answering[tool.name] = tool
+        return answering
 
     def all_bundles(self) -> "list[Bundle]":
         bundles, token = [], None
@@ -146,31 +171,53 @@ class BundleSource:
             if token is None:
                 return bundles
 
-    def _become(self, found: _Read) -> None:
-        """In one step, so that nobody sees a bundle without its tools."""
-        self._unregister()
+    async def _register(self, found: _Read) -> None:
+        """Bring the registry up to date, tool by tool. Other work gets its turn after every few of them."""
+        made_for = self._made_for
+        for count, change in enumerate(self._changes(found)):
+            if count % STEP == 0:
+                await asyncio.sleep(0)
+                if self._made_for is not made_for:  # a reload has put another store in the place of this one
+                    return
+            change()
+        for pack in self._off.keys() - found.off.keys():
+            self._registry.broken.pop(pack, None)
+        self._off, self.described = found.off, found.described
+        self.collisions = {name: why for name, why in self.collisions.items() if name in found.plain}
         self._version, self._has_everything = found.version, found.is_everything
-        self.described = {python_name(bundle.slug): clean(bundle.description) for bundle, _ in found.bundles}
-        for bundle, tools in found.bundles:
-            self._add(bundle, tools)
 
-    def _add(self, bundle: "Bundle", stored: "list[StoredTool]") -> None:
-        answering: dict[str, Tool] = {}
-        for each in sorted(stored, key=attrgetter("modified_at")):
-            tool = self._tool(bundle, each)
-            self._registry.add_version(tool, each.version)
-            self._registered_versions.append(self.tool_name(each))
-            if tool.enabled or not answering.get(tool.name, tool).enabled:
-                answering[tool.name] = tool
-        if not bundle.is_enabled:
-            # As a program names it, and as code does.
-            self._off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
-            return
-        for tool in answering.values():
-            self._add_by_plain_name(tool)
+    def _changes(self, found: _Read) -> Iterator[Callable[[], None]]:
+        for name in [name for name in self._made if name not in found.made]:
+            yield partial(self._remove_version, name)
+        for name in [name for name in self._registered if name not in found.plain]:
+            yield partial(self._remove, name)
+        for name, made in found.made.items():
+            if self._made.get(name) is not made:
+                yield partial(self._add_version, name, made)
+        for name, tool in found.plain.items():
+            if self._registered.get(name) is not tool:
+                yield partial(self._add_by_plain_name, tool)
+
+    def _add_version(self, name: str, made: "tuple[bool, StoredTool, Tool]") -> None:
+        self._registry.add_version(made[2], made[1].version)
+        self._made[name] = made
+
+    def _remove_version(self, name: str) -> None:
+        self._registry.remove_version(name)
+        del self._made[name]
+
+    def _remove(self, name: str) -> None:
+        del self._registered[name]
+        self.collisions.pop(name, None)
+        if name in self._registry:
+            self._registry.remove(name)
 
     def _add_by_plain_name(self, tool: Tool) -> None:
+        if tool.name in self._registered:
+            self._registered[tool.name] = self._registry.replace(tool)
+            return
         holder = self._registry.holder_of(tool.name)
+        self.collisions.pop(tool.name, None)
         if holder is not None:
             other = f"{tool.name}@version" if holder == tool.name else tool.name
             self.collisions[tool.name] = (
@@ -179,19 +226,17 @@ class BundleSource:
             )
         if holder != tool.name:
             self._registry.add(tool)
-            self._registered.append(tool.name)
+            self._registered[tool.name] = tool
 
     def _unregister(self) -> None:
-        for name in self._registered:
-            if name in self._registry:
-                self._registry.remove(name)
-        for name in self._registered_versions:
-            self._registry.remove_version(name)
+        for name in list(self._registered):
+            self._remove(name)
+        for name in list(self._made):
+            self._remove_version(name)
         for pack, why in self._off.items():
             if self._registry.broken.get(pack) == why:
                 del self._registry.broken[pack]
         self._off.clear()
-        self._registered, self._registered_versions = [], []
         self.collisions.clear()
 
     # --- one tool ---------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class Call:
 
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
+MANY_TOOLS = 1_000
 Recorder = Callable[[Call, Any], None]
 Admit = Callable[[Call], Awaitable[None]]  # raises if the call must not be made
 Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
@@ -169,6 +170,8 @@ class ToolBus:
             await tool.refresh()
         elif tool is not None:
             return tool
+        if len(self.registry) > MANY_TOOLS and self.registry.get(name) is None:
+            return await anyio.to_thread.run_sync(self.registry.find, name)  # comparing the names takes a while
         return self.registry.find(name)
 
     @overload

@@ -244,6 +244,7 @@ class Output(Section):
 
 class Stats(Section):
     enabled: bool = Field(default=True, description="Whether calls are counted")
+    keep_days: Count = Field(default=365, description="Days for which a recorded call is kept, 2,000,000 calls at most")
     round_trip_ms: CountOrZero = Field(
         default=4000, description="What one turn of a model is taken to last, for the time saved"
     )

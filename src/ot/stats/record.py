@@ -2,7 +2,8 @@
 
 `call`, `run` and `session` put a record in a queue and return; a thread writes what has gathered to SQLite, about
 once a second and never while nothing happens. Each process adds rows of its own, so that counts are exact however
-many there are. A file that cannot be written says so in `problem` and never fails a call.
+many there are. A file that cannot be written says so in `problem` and never fails a call. Rows are deleted in small
+batches when they are older than the setting, or too many.
 """
 
 import time
@@ -25,6 +26,10 @@ VERSION = 1
 LONGEST_TEXT = 200  # names come from code that nobody trusts
 MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
 BUSY_SECONDS = 5.0
+DAY_SECONDS = 86_400
+DEFAULT_KEEP_DAYS = 365
+MAX_ROWS = 2_000_000  # of calls, and of runs: some 300 MB each
+PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 BEGIN;
@@ -45,6 +50,13 @@ CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
+# Each finds its rows by an index: a batch costs what it deletes.
+PRUNE = tuple(
+    f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
+    for table in ("calls", "runs", "sessions")
+    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :most")
+)
+PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
 INSERT_CALL = "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_RUN = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
@@ -104,8 +116,17 @@ class Damaged(Exception):
 
 
 class Recorder:
-    def __init__(self, file: Path, *, enabled: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        enabled: bool,
+        keep_days: float = DEFAULT_KEEP_DAYS,
+        max_rows: int = MAX_ROWS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._file, self._clock, self.enabled = file, clock, enabled
+        self.keep_days, self._max_rows = keep_days, max_rows
         self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
         self._background = Background("onetool-stats", self._write_waiting)
         self._looked_over = False
@@ -170,6 +191,18 @@ class Recorder:
                 if isinstance(record, SessionRecord):
                     _insert_session(database, record)
             database.execute("COMMIT")
+            self._prune(database)
+
+    def _prune(self, database: "Connection") -> None:
+        """Delete old rows for a moment; the next write goes on with it."""
+        before = self._clock() - self.keep_days * DAY_SECONDS
+        limits = {"before": before, "most": self._max_rows, "rows": PRUNE_ROWS}
+        end, deleted = time.monotonic() + PRUNE_SECONDS, 0
+        for statement in PRUNE:
+            while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
+                deleted += count
+        if deleted:
+            database.execute(PRUNE_DEFINITIONS)
 
     def _look_over(self, database: "Connection") -> None:
         """Make the tables of a new file; read through an old one, once, because inserting alone sees little of it."""

@@ -7,12 +7,14 @@
 A session counts when it began, a run when it ended. With `tool=`, a session counts that tool's definition less the
 same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
 tool's. So the shares of all tools add up to the whole. p50 and p95 are measured times, failed calls included.
+
+SQLite adds up and sorts, without the interpreter lock, and gives few rows: Python loops over a million would hold up every
+other run. Names come from code, so only the tools with the most calls are listed.
 """
 # ruff: noqa: S608 - queries are put together of the constants below; what comes from outside is bound
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,18 +47,41 @@ WITH chosen AS (
     AND (:tool IS NULL OR run_id IN (SELECT run_id FROM calls WHERE name = :tool))
 )
 """
-TOOLS = f"""{CALLS}
-SELECT name, count(*), count(error_type), total(result_tokens) FROM chosen GROUP BY name ORDER BY count(*) DESC, name
+MAX_TOOLS = 500
+CREATE_TOP = """
+CREATE TEMP TABLE top (name TEXT PRIMARY KEY, calls INTEGER, failed INTEGER, tokens REAL) WITHOUT ROWID
 """
-TIMES = f"{CALLS} SELECT name, seconds FROM chosen"
+FILL_TOP = f"""INSERT INTO top {CALLS}
+SELECT name, count(*), count(error_type), total(result_tokens)
+FROM chosen GROUP BY name ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
+"""
+IN_TOP = "name IN (SELECT name FROM top)"
+TOTALS = f"{CALLS} SELECT count(*), count(error_type) FROM chosen"
+TOOLS = "SELECT name, calls, failed, tokens FROM top ORDER BY 2 DESC, 1"
+# p50 and p95 by the nearest rank: the least time that at least this part of all did not exceed.
+TIMES = f"""{CALLS}, ranked AS (
+    SELECT name, seconds, row_number() OVER (PARTITION BY name ORDER BY seconds) AS rank FROM chosen WHERE {IN_TOP}
+)
+SELECT name, min(seconds), max(seconds) FROM ranked WHERE (name, rank) IN (
+    SELECT name, (calls * 50 + 99) / 100 FROM top UNION SELECT name, (calls * 95 + 99) / 100 FROM top
+) GROUP BY name
+"""
+ERROR_TOTALS = f"""{CALLS}
+SELECT error_type, count(*) FROM chosen WHERE error_type IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1
+"""
 ERRORS = f"""{CALLS}
-SELECT name, error_type, count(*) FROM chosen WHERE error_type IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 2
+SELECT name, error_type, count(*) FROM chosen
+WHERE error_type IS NOT NULL AND {IN_TOP} GROUP BY 1, 2 ORDER BY 3 DESC, 2
 """
-BARS = f"""{CALLS}
-SELECT name, min(max(cast((at - :start) / :width AS INTEGER), 0), :last), count(*), count(error_type)
-FROM chosen GROUP BY 1, 2
+BAR = "min(max(cast((at - :start) / :width AS INTEGER), 0), :last)"
+BARS = f"{CALLS} SELECT {BAR}, count(*), count(error_type) FROM chosen GROUP BY 1"
+TOOL_BARS = f"{CALLS} SELECT name, {BAR}, count(*) FROM chosen WHERE {IN_TOP} GROUP BY 1, 2"
+RUN_TOTALS = f"{RUNS} SELECT count(*), count(error_type) FROM chosen"
+RUN_TIMES = f"""{RUNS}, ranked AS (
+    SELECT seconds, row_number() OVER (ORDER BY seconds) AS rank FROM chosen
+)
+SELECT min(seconds), max(seconds) FROM ranked WHERE rank IN ((:total * 50 + 99) / 100, (:total * 95 + 99) / 100)
 """
-RUN_TIMES = f"{RUNS} SELECT error_type, seconds FROM chosen"
 RUN_SAVINGS = f"""{RUNS}
 SELECT total(max(result_tokens - answer_tokens, 0)), total(max(calls - 1, 0)) FROM chosen
 """
@@ -145,23 +170,21 @@ def summarise(
     now = time.time() if now is None else now
     filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
     with _database(file) as database:
-        tools = _tools(database, filters)
         savings = _savings(database, filters, round_trip_ms)
-        calls = sum(entry["calls"] for entry in tools)
-        errors = _added(entry["errors"] for entry in tools)
+        calls, failed = database.execute(TOTALS, filters).fetchone()
         return {
             "generated_at": _local(now).isoformat(timespec="seconds"),
             "period": period,
             "tool": tool,
             "agent": agent,
             "total_calls": calls,
-            "success_rate": _success_rate(calls, sum(errors.values())),
+            "success_rate": _success_rate(calls, failed),
             "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
             "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
             "runs": _runs(database, filters),
-            "errors": errors,
+            "errors": dict(database.execute(ERROR_TOTALS, filters).fetchall()),
             "savings": savings,
-            "tools": tools,
+            "tools": _tools(database, filters),
             "series": _series(database, filters, period, now),
         }
 
@@ -195,18 +218,18 @@ def _database(file: Path) -> "Iterator[Connection]":
 
 
 def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
+    database.execute(CREATE_TOP)
+    database.execute(FILL_TOP, filters)
     errors: dict[str, dict[str, int]] = {}
     for name, kind, count in database.execute(ERRORS, filters):
         errors.setdefault(name, {})[kind] = count
-    times: dict[str, list[float]] = {}
-    for name, seconds in database.execute(TIMES, filters):
-        times.setdefault(name, []).append(seconds)
+    times = {name: _percentiles(*seconds) for name, *seconds in database.execute(TIMES, filters)}
     return [
         {
             "name": name,
             "calls": calls,
             "success_rate": _success_rate(calls, failed),
-            **_percentiles(times[name]),
+            **times[name],
             "result_tokens": round(tokens),
             "errors": errors.get(name, {}),
         }
@@ -215,14 +238,9 @@ def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSumma
 
 
 def _runs(database: "Connection", filters: Mapping[str, Any]) -> Runs:
-    runs = database.execute(RUN_TIMES, filters).fetchall()
-    failed = sum(error is not None for error, _ in runs)
-    return {
-        "total": len(runs),
-        "failed": failed,
-        "success_rate": _success_rate(len(runs), failed),
-        **_percentiles([seconds for _, seconds in runs]),
-    }
+    total, failed = database.execute(RUN_TOTALS, filters).fetchone()
+    times = _percentiles(*database.execute(RUN_TIMES, {**filters, "total": total}).fetchone())
+    return {"total": total, "failed": failed, "success_rate": _success_rate(total, failed), **times}
 
 
 def _savings(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> Savings:
@@ -243,10 +261,10 @@ def _series(database: "Connection", filters: Mapping[str, Any], period: str, now
     start, width, count = _bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
     tools: dict[str, list[int]] = {}
-    bars = database.execute(BARS, {**filters, "start": start, "width": width, "last": count - 1})
-    for name, bar, made, failed in bars:
-        calls[bar] += made
-        errors[bar] += failed
+    bars = {**filters, "start": start, "width": width, "last": count - 1}
+    for bar, made, failed in database.execute(BARS, bars):
+        calls[bar], errors[bar] = made, failed
+    for name, bar, made in database.execute(TOOL_BARS, bars):
         tools.setdefault(name, [0] * count)[bar] = made
     return {
         "start": datetime.fromtimestamp(start, _local(now).tzinfo).isoformat(timespec="seconds"),
@@ -282,19 +300,9 @@ def _success_rate(total: int, failed: int) -> float | None:
     return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)
 
 
-def _percentiles(seconds: list[float]) -> Percentiles:
-    """By the nearest rank: the least time that at least this part of all did not exceed."""
-    ordered = sorted(seconds)
-    return {"p50_ms": _ms(ordered, 50), "p95_ms": _ms(ordered, 95)}
+def _percentiles(p50: float | None, p95: float | None) -> Percentiles:
+    return {"p50_ms": _ms(p50), "p95_ms": _ms(p95)}
 
 
-def _ms(ordered: list[float], percent: int) -> float | None:
-    rank = -(-len(ordered) * percent // 100)
-    return round(ordered[rank - 1] * 1000, 2) if ordered else None
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total.most_common())
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)
