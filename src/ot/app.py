@@ -29,6 +29,7 @@ from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
 from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
+from ot.gc_pauses import no_gc_pauses
 from ot.logging import Log
 from ot.media import Media
 from ot.net import HostRules, Net
@@ -315,8 +316,11 @@ class OneTool:
         now = (self.registry.version, state)  # packs say something new only together with their tools
         with self._updating:
             if self._searched != now:
-                state.stores.search.update(documents(self.registry, state.loaded.settings))
+                with no_gc_pauses():
+                    state.stores.search.update(documents(self.registry, state.loaded.settings))
+                    found = state.stores.search.search(query, limit)  # the first one makes the index
                 self._searched = now
+                return found
         return state.stores.search.search(query, limit)
 
     @property

@@ -19,6 +19,7 @@ from ot.backends.http_tool.rates import Rates
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
 from ot.errors import ToolError, ToolNotFound
+from ot.gc_pauses import no_gc_pauses
 from ot.net import Net
 from ot.paths import placed
 from ot.registry import Registry, python_name
@@ -140,13 +141,14 @@ class BundleSource:
         return self._with_tools(_Read(version, is_everything=False), meant.values())
 
     def _with_tools(self, found: _Read, bundles: "Iterable[Bundle]") -> _Read:
-        for bundle in bundles:
-            found.described[python_name(bundle.slug)] = clean(bundle.description)
-            answering = self._add(found, bundle)
-            if bundle.is_enabled:
-                found.plain |= answering
-            else:  # as a program names it, and as code does
-                found.off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
+        with no_gc_pauses():
+            for bundle in bundles:
+                found.described[python_name(bundle.slug)] = clean(bundle.description)
+                answering = self._add(found, bundle)
+                if bundle.is_enabled:
+                    found.plain |= answering
+                else:  # as a program names it, and as code does
+                    found.off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
         return found
 
     def _add(self, found: _Read, bundle: "Bundle") -> dict[str, Tool]:
