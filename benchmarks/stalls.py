@@ -75,13 +75,13 @@ def watch_steps() -> list[float]:
         run(handle)
         steps.append((time.thread_time() - started) * 1000)
 
-    asyncio.events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+    asyncio.events.Handle._run = timed  # type: ignore[method-assign, assignment]  # noqa: SLF001
     return steps
 
 
 async def delays(app: OneTool, task: "asyncio.Task[object]") -> list[float]:
     """Milliseconds that runs took until the task was done."""
-    spent = []
+    spent: list[float] = []
     while not (spent and task.done()):
         started = time.perf_counter()
         await app.run("1 + 1")

@@ -1,25 +1,61 @@
-"""Taking the values of secrets out of texts, wherever a text is about to be seen or kept.
+"""Remove the values of secrets from text that is about to be shown or stored.
 
-A secret is known by its value, plain and as JSON and Python write it; one of several lines by each of them too, because
-formats put lines apart. Whose secrets these are is the business of others.
+A secret is recognized by its value: as it is, hexadecimal, in base64 at any offset, and in text whose characters are
+escaped, some or all of them, up to three times over: JSON and Python escapes, percent-encoding, HTML entities,
+quoted-printable, UTF-16. Each line of a secret that has several counts too, because formats put lines apart.
 """
 
+import base64
+import html
 import json
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
 
 REDACTED = "[REDACTED]"
 SHORTEST_SECRET = 4  # a shorter one would redact half the text
 SHORTEST_LINE = 8  # of a secret that has several
+SHORTEST_CODED = 8  # characters of base64 or hexadecimal digits: fewer occur by chance
+MAX_DECODINGS = 3
+LARGE_TEXT = 4_096  # characters from which on one search for all forms is cheaper than one for each
+LONGEST_ESCAPE = 14  # characters that stand for one, like \\\\u00e9 or &#x1F600;
+MAX_CUT_ESCAPE = 64
+
+Span = tuple[int, int]
+Edit = tuple[int, int, int, int]  # start and end in the decoded text, and in the text before
+
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "0": "\0"}
+# It begins with a set of characters, so that all others are skipped fast.
+_ESCAPE = re.compile(
+    r"[%=&\\\0](?:(?<=%)(?P<percent>[0-9A-Fa-f]{2}(?:%[0-9A-Fa-f]{2})*+)"
+    r"|(?<==)(?P<quoted>\r?\n|[0-9A-F]{2}(?:=[0-9A-F]{2})*+)"
+    r"|(?<=&)(?P<html>(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});)"
+    r"|(?<=\\)\\*+(?:(?P<pair>u[dD][89abAB][0-9A-Fa-f]{2}\\++u[dD][c-fC-F][0-9A-Fa-f]{2})"
+    r"|u(?P<short>[0-9A-Fa-f]{4})|U(?P<long>000[0-9A-Fa-f]{5})|x(?P<byte>[0-9A-Fa-f]{2}(?:\\++x[0-9A-Fa-f]{2})*+)"
+    r"|(?P<other>.))"
+    r"|(?<=\0)\0*+)",
+    re.DOTALL,
+)
+# An escape that goes on behind the end of the text, or the first bytes of a character in UTF-8.
+_CUT_ESCAPE = re.compile(
+    r"(?:(?:%[89A-Fa-f][0-9A-Fa-f]){0,3}(?:%[0-9A-Fa-f]?)?|(?:=[89A-F][0-9A-F]){0,3}(?:=[0-9A-F\r]?)?|&[\#\w]{0,31}"
+    r"|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){0,3}(?:\\+(?:[uU][0-9A-Fa-f]{0,7}|u[dD][89abAB][0-9A-Fa-f]{2}\\*|x[0-9A-Fa-f]?)?)?)\Z"
+)
 
 
 class Redactor:
-    """`redact(text)` is the text without the secrets."""
+    """`redact(text)` returns the text without the secrets."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
         lines = {line.strip() for secret in known for line in secret.splitlines()}
         known |= {line for line in lines if len(line) >= SHORTEST_LINE}
         self._forms = sorted({form for secret in known for form in _forms(secret)})
+        coded = {form for secret in known for form in _coded(secret)}
+        self._decoded_forms = sorted({form for secret in known for form in _decoded_forms(secret)} | coded)
+        self._longest = max(map(len, (*self._forms, *self._decoded_forms)), default=0)
 
     def __call__(self, text: str) -> str:
         return self._redacted(text, 0, len(text))[0] if self._forms else text
@@ -27,8 +63,7 @@ class Redactor:
     def beginning(self, text: str, length: int) -> str:
         """The first so many characters; of a secret that goes on behind them nothing is left either."""
         border = min(length, len(text))
-        seen = text[: border + max(map(len, self._forms), default=0)]
-        return self._redacted(seen, 0, border)[0]
+        return self._redacted(text[: border + LONGEST_ESCAPE * self._longest], 0, border)[0]
 
     def pieces(self, pieces: Iterable[str]) -> Iterator[str]:
         """The same for a text in pieces."""
@@ -47,7 +82,21 @@ class Redactor:
 
     def _open_end(self, text: str) -> int:
         """Where a secret may have begun that the text does not end; the length of the text where none has."""
-        return min((_open(form, text) for form in self._forms), default=len(text))
+        if not self._forms:
+            return len(text)
+        start = max(0, len(text) - LONGEST_ESCAPE * self._longest)
+        tail = text[start:]
+        opened, layers = min(_open(form, tail) for form in self._forms), list[list[Edit]]()
+        for _ in range(MAX_DECODINGS + 1):
+            cut = _CUT_ESCAPE.search(tail, max(0, len(tail) - MAX_CUT_ESCAPE))
+            before = tail[: cut.start()] if cut else tail
+            at = min(_open(form, end) for form in self._decoded_forms for end in {before, tail})
+            opened = min(opened, _place(min(at, len(before)), layers, is_end=False))
+            tail, edits = _decode(before)
+            if not edits:
+                break
+            layers = [edits, *layers]
+        return start + opened
 
     def _redacted(self, text: str, hidden: int, border: int) -> tuple[str, int]:
         """The text up to the border, and how much behind it belongs to a secret whose mark is there already.
@@ -55,13 +104,34 @@ class Redactor:
         `hidden` is that of the text before this one. Secrets that overlap are one, so that no end of any is left.
         """
         shown, at = [], hidden
-        for start, end in sorted(span for form in self._forms for span in _spans(form, text)):
+        for start, end in sorted(self._spans(text)):
             if start >= border:
                 break
             if start >= at:
                 shown += [text[at:start], REDACTED]
             at = max(at, end)
         return "".join([*shown, text[at:border]]), max(0, at - border)
+
+    def _spans(self, text: str) -> Iterator[Span]:
+        yield from self._find(self._forms, text)
+        for decoded, layers in _decodings(text):
+            for start, end in self._find(self._decoded_forms, decoded):
+                yield _place(start, layers, is_end=False), _place(end, layers, is_end=True)
+
+    def _find(self, forms: list[str], text: str) -> Iterator[Span]:
+        if len(text) < LARGE_TEXT or self._any_form.search(text.encode("utf-8", "surrogatepass")):
+            yield from (span for form in forms for span in _spans(form, text))
+
+    @cached_property
+    def _any_form(self) -> Any:
+        """A pattern for all forms, which takes time that does not depend on how many there are."""
+        import re2
+
+        options = re2.Options()
+        options.never_capture, options.log_errors = True, False
+        forms = {form.encode("utf-8", "surrogatepass") for form in (*self._forms, *self._decoded_forms)}
+        options.encoding = re2.Options.Encoding.LATIN1
+        return re2.compile(b"|".join(map(re2.escape, sorted(forms))), options)
 
 
 class Stream:
@@ -84,6 +154,104 @@ class Stream:
         return self._redacted(self._rest, self._hidden, len(self._rest))[0]
 
 
+# --- how a secret may be written -------------------------------------------------------------------------------------
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield from (secret, repr(secret)[1:-1], *_coded(secret))
+    for is_ascii in (True, False):
+        text = secret
+        for _ in range(MAX_DECODINGS):
+            text = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
+            yield text
+
+
+def _decoded_forms(secret: str) -> Iterator[str]:
+    """How the secret looks in a text that was decoded once, twice and so on: it may have escapes of its own."""
+    for text in (secret, secret.replace(" ", "+")):
+        yield from (form for form in (text, *(form for form, _ in _decodings(text))) if len(form) >= SHORTEST_SECRET)
+
+
+def _coded(secret: str) -> Iterator[str]:
+    """Hexadecimal and base64, of the latter only what does not depend on the bytes before and after."""
+    for encoding in ("utf-8", "utf-16-le"):
+        data = secret.encode(encoding, "surrogatepass")
+        coded = [data.hex(), data.hex().upper()]
+        for offset in range(3):
+            text = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
+            whole = len(text) if (offset + len(data)) % 3 == 0 else len(text) - 1
+            core = text[-(-offset * 8 // 6) : whole]
+            coded += [core, core.replace("+", "-").replace("/", "_")]
+        yield from (form for form in coded if len(form) >= SHORTEST_CODED)
+
+
+def _decodings(text: str) -> Iterator[tuple[str, list[list[Edit]]]]:
+    """The text with its escapes decoded, then decoded again, and so on, as long as that changes it.
+
+    The edits of each time lead back to the text itself, the last ones first.
+    """
+    layers: list[list[Edit]] = []
+    for _ in range(MAX_DECODINGS):
+        text, edits = _decode(text)
+        if not edits:
+            return
+        layers = [edits, *layers]
+        yield text, layers
+
+
+def _decode(text: str) -> tuple[str, list[Edit]]:
+    parts, edits, at, length = [], [], 0, 0
+    for match in _ESCAPE.finditer(text):
+        before, meant = text[at : match.start()], _meant(match)
+        length += len(before)
+        edits.append((length, length + len(meant), match.start(), match.end()))
+        parts += [before, meant]
+        at, length = match.end(), length + len(meant)
+    return "".join([*parts, text[at:]]), edits
+
+
+def _meant(match: re.Match[str]) -> str:
+    """What an escape stands for."""
+    kind, text = match.lastgroup, match[0]
+    if kind == "percent":
+        return _utf8(text.replace("%", ""))
+    if kind == "quoted":
+        return "" if text.endswith("\n") else _utf8(text.replace("=", ""))
+    if kind == "html":
+        return html.unescape(text)
+    if kind == "pair":
+        high, low = (int(part[1:5], 16) for part in re.split(r"\\+", match["pair"]))
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+    if kind in {"short", "long"}:
+        return chr(min(int(match[kind], 16), 0x10FFFF))
+    if kind == "byte":
+        return _utf8(re.sub(r"\\+x", "", match["byte"]))
+    return _CONTROLS.get(match["other"], match["other"]) if kind == "other" else ""
+
+
+def _utf8(digits: str) -> str:
+    return bytes.fromhex(digits).decode("utf-8", "replace")
+
+
+def _place(position: int, layers: list[list[Edit]], *, is_end: bool) -> int:
+    """Where a position of the decoded text is in the text itself; inside of an escape, at its start or its end."""
+    for edits in layers:
+        position = _place_before(position, edits, is_end=is_end)
+    return position
+
+
+def _place_before(position: int, edits: list[Edit], *, is_end: bool) -> int:
+    index = bisect_right(edits, position - is_end, key=lambda edit: edit[0]) - 1
+    if index < 0:
+        return position
+    start, end, before_start, before_end = edits[index]
+    if position <= start:
+        return before_start
+    if position < end or (is_end and position == end):
+        return before_end if is_end else before_start
+    return before_end + position - end
+
+
 def _open(form: str, text: str) -> int:
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
@@ -91,12 +259,7 @@ def _open(form: str, text: str) -> int:
     return at if at >= 0 else len(text)
 
 
-def _forms(secret: str) -> tuple[str, ...]:
-    in_json = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
-    return (secret, *in_json, repr(secret)[1:-1])
-
-
-def _spans(form: str, text: str) -> Iterator[tuple[int, int]]:
+def _spans(form: str, text: str) -> Iterator[Span]:
     """Where it stands; places that overlap are one."""
     start = text.find(form)
     while start >= 0:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread

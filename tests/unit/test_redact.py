@@ -1,8 +1,10 @@
 """No secret is seen, however it is written and wherever a text was cut."""
 
 import json
+import time
 
 import pytest
+from tests.encodings_support import ALL, SECRETS as VALUES
 import yaml
 from hypothesis import example, given, strategies as st
 
@@ -82,3 +84,53 @@ def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
 def test_a_text_that_was_cut_shows_nothing_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
     redact = Redactor(secrets)
     assert redact(text).startswith(redact.cut(text[:cut]).removesuffix(REDACTED))
+
+
+# --- other encodings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("around", ["{}", "before {} after", '{{"key": "{}"}}'])
+def test_no_encoding_hides_a_secret(around: str) -> None:
+    redact = Redactor(VALUES)
+    missed = [(name, secret) for name, secret, text in ALL if REDACTED not in redact(around.format(text))]
+    assert not missed
+
+
+def test_a_secret_in_any_encoding_is_seen_across_the_border_of_two_pieces() -> None:
+    redact = Redactor(VALUES)
+    for name, secret, text in ALL:
+        whole = f"before {text} after"
+        shown = redact(whole)
+        for at in range(1 + len(name) % 5, len(whole), 5):
+            assert "".join(redact.pieces([whole[:at], whole[at:]])) == shown, (name, secret, at)
+
+
+def test_a_secret_is_cut_out_of_a_large_text_and_nothing_else() -> None:
+    around = 'line \\n with "escapes" %20 and &amp; 100% = x\n' * 300
+    for name, secret, text in ALL[::5]:
+        shown = Redactor(VALUES)(f"{around} {text} {around}")
+        assert shown.startswith(around), (name, secret)
+        assert shown.endswith(around), (name, secret)
+        assert REDACTED in shown, (name, secret)
+
+
+@pytest.mark.parametrize(
+    "text", ["%", "\\", "&", "=", "100 % \\o/ a=b &c", "%zz%4", "\\u12", "&#99999999;", "\\U00110000", "\0" * 9]
+)
+def test_text_that_only_looks_escaped_stays_as_it_is(text: str) -> None:
+    redact = Redactor(VALUES)
+    assert redact(text) == text
+    assert "".join(redact.pieces(text)) == text
+
+
+def test_what_is_shown_at_once_is_not_held_back() -> None:
+    stream = Redactor(VALUES).stream()
+    assert stream.add("step 1 of 3\n") == "step 1 of 3\n"
+
+
+def test_a_large_text_takes_time_that_fits_its_size() -> None:
+    redact = Redactor([f"{secret}-{number}" for secret in VALUES for number in range(20)])
+    text = "some text of a page with a \\n now and then and no secret\n" * 20_000
+    started = time.process_time()
+    assert redact(text) == text
+    assert time.process_time() - started < 2

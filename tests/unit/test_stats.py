@@ -379,7 +379,7 @@ def fill(file: Path, count: int, names: int = 20) -> None:
     """Put so many calls and runs into the file, one a second, the last one at NOW."""
     with contextlib.closing(sqlite3.connect(file)) as database:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
-        call = f"'pack.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 1000) / 1000.0, NULL, 10, {NOW} - {count} + i"
+        call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
         database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
         database.execute(f"INSERT INTO runs {numbers} SELECT {run} FROM n")

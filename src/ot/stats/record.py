@@ -54,7 +54,7 @@ COMMIT;
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
     for table in ("calls", "runs", "sessions")
-    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :most")
+    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :most")  # noqa: S608
 )
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
 INSERT_CALL = "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

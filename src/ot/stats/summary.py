@@ -8,8 +8,8 @@ A session counts when it began, a run when it ended. With `tool=`, a session cou
 same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
 tool's. So the shares of all tools add up to the whole. p50 and p95 are measured times, failed calls included.
 
-SQLite adds up and sorts, without the interpreter lock, and gives few rows: Python loops over a million would hold up every
-other run. Names come from code, so only the tools with the most calls are listed.
+SQLite adds up and sorts, without the interpreter lock, and gives few rows: Python loops over a million would hold up
+every other run. Names come from code, so only the tools with the most calls are listed.
 """
 # ruff: noqa: S608 - queries are put together of the constants below; what comes from outside is bound
 

@@ -1,0 +1,82 @@
+"""Secrets in any encoding reach neither answers nor errors, stored results, logs or REST."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.encodings_support import ALL, SECRETS
+from tests.rest_support import Served, serving
+
+from ot import ToolError, tool
+from ot.logging import Log
+from ot.redact import REDACTED
+
+TEXTS = [text for _, _, text in ALL]
+
+
+@tool("demo.give")
+def give(number: int) -> str:
+    """Give a text with a secret in it."""
+    return f"before {TEXTS[number]} after"
+
+
+@tool("demo.fail")
+def fail(number: int) -> None:
+    """Fail with a secret in the message."""
+    raise ToolError(f"before {TEXTS[number]} after")
+
+
+@tool("demo.act", permissions=["network"], logged=("text",))
+def act(text: str) -> str:
+    """Take a secret."""
+    return text
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("redaction")
+    secrets = {f"SECRET{number}": secret for number, secret in enumerate(SECRETS)}
+    with serving(folder, tools=[give, fail, act], secrets=secrets, log=Log(folder / "log", gathers=False)) as server:
+        yield server
+
+
+def run(served: Served, command: str) -> str:
+    return served.rest.send("POST", "/api/run", {"command": command}).text
+
+
+def test_answers_and_what_is_printed(served: Served) -> None:
+    each = f"for number in range({len(TEXTS)}):\n    print('#', number, demo.give(number))"
+    printed = "".join(json.loads(run(served, each))["blocks"]).split("# ")[1:]
+    assert [ALL[number] for number, text in enumerate(printed) if REDACTED not in text] == []
+
+
+def test_errors(served: Served) -> None:
+    for number in range(0, len(TEXTS), 5):
+        assert REDACTED in run(served, f"demo.fail({number})"), ALL[number]
+
+
+def test_stored_results_and_their_windows(served: Served) -> None:
+    value = f"'\\n'.join('x' * 2000 + demo.give(number) for number in range({len(TEXTS)}))"
+    handle = json.loads(json.loads(run(served, value))["blocks"][-1])["handle"]
+    file = served.onetool.folders.data / "tmp" / f"result-{handle}.txt"
+    records = file.read_text(encoding="utf-8").split("x" * 2000)[1:]
+    assert [ALL[number] for number, text in enumerate(records) if REDACTED not in text] == []
+
+
+def test_calls_over_rest(served: Served) -> None:
+    for number in range(0, len(TEXTS), 5):
+        for name in ("demo.give", "demo.fail"):
+            answer = served.rest.send("POST", f"/api/tools/{name}/call", {"args": {"number": number}})
+            assert REDACTED in answer.text, (name, ALL[number])
+
+
+def test_log_and_audit_log(served: Served) -> None:
+    for text in TEXTS:
+        served.rest.send("POST", "/api/tools/demo.act/call", {"args": {"text": text}})
+    folder: Path = served.onetool.folders.data
+    served.onetool.log.close()
+    for file in (folder / "log", folder / "logs" / "audit.jsonl"):
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if '"demo.act"' in line]
+        assert len(lines) >= len(TEXTS)
+        assert [line for line in lines if REDACTED not in line] == []
