@@ -212,25 +212,18 @@ def _decode(text: str) -> tuple[str, list[Edit]]:
 
 def _meant(match: re.Match[str]) -> str:
     """What an escape stands for."""
-    kind, text = match.lastgroup, match[0]
-    if kind == "percent":
-        return _utf8(text.replace("%", ""))
-    if kind == "quoted":
-        return "" if text.endswith("\n") else _utf8(text.replace("=", ""))
+    kind = match.lastgroup
+    if kind in {"percent", "quoted", "byte"}:
+        digits = re.sub(r"[^0-9A-Fa-f]", "", match[kind])
+        return bytes.fromhex(digits).decode("utf-8", "replace")
     if kind == "html":
-        return html.unescape(text)
+        return html.unescape(match[0])
     if kind == "pair":
         high, low = (int(part[1:5], 16) for part in re.split(r"\\+", match["pair"]))
         return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
     if kind in {"short", "long"}:
         return chr(min(int(match[kind], 16), 0x10FFFF))
-    if kind == "byte":
-        return _utf8(re.sub(r"\\+x", "", match["byte"]))
     return _CONTROLS.get(match["other"], match["other"]) if kind == "other" else ""
-
-
-def _utf8(digits: str) -> str:
-    return bytes.fromhex(digits).decode("utf-8", "replace")
 
 
 def _place(position: int, layers: list[list[Edit]], *, is_end: bool) -> int:

@@ -293,9 +293,10 @@ def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any
     """What is shown of a value that has been told in the line already, and the value as data."""
     if isinstance(value, str):
         return value, value
-    separators = (",", ":") if indent is None else (",", ": ")
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators), value
+        if indent is None:
+            return data.record_lines(value), value
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")), value
     except (TypeError, ValueError):  # there are objects in it, which may be gone through only once
         told = json.loads(line)["result"]["value"]
     return told if isinstance(told, str) else data.text(told, indent), told

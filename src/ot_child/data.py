@@ -7,7 +7,7 @@ runs in its own cell.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 
 TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
@@ -18,7 +18,10 @@ MAX_DEPTH = 200
 FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # that a run can choose; `ot.render` writes them
 
 
+MAX_RECORD_CHARACTERS = 1_000  # a longer one is broken into its own items
+MAX_RECORD_DEPTH = 6
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class NotData(ValueError):
@@ -68,6 +71,31 @@ def text(value: Any, indent: int | None = None) -> str:
         )
     except (TypeError, ValueError):  # keys that are no text, or numbers that are none
         return json.dumps(_without_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+
+
+def record_lines(value: Any, depth: int = 0) -> str:
+    """The value as JSON with line breaks only between records: the items of what is too long for a line.
+
+    Without its line breaks it is compact JSON, because strings in JSON have none. The value is data without NaN.
+    """
+    if not isinstance(value, dict | list | tuple) or not value or depth > MAX_RECORD_DEPTH:
+        return _READABLE.encode(value)
+    if (
+        depth == 0
+        and len(value) < MAX_RECORD_CHARACTERS
+        and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARACTERS
+    ):
+        return text
+    start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return f"{start}\n" + ",\n".join(_records(value, depth)) + f"\n{end}"
+
+
+def _records(value: Any, depth: int) -> Iterator[str]:
+    for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+        text = _READABLE.encode(item)
+        if len(text) > MAX_RECORD_CHARACTERS:
+            text = record_lines(item, depth + 1)
+        yield text if not isinstance(value, dict) else f"{_READABLE.encode({key: 0})[1:-2]}{text}"
 
 
 def _without_nan(value: Any) -> Any:

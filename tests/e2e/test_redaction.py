@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.encodings_support import ALL, SECRETS
@@ -74,7 +73,7 @@ def test_calls_over_rest(served: Served) -> None:
 def test_log_and_audit_log(served: Served) -> None:
     for text in TEXTS:
         served.rest.send("POST", "/api/tools/demo.act/call", {"args": {"text": text}})
-    folder: Path = served.onetool.folders.data
+    folder = served.onetool.folders.data
     served.onetool.log.close()
     for file in (folder / "log", folder / "logs" / "audit.jsonl"):
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if '"demo.act"' in line]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.rest_support import serving
 from tests.support import blocks, configure, connected
 
@@ -52,3 +53,37 @@ def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
         answer = served.rest.send("POST", "/api/run", {"command": "'x' * 100_000"})
         assert answer.json()["error"] == "storage_error", answer.text
         assert str(tmp_path / "tmp") in answer.text
+
+
+RECORDS = "[{'number': number, 'name': f'record {number}', 'text': 'x' * 40} for number in range(%d)]"
+
+
+@pytest.mark.parametrize("count", [2_000, 30_000])  # as one message, and in pieces
+@pytest.mark.parametrize("shape", ["%s", "{'total': 1, 'data': {'items': %s}}"])
+def test_a_large_json_value_is_stored_with_a_record_on_each_line(tmp_path: Path, count: int, shape: str) -> None:
+    code = shape % (RECORDS % count)
+    with connected(tmp_path) as client:
+        handle = json.loads(blocks(client.run(code))[-1])["handle"]
+        found = client.run(f"ot.result(handle={handle!r}, search='record 17\"')['lines']")
+        (line,) = json.loads(blocks(found)[-1])
+        assert json.loads(line.rstrip(","))["number"] == 17
+        assert blocks(client.run(f"ot.load(handle={handle!r}) == {code}"))[-1] == "True"
+
+
+def test_a_window_is_never_stored_again(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        handle = json.loads(blocks(client.run(RECORDS % 2_000))[-1])["handle"]
+        answer = client.run(f"ot.result(handle={handle!r}, limit=2000)")
+        assert answer.is_error
+        assert "limit=" in blocks(answer)[-1]
+        assert blocks(client.run(f"len(ot.result(handle={handle!r}, limit=2000)['lines'])")) == ["2000"]
+        assert not client.run(f"ot.result(handle={handle!r}, limit=200)").is_error
+    assert len(list((tmp_path / ".onetool" / "tmp").glob("*.txt"))) == 1
+
+
+def test_help_is_shown_whole(tmp_path: Path) -> None:
+    configure(tmp_path, "output: {max_inline_size: 500}")
+    with connected(tmp_path) as client:
+        (text,) = blocks(client.run("ot.help(query='ot', info='full')"))
+        assert len(text) > 2_000
+        assert "handle" not in text.splitlines()[0]

@@ -150,7 +150,7 @@ def test_what_stands_for_a_large_result_is_wrapped_too(app: App) -> None:
     found = WRAPPED.fullmatch(app.value(f"__sanitize__ = True\n[{HOSTILE}] * 2000"))
     assert found is not None
     assert "Ignore all previous instructions" not in found[3]
-    assert json.loads(found[3])["preview"][0].startswith('["[REDACTED:trigger] [REDACTED:tag]"')
+    assert "".join(json.loads(found[3])["preview"]).startswith('["[REDACTED:trigger] [REDACTED:tag]"')
 
 
 # --- large results -----------------------------------------------------------------------------------------
@@ -480,14 +480,13 @@ def test_a_large_value_looks_as_a_small_one_does(app: App, code: str, kept: str)
     assert app.value(code.format(20)).startswith(kept)
     for many in (60_000, 400_000):
         summary = stored(app, code.format(many))
-        assert summary["preview"][0].startswith(kept)
+        assert "".join(summary["preview"]).startswith(kept)
 
 
 @pytest.mark.slow
 def test_a_value_of_many_megabytes_is_kept_whole(app: App) -> None:
-    assert content(app, "[str(n) for n in range(1_200_000)]") == json.dumps(
-        [str(n) for n in range(1_200_000)], separators=(",", ":")
-    )
+    text = content(app, "[str(n) for n in range(1_200_000)]")
+    assert text.replace("\n", "") == json.dumps([str(n) for n in range(1_200_000)], separators=(",", ":"))
 
 
 @pytest.mark.parametrize("chosen", ["json_h", "yml_h"])

@@ -4,9 +4,9 @@ import json
 import time
 
 import pytest
-from tests.encodings_support import ALL, SECRETS as VALUES
 import yaml
 from hypothesis import example, given, strategies as st
+from tests.encodings_support import ALL, SECRETS as VALUES
 
 from ot.redact import REDACTED, Redactor
 

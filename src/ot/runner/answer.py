@@ -4,6 +4,7 @@ What is over `output.max_inline_size` goes to the result store, and a summary wi
 the code of the run is, and how it failed, is decided elsewhere.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +14,13 @@ import anyio.to_thread
 
 from ot.config.model import Output
 from ot.context import Foreign
-from ot.errors import ToolError, error_type
+from ot.errors import ArgumentError, ToolError, error_type
 from ot.redact import Redactor
 from ot.render import render
 from ot.results import ResultStore
 from ot.runner import explain
 from ot.sanitise import sanitise
-from ot_child.data import FORMATS
+from ot_child.data import FORMATS, record_lines
 from ot_child.summary import summary
 
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
@@ -28,6 +29,7 @@ LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
 SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
 MOST_MEDIA, MOST_META = 20, 20
 MAX_NOTICES = 10
+MAX_HELP_BYTES = 1 << 18
 LONGEST_ABOUT, LONGEST_ERROR, MOST_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -116,6 +118,7 @@ class _Block:
     format: str | None = None
     beside: Callable[[], str] | None = None  # the data as JSON, where the text shows it in another way
     stays: bool = False  # whether it is shown however long it is
+    is_window: bool = False  # whether it is a part of a stored result, which is not stored again
     error: str | None = None  # the type of the error, if it could not be stored
 
 
@@ -136,6 +139,7 @@ class Presenter:
         except ToolError as error:  # it cannot be shown
             text = explain.refusal(error, journal.calls)
             return await self.failure(journal, text, error_type(error), agent, sanitize=sanitize)
+        _mark(value, journal, result)
         blocks = [*_printed(journal), *value]
         texts = await self._shown(blocks, journal, agent, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
@@ -153,7 +157,7 @@ class Presenter:
 
     def _texts(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
         self._store_what_is_too_much(blocks, journal, agent)
-        texts = (_valid(self._redact("".join(block.pieces))) for block in blocks)
+        texts = (_valid(self._redact(_inline(block))) for block in blocks)
         wanted = sanitize if isinstance(sanitize, bool) else self._output.sanitize
         if not (wanted or journal.is_untrusted):
             return tuple(texts)
@@ -166,10 +170,13 @@ class Presenter:
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and shown > limit and not block.stays:
                 shown -= block.size
-                self._put_away(block, journal, agent)
+                if block.is_window:
+                    _reject_window(block, limit)
+                else:
+                    self._put_away(block, journal, agent)
 
     def _put_away(self, block: _Block, journal: Journal, agent: str) -> None:
-        kept = self._redact.pieces(_consumed(block.pieces))
+        kept = self._redact.pieces(_consumed(_by_record(block)))
         beside = None if block.beside is None else self._redact(block.beside())
         tool, about = _tool(journal), block.about
         try:
@@ -213,6 +220,37 @@ def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:
     text = render(value, chosen, flow=flow)
     beside = None if is_json else partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
+
+
+def _mark(value: list[_Block], journal: Journal, result: dict[str, Any]) -> None:
+    """Help is shown however long it is, and a part of a stored result is not stored again."""
+    called = {name for name, _ in journal.calls}
+    for block in value:
+        block.stays = called == {"ot.help"} and block.size <= MAX_HELP_BYTES
+        block.is_window = called == {"ot.result"} and bool(result.get("from_ot"))
+
+
+def _reject_window(block: _Block, limit: int) -> None:
+    what = f"the part of the result has {block.size} bytes, and output.max_inline_size is {limit}"
+    hint = "Hint: ask for fewer lines with limit=, for characters with unit='chars', or use ot.load(handle) in code"
+    block.pieces = [f"ArgumentError: {what}\n{hint}"]
+    block.error = ArgumentError.type
+
+
+def _inline(block: _Block) -> str:
+    """The text of a block. Compact JSON that crossed with a record on each line is one line here."""
+    text = "".join(block.pieces)
+    return text.replace("\n", "") if block.is_json and block.format in {None, "json"} else text
+
+
+def _by_record(block: _Block) -> list[str]:
+    """The pieces with a record on each line, where the block is compact JSON in one piece."""
+    if not block.is_json or len(block.pieces) != 1 or "\n" in block.pieces[0]:
+        return block.pieces
+    try:
+        return [record_lines(json.loads(block.pieces[0]))]
+    except (ValueError, RecursionError):  # integers that Python does not read; too deep
+        return block.pieces
 
 
 def _media(value: Any) -> tuple[str, ...]:
