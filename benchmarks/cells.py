@@ -73,7 +73,7 @@ class Nursery:
         loop = asyncio.get_running_loop()
         said: asyncio.Future[None] = loop.create_future()
         self._gone[ident] = loop.create_future()
-        channel = Channel(LIMITS.max_output_bytes, refuse, lambda _method, _params: said.set_result(None))
+        channel = Channel(refuse, lambda _method, _params: said.set_result(None), lambda _kind, _data: None)
         await self._launcher.start(ident, channel)
         await asyncio.wait_for(said, PATIENCE_SECONDS)
         return ident, channel

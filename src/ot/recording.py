@@ -14,6 +14,7 @@ from ot.bus.bus import Call
 from ot.bus.events import RUN, Events
 from ot.context import ToolContext
 from ot.logging import Log
+from ot.raw_json import RawJson
 from ot.registry import Registry
 from ot.runner.answer import Answer, Journal
 from ot.stats.record import CallRecord, RunRecord, SessionRecord
@@ -64,7 +65,7 @@ class Recording:
             run_id = ""
         agent, now = call.context.agent_id, time.time()
         self._stores.recorder.call(CallRecord(name, agent, self.session, run_id, call.seconds, call.error, tokens, now))
-        if _is_worth_learning(call):
+        if _is_worth_learning(call) and not isinstance(value, RawJson):
             self._stores.shapes.learn(name, value)
 
     @contextmanager

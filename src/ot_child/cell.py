@@ -22,7 +22,7 @@ import time
 from types import FrameType, ModuleType
 from typing import Any
 
-from ot_child import data, errors
+from ot_child import data, errors, messages
 from ot_child.capture import FILENAME, NO_VALUE, execute
 from ot_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from ot_child.project_path import ProjectsProxy
@@ -33,7 +33,7 @@ OUTPUT_BUFFER = 8192
 FLUSH_SECONDS = 0.04  # what was printed is not held back for longer
 RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
-PIECE = 1 << 20
+OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # in UTF-8 again, a replaced byte has three
 DEEPEST_SNIPPET = 20
 SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
@@ -101,10 +101,11 @@ class Cell:
             "from_ot": any(value is given for given in self._from_ot),
         }
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
-        if len(line) <= PIECE:
+        if messages.fits(line):
             return line
         # YAML takes a second a megabyte, and JSON is YAML too.
-        text, told = _text_and_value(result["value"], line, 2 if chosen in {"json_h", "yml_h"} else None)
+        is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(result["value"])
+        text, told = _text_and_value(result["value"], line, 2 if is_indented else None)
         self._send_in_pieces(text)
         about = {"value": None, "is_json": not isinstance(told, str), "about": summary(told)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
@@ -122,8 +123,7 @@ class Cell:
         limit = self._params["max_output"]
         if len(text) > limit:
             raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
-        for start in range(0, len(text), PIECE):
-            self._peer.notify("value", {"text": text[start : start + PIECE]})
+        self._peer.send_pieces("value", messages.split_text(text))
 
     def _failure(self, error: BaseException) -> str:
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
@@ -147,7 +147,7 @@ class Cell:
             answer = data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
         except ValueError:
             return None
-        return answer if len(answer) <= PIECE else None
+        return answer if messages.fits(answer) else None
 
     # --- what the code sees -------------------------------------------------------------------------------------
 
@@ -253,8 +253,8 @@ class _Output(io.RawIOBase):
         return True
 
     def write(self, chunk: Any) -> int:
-        taken = bytes(chunk[:PIECE])  # whoever writes comes again with the rest
-        self._peer.notify("output", {"text": self._decoder.decode(taken)})
+        taken = bytes(chunk[:OUTPUT_BYTES])  # whoever writes comes again with the rest
+        self._peer.send_pieces("output", messages.split_text(self._decoder.decode(taken)))
         return len(taken)
 
     def flush(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_DEPTH = 200
+MAX_INDENTATION_BYTES = 1 << 24
 FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # that a run can choose; `ot.render` writes them
 
 
@@ -104,6 +105,17 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def has_too_much_indentation(value: Any) -> bool:
+    """Return whether indenting costs too much: a megabyte of nested brackets makes half a gigabyte of white space."""
+    indentation, unseen = 0, [(value, 1)]
+    while unseen and indentation <= MAX_INDENTATION_BYTES:
+        item, depth = unseen.pop()
+        if isinstance(item, dict | list | tuple):
+            indentation += 2 * depth * (1 + len(item))
+            unseen += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+    return indentation > MAX_INDENTATION_BYTES
 
 
 def as_data(value: Any) -> Any:

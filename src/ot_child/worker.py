@@ -14,9 +14,9 @@ import sys
 import threading
 from types import CoroutineType, ModuleType
 
-from ot_child import arguments, data, errors
+from ot_child import arguments, data, errors, messages
 from ot_child.guard import die_with, stand_guard
-from ot_child.rpc import LONGEST_MESSAGE, ConnectionLost
+from ot_child.rpc import ConnectionLost
 from ot_child.serving import Serving
 
 TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-PIECE = 1 << 20
+MAX_ERROR = 100_000  # characters of what an error says
 NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
 CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
 
@@ -95,11 +95,12 @@ class Worker:
         if len(text) > self._options["max_bytes"]:
             raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
         self._is_over(ident)
-        if len(text) <= LONGEST_MESSAGE // 2:
-            self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}')
+        line = f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}'
+        if messages.fits(line):
+            self._peer.send_line(line)
             return
-        for start in range(0, len(text), PIECE):
-            self._peer.notify("piece", {"id": ident, "text": text[start : start + PIECE]})
+        for piece in messages.split_text(text):  # one at a time: other answers may be sent in between
+            self._peer.send_pieces(ident, [piece])
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
     def _failed(self, ident: int, error: BaseException) -> None:
@@ -167,9 +168,9 @@ class Worker:
 def _error(ident: int, error: BaseException) -> str:
     with contextlib.suppress(Exception):  # it may have fields that are no data
         line = _error_line(ident, errors.describe(error))
-        if len(line) <= LONGEST_MESSAGE:
+        if messages.fits(line):
             return line
-    message = errors.message_of(error)[:PIECE]
+    message = errors.message_of(error)[:MAX_ERROR]
     return _error_line(ident, {"type": errors.ToolError.type, "class": type(error).__name__, "message": message})
 
 
@@ -213,7 +214,7 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
         line = frame.lineno if frame.filename == file else line
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     message = errors.message_of(error)
-    return {"class": type(error).__name__, "message": message[:PIECE], "line": line, "missing": missing}
+    return {"class": type(error).__name__, "message": message[:MAX_ERROR], "line": line, "missing": missing}
 
 
 # --- the process ----------------------------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from ot.logging import Log
 FORGE = """
 import os, json, time
 own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
-def send(message):
+def send(message, end=b'\\n'):
     line = message if isinstance(message, bytes) else json.dumps(message).encode()
-    left = memoryview(line + b'\\n')
+    left = memoryview(line + end)
     while left: left = left[os.write(own, left):]
+def piece(kind, text):
+    send(b'=%s %d\\n%s' % (kind.encode(), len(text), text.encode()), end=b'')
 def answer(**result):
     send({'id': 1, 'result': {'has_value': True, 'format': None, 'from_ot': False, **result}})
     time.sleep(5)
@@ -60,7 +62,7 @@ def app() -> Iterator[App]:
 @pytest.mark.parametrize("value", [None, True, 5, "x", [], {}, [1], {"a": 1}, "x" * 100_000])
 @pytest.mark.parametrize("pieces", [0, 1])
 def test_no_field_of_an_answer_is_believed(app: App, field: str, value: Any, pieces: int) -> None:
-    forged = "send({'method': 'value', 'params': {'text': 'piece'}})\n" * pieces
+    forged = "piece('value', 'piece')\n" * pieces
     answer = app.run(f"{FORGE}{forged}answer(value=[1], {field}={value!r})")
     assert not answer.is_error
     assert len(answer.text) < 1000
@@ -86,6 +88,20 @@ def test_no_field_of_an_answer_is_believed(app: App, field: str, value: Any, pie
         b'{"id":2,"method":"call","params":{"name":"sample.give","args":5,"kwargs":{}}}',
         b'{"method":"value","params":{}}',
         b'{"method":"output"}',
+        b'{"method":"output","params":{"text":"x"}}',
+        b'{"method":"unknown","params":{}}',
+        b'{"method":"ready","params":{"pid":1,"layers":[]}}',
+        b'{"id":"x","method":"find","params":{"name":"x"}}',
+        b'{"id":{"a":[1]},"method":[1],"params":{}}',
+        b'{"id":2,"method":"call","params":{},"strings":[[["x"],5]]}',
+        b"=",
+        b"=output",
+        b"=output x",
+        b"=output -1",
+        b"=output 999999999",
+        b"=output " + b"9" * 100_000,
+        b"=output 1\n\xff",
+        b"=other 1\nx",
         b"[" * 100_000,
     ],
 )
@@ -100,7 +116,6 @@ def test_what_is_no_message_ends_the_run_with_a_word(app: App, line: bytes) -> N
     [
         b'{"id":2,"method":"call","params":{"name":"sample.give","args":[],"kwargs":[[1,2]]}}',
         b'{"id":2,"method":"call","params":{"name":{"a":1},"args":[],"kwargs":{}}}',
-        b'{"id":{"a":[1]},"method":[1],"params":{}}',
         b'{"id":2,"method":"snippet","params":{"name":[],"values":{}}}',
         b'{"id":2,"method":"find","params":{"name":"\\ud800"}}',
         b'{"id":2,"method":"list","params":{"pack":null}}',
@@ -122,7 +137,7 @@ def test_no_field_of_an_error_is_believed(app: App, field: str, value: Any) -> N
 
 
 def test_half_characters_are_shown_as_escapes(app: App) -> None:
-    forged = """send(b'{"method":"output","params":{"text":"\\\\ud800"}}')\nanswer(value='\\ud800')"""
+    forged = """send(b'=output 3\\n\\xed\\xa0\\x80', end=b'')\nanswer(value='\\ud800')"""
     for code in (f"{FORGE}{forged}", "print('\\ud800')\n'\\ud800'"):
         blocks = app.run(code).blocks
         assert [block.strip() for block in blocks] == ["\\ud800"] * 2
@@ -130,8 +145,8 @@ def test_half_characters_are_shown_as_escapes(app: App) -> None:
 
 
 def test_a_forged_summary_is_cut(app: App) -> None:
-    code = f"{FORGE}for _ in range(2): send({{'method': 'value', 'params': {{'text': 'v' * 40_000}}}})\n"
-    assert len(app.value(f"{code}answer(about='a' * 3_000_000)")) < 5000
+    code = f"{FORGE}for _ in range(2): piece('value', 'v' * 40_000)\n"
+    assert len(app.value(f"{code}answer(about='a' * 900_000)")) < 5000
 
 
 @pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h"])

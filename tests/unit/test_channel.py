@@ -41,7 +41,7 @@ def converse(talk: Talk, result: Result | Exception | None = None) -> None:
         raise result or AssertionError("nobody asks")
 
     async def main() -> None:
-        channel, sink = Channel(1 << 20, respond, lambda _method, _params: None), Sink()
+        channel, sink = Channel(respond, lambda _method, _params: None, lambda _kind, _data: None), Sink()
         channel.connection_made(sink)
         await talk(channel, sink)
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, overload
 
 import anyio
+import anyio.to_thread
 
 from ot.backends.threads import ToolThreads, one_deeper, wait_for
 from ot.bus import sources, tracing
@@ -21,6 +22,7 @@ from ot.bus.bind import NOTHING, bind, thawed, wrong_call
 from ot.bus.events import Events, Listener
 from ot.context import ToolContext
 from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
+from ot.raw_json import RawJson
 from ot.registry import Registry, python_name
 from ot.tool import Result, Tool
 
@@ -87,8 +89,24 @@ class ToolBus:
         context: ToolContext | None = None,
         *,
         positional: Sequence[Any] = (),
+        raw: bool = False,
     ) -> Result:
-        """Resolve, bind, validate, authorise, admit, dispatch, check, record. Errors of the call are in the result."""
+        """Resolve, bind, validate, authorise, admit, dispatch, check, record. Errors of the call are in the result.
+
+        With `raw`, a large value may be a `RawJson`: for callers that pass it on to another process.
+        """
+        result = await self._traced(name, params, context, positional)
+        if raw or not isinstance(result.value, RawJson):
+            return result
+        try:
+            value = await anyio.to_thread.run_sync(result.value.parse, name)
+        except ToolError as error:
+            return Result(ok=False, error=error)
+        return replace(result, value=value)
+
+    async def _traced(
+        self, name: str, params: Mapping[str, Any] | None, context: ToolContext | None, positional: Sequence[Any]
+    ) -> Result:
         call = Call(name, self._own(context))
         call_id = self.events.called(name, call.context)
         span = self._tracing.span(name, call.context)

@@ -1,28 +1,34 @@
 """The server's end of the line protocol of cells and workers: JSON-RPC 2.0, one object a line, both directions.
 
-It never trusts what it reads: a line over the limit, or one that is no JSON-RPC, ends the conversation. It starts
-no process and knows nothing of runs; `on_request` and `on_notify` say what the other end may ask.
+It never trusts what it reads. Every message is measured before it is parsed (`ot_child.messages`), and a message over a
+limit, or one that is not JSON-RPC, ends the conversation. A child that sends much is read slowly (`Pace`). The channel
+starts no process and knows nothing of runs; `on_request`, `on_notify` and `on_piece` say what the other end may send.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
 from typing import Any, Protocol
 
 import anyio.to_thread
 
+from ot.children.pace import Pace
+from ot.raw_json import RawJson
 from ot.tool import Result
+from ot_child import messages
 from ot_child.data import encode
 from ot_child.errors import describe, error_type, message_of, restore
 
-MOST_MESSAGES = 200_000  # each costs the server a little, and nothing that ends well needs so many
+MAX_MESSAGES = 200_000  # each costs the server a little, and no run that ends well needs so many
 AT_ONCE = 32  # requests of the other end that are answered at a time; more are not even read
 ROOM_SECONDS = 0.01
+MAX_UNSENT_BYTES = 16 << 20  # answers that the other end has not read, after which it gets no more for now
 LARGE = 20_000  # characters or items: better encoded by a thread
 TEXTS = frozenset({"type", "class", "message"})  # of an error
 NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
+OnPiece = Callable[[str, bytes], None]
 
 
 class Reading(Protocol):
@@ -37,31 +43,35 @@ class ChannelClosed(Exception):
 
 
 class Channel(asyncio.Protocol):
-    """`limit` bounds a message; `at_once` and `messages` what a child may ask for, None without end.
+    """`at_once` and `messages` bound what a child may ask for; None is no bound.
 
-    A child that lives long is not bounded by its messages, and one whose calls lead back to itself needs many at once:
-    what is not read is not answered either.
+    A child that lives long is not bounded by the number of its messages, and one whose calls lead back to itself needs
+    many at once: what is not read is not answered either.
     """
 
     def __init__(
         self,
-        limit: int,
         on_request: OnRequest,
         on_notify: OnNotify,
+        on_piece: OnPiece,
         *,
         at_once: int = AT_ONCE,
-        messages: int | None = MOST_MESSAGES,
+        messages: int | None = MAX_MESSAGES,
     ) -> None:
-        self._limit, self._on_request, self._on_notify = limit, on_request, on_notify
-        self._at_once, self._most = at_once, messages
+        self._on_request, self._on_notify, self._on_piece = on_request, on_notify, on_piece
+        self._at_once, self._max_messages = at_once, messages
         self._buffer = bytearray()
         self._searched = 0
-        self._taken = 0
+        self._piece: tuple[str, int] | None = None  # kind and size of the piece that comes next
+        self._strings = bytearray()  # of the next request
+        self._received = 0
         self.last_bytes = 0
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
         self._is_paused = False
+        self._resting: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._reading: Reading
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -77,20 +87,69 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._take_lines()
+        self._take_messages()
 
-    def _take_lines(self) -> None:
-        while not self._is_paused and (end := self._buffer.find(b"\n", self._searched)) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
+    def _take_messages(self) -> None:
+        """Handle what has been received, until it is enough for now."""
+        while not self._is_paused and not self.closed.done():
+            started = self._pace.now()
+            try:
+                received = self._next()
+                if received is None:
+                    return
+                self._handle(*received)
+            except messages.TooLarge as error:
+                self.close(str(error))
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                self.close(NO_MESSAGE)
+            else:
+                self._rest(self._pace.charge(started, 0 if received[0] else len(received[1])))
+
+    def _next(self) -> tuple[str, bytes] | None:
+        """Return the kind and the bytes of the next piece, or a line, whose kind is empty."""
+        while self._piece is None:
+            end = self._buffer.find(b"\n", self._searched)
+            if max(end, len(self._buffer) if end < 0 else 0) > messages.MAX_MESSAGE_BYTES:
+                raise messages.TooLarge(f"it sent more than {messages.MAX_MESSAGE_BYTES} bytes in one message")
+            if end < 0:
+                self._searched = len(self._buffer)
+                return None
             self._searched = 0
-            if not self._take(line):
-                return
-        if self._is_paused:
-            return
-        self._searched = len(self._buffer)
-        if self._searched > self._limit:
-            self.close(f"it sent more than {self._limit} bytes in one message")
+            line = self._cut(end + 1)[:-1]
+            if not line.startswith(messages.PIECE):
+                return "", line
+            self._piece = messages.piece_header(line)
+        kind, size = self._piece
+        if len(self._buffer) < size:
+            return None
+        self._piece = None
+        return kind, self._cut(size)
+
+    def _cut(self, size: int) -> bytes:
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def _rest(self, seconds: float) -> None:
+        """Read nothing for so long: other children, and requests, come first."""
+        if seconds > 0 and self._resting is None and not self.closed.done():
+            self._resting = asyncio.get_running_loop().call_later(seconds, self._end_rest)
+            self._pause()
+
+    def _end_rest(self) -> None:
+        self._resting = None
+        self._resume()
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._reading.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused and self._resting is None and len(self._tasks) < self._at_once and not self.closed.done():
+            self._is_paused = False
+            self._reading.resume_reading()
+            self._take_messages()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if exc is None else str(exc))
@@ -139,6 +198,8 @@ class Channel(asyncio.Protocol):
                 answer.set_exception(ChannelClosed(reason))
         for task in self._tasks:
             task.cancel()
+        if self._resting is not None:
+            self._resting.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
@@ -149,16 +210,18 @@ class Channel(asyncio.Protocol):
         if self._transport is not None and not self.closed.done():
             self._transport.write(line)
 
-    def _take(self, line: bytes) -> bool:
-        self._taken += 1
-        if self._most is not None and self._taken > self._most:
-            self.close(f"it sent more than {self._most} messages")
-            return False
-        try:
-            self._dispatch(json.loads(line), len(line))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            self.close(NO_MESSAGE)
-        return not self.closed.done()
+    def _handle(self, kind: str, data: bytes) -> None:
+        self._received += 1
+        if self._max_messages is not None and self._received > self._max_messages:
+            raise messages.TooLarge(f"it sent more than {self._max_messages} messages")
+        if not kind:
+            self._dispatch(messages.parse(data), len(data))
+        elif kind == messages.STRINGS:
+            self._strings += data
+            if len(self._strings) > messages.MAX_ARGUMENT_BYTES:
+                raise messages.TooLarge(f"it sent arguments with more than {messages.MAX_ARGUMENT_BYTES} bytes")
+        else:
+            self._on_piece(kind, data)
 
     def _dispatch(self, message: dict[str, Any], size: int) -> None:
         if "method" not in message:
@@ -166,21 +229,27 @@ class Channel(asyncio.Protocol):
             del self._waiting[message["id"]]
             self.last_bytes = size  # of the last answer: what is sent behind it must not make it look small
         elif "id" in message:
+            if type(message["id"]) is not int:
+                raise TypeError("the id of a request must be an integer")
+            self._put_strings(message)
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
             task.add_done_callback(self._answered)
             if len(self._tasks) >= self._at_once:
-                self._is_paused = True
-                self._reading.pause_reading()
+                self._pause()
         else:
             self._on_notify(message["method"], message["params"])
 
+    def _put_strings(self, message: dict[str, Any]) -> None:
+        """Put the long strings of a request, which came ahead of it, in their places."""
+        if self._strings or "strings" in message:
+            text = self._strings.decode(*messages.UTF8)
+            self._strings.clear()
+            messages.put_strings(message["params"], message["strings"], text)
+
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._is_paused and not self.closed.done():
-            self._is_paused = False
-            self._reading.resume_reading()
-            self._take_lines()
+        self._resume()
 
     def _settle(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
         if answer.done():
@@ -199,22 +268,26 @@ class Channel(asyncio.Protocol):
             return
         except Exception as unforeseen:  # noqa: BLE001 - whoever asked would wait for ever
             result = Result(ok=False, error=unforeseen)
-        self._write(await _answer(ident, result))
+        for frame in await _answer(ident, result):
+            self._write(frame)
 
     async def _room(self) -> None:
         """An end that does not read what it asked for keeps nobody but itself waiting."""
-        while self.unsent > self._limit and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
+        while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
             await asyncio.sleep(ROOM_SECONDS)
 
 
-async def _answer(ident: object, result: Result) -> bytes:
+async def _answer(ident: object, result: Result) -> Iterable[bytes]:
     if result.error is not None:
-        return _failure(ident, result.error)
+        return [_failure(ident, result.error)]
+    if isinstance(result.value, RawJson):
+        frames = (messages.frame(ident, piece) for piece in result.value.pieces)
+        return chain(frames, [_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
     message = {"id": ident, "result": result.value}
     try:
-        return await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)
+        return [await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)]
     except Exception as no_data:  # noqa: BLE001 - whatever the methods of an object raise that a tool gave
-        return _failure(ident, no_data)
+        return [_failure(ident, no_data)]
 
 
 def _failure(ident: object, error: BaseException) -> bytes:

@@ -6,7 +6,6 @@ decided in `pack`.
 
 import asyncio
 import contextlib
-import json
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, copy_context
@@ -15,17 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
 import ot_child
 from ot.children.channel import Channel, ChannelClosed, RemoteError
 from ot.children.process import Process
 from ot.context import ToolContext
 from ot.errors import Cancelled, ToolError, ToolTimeout
 from ot.extensions.environments import BOOT, FAILED, Start
+from ot.raw_json import RawJson
 from ot.tool import Result
 from ot_child.guard import SIGNALLED
-from ot_child.rpc import LONGEST_MESSAGE
+from ot_child.messages import MAX_MESSAGE_BYTES
 
 MOST_UNREAD = 64 << 20
 MOST_NESTED = 10_000  # calls of a worker at a time, which may lead back to it
@@ -81,7 +79,7 @@ class Launch:
 @dataclass(slots=True)
 class _Call:
     context: ToolContext
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
     size: int = 0
     nested: set[asyncio.Future[Result]] = field(default_factory=set)  # what it has called itself
     variables: Context = field(default_factory=copy_context)  # how deep it is in calls of tools by tools
@@ -96,7 +94,7 @@ class Worker:
         on_end: Callable[["Worker"], None],
     ) -> None:
         self._launch, self._call_tool, self._on_printed, self._on_end = launch, call_tool, on_printed, on_end
-        self._channel = Channel(2 * LONGEST_MESSAGE, self._request, self._notice, at_once=MOST_NESTED, messages=None)
+        self._channel = Channel(self._request, self._notice, self._piece, at_once=MOST_NESTED, messages=None)
         self._process: Process | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
@@ -149,7 +147,7 @@ class Worker:
         call = self._calls[ident] = _Call(context)
         timer = loop.call_later(seconds, self._too_late, answer, function, seconds)
         try:
-            return await _value(await answer, call.pieces)
+            return _value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
             self._cancel(ident, call)
             raise
@@ -204,7 +202,7 @@ class Worker:
         if method != "call" or call is None:
             return Result(ok=False, error=ToolError("the call that this belongs to has ended"))
         name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
-        asked = partial(self._call_tool, name, kwargs, call.context, positional=args)
+        asked = partial(self._call_tool, name, kwargs, call.context, positional=args, raw=True)
         nested = call.variables.copy().run(lambda: asyncio.ensure_future(asked()))
         call.nested.add(nested)
         try:
@@ -223,16 +221,19 @@ class Worker:
             case "failed" if not self._ready.done():
                 self._ready.set_exception(_cannot_be_loaded(self._launch, params))
                 self.kill()
-            case "piece":
-                self._add_piece(self._calls.get(params["id"]), str(params["text"]))
+            case _:
+                raise ValueError(f"a worker does not send {method!r}")
 
-    def _add_piece(self, call: _Call | None, text: str) -> None:
-        if call is None:
+    def _piece(self, kind: str, data: bytes) -> None:
+        """Take a part of a large result, by the id of its call."""
+        call = self._calls.get(int(kind))
+        if call is None:  # it was cancelled
             return
-        call.pieces.append(text)
-        call.size += len(text)
-        if call.size > self._launch.max_bytes + LONGEST_MESSAGE:
+        call.size += len(data)
+        if call.size > self._launch.max_bytes + MAX_MESSAGE_BYTES:
             self._channel.close("it sent more than a result may have")
+        elif data:
+            call.pieces.append(data)
 
     # --- its end ------------------------------------------------------------------------------------------------
 
@@ -293,11 +294,11 @@ def _named(status: int) -> str:
     return f"status {status}"
 
 
-async def _value(result: Any, pieces: list[str]) -> Any:
-    """A large value comes as text in pieces before its answer."""
+def _value(result: Any, pieces: list[bytes]) -> Any:
+    """Return what the worker answered; a large value, which came in pieces, is not parsed here."""
     if not isinstance(result, dict):
         raise ToolError("the worker answered with something that is no answer")
-    return await anyio.to_thread.run_sync(json.loads, "".join(pieces)) if pieces else result.get("value")
+    return RawJson(pieces) if pieces else result.get("value")
 
 
 def _cannot_be_loaded(launch: Launch, about: Mapping[str, Any]) -> ToolError:

@@ -20,13 +20,13 @@ from ot.render import render
 from ot.results import ResultStore
 from ot.runner import explain
 from ot.sanitise import sanitise
-from ot_child.data import FORMATS, record_lines
+from ot_child.data import FORMATS, has_too_much_indentation, record_lines
 from ot_child.summary import summary
 
 NO_VALUE = "Done: the code ran and has no value. End it with an expression, or use return, to see one."
 LARGE_ANSWER = 1 << 16  # bytes: better looked at by a thread
 LARGEST_YAML = 1 << 21  # bytes; it takes a second a megabyte
-SLOW, MOST_INDENTATION = 1 << 12, 1 << 24  # bytes of data in YAML or indented; bytes of white space in front of lines
+SLOW = 1 << 12  # bytes of data in YAML or indented
 MOST_MEDIA, MOST_META = 20, 20
 MAX_NOTICES = 10
 MAX_HELP_BYTES = 1 << 18
@@ -211,7 +211,7 @@ def _value(journal: Journal, result: dict[str, Any]) -> list[_Block]:
     if not result.get("has_value"):
         return []
     value, flow = result.get("value"), bool(result.get("from_ot"))
-    if result["bytes"] > LARGEST_YAML or (_is_slow(result) and _has_too_much_indentation(value)):
+    if result["bytes"] > LARGEST_YAML or (_is_slow(result) and has_too_much_indentation(value)):
         chosen, flow = "json", False
     if not isinstance(value, dict | list):
         text = render(value, chosen)
@@ -272,17 +272,6 @@ def _is_work(result: dict[str, Any]) -> bool:
 def _is_slow(result: dict[str, Any]) -> bool:
     is_compact = _format(result) in {None, "json", "raw"} and not result.get("from_ot")
     return not is_compact and result["bytes"] > SLOW
-
-
-def _has_too_much_indentation(value: Any) -> bool:
-    """A megabyte of brackets, nested as deep as JSON can be, makes half a gigabyte of white space."""
-    indentation, unseen = 0, [(value, 1)]
-    while unseen and indentation <= MOST_INDENTATION:
-        item, depth = unseen.pop()
-        if isinstance(item, dict | list):
-            indentation += 2 * depth * (1 + len(item))
-            unseen += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
-    return indentation > MOST_INDENTATION
 
 
 def _consumed(pieces: list[str]) -> Iterator[str]:

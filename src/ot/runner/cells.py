@@ -22,7 +22,6 @@ from ot.children.channel import Channel, ChannelClosed
 from ot.errors import ToolError, ToolTimeout
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
-from ot_child.rpc import LONGEST_MESSAGE
 from ot_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
@@ -62,8 +61,8 @@ class Host(Protocol):
     @property
     def has_acted(self) -> bool: ...
     async def request(self, method: str, params: dict[str, Any]) -> Result: ...
-    def output(self, text: str) -> None: ...
-    def value(self, text: str) -> None: ...
+    def output(self, data: bytes) -> None: ...
+    def value(self, data: bytes) -> None: ...
 
 
 @dataclass(eq=False)
@@ -94,15 +93,18 @@ class Cell:
             return Result(ok=False, error=error)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        if method == "ready" and not self.ready.done():
-            self.pid = int(params["pid"])
-            self.ready.set_result(list(params["layers"]))
-        elif self.host is not None:
-            take = self.host.output if method == "output" else self.host.value
-            try:
-                take(str(params["text"]))
-            except ToolError as error:
-                self.on_excess(self, error)
+        if method != "ready" or self.ready.done():
+            raise ValueError(f"a cell does not send {method!r}")
+        self.pid = int(params["pid"])
+        self.ready.set_result(list(params["layers"]))
+
+    def piece(self, kind: str, data: bytes) -> None:
+        if self.host is None or kind not in {"output", "value"}:
+            raise ValueError(f"a cell does not send a piece of {kind!r}")
+        try:
+            (self.host.output if kind == "output" else self.host.value)(data)
+        except ToolError as error:
+            self.on_excess(self, error)
 
 
 class Cells:
@@ -345,7 +347,7 @@ class Cells:
         return cell
 
     async def _start(self, cell: Cell) -> None:
-        cell.channel = Channel(2 * LONGEST_MESSAGE, cell.request, cell.notify)
+        cell.channel = Channel(cell.request, cell.notify, cell.piece)
         cell.channel.closed.add_done_callback(lambda closed: self._lost(cell, closed.result()))
         try:
             await self._launcher.start(cell.ident, cell.channel)

@@ -23,6 +23,7 @@ from ot.runner import explain, fence_processor
 from ot.runner.answer import Answer, Journal, Live, Presenter
 from ot.runner.cells import Cells
 from ot.tool import Result
+from ot_child.messages import UTF8
 
 T = TypeVar("T")
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
@@ -182,10 +183,11 @@ class _Host:
                 return Result(ok=True, value=sorted(self._bus.registry.in_pack(str(params["pack"]))))
         return Result(ok=False, error=ToolError(f"a run cannot ask for {method!r}"))
 
-    def output(self, text: str) -> None:
-        self._journal.printed_bytes += len(text.encode("utf-8", "surrogatepass"))
+    def output(self, data: bytes) -> None:
+        self._journal.printed_bytes += len(data)
         if self._journal.printed_bytes > self._max_output:
             raise BudgetExceeded(f"the run printed more than {self._max_output} bytes and was ended")
+        text = data.decode(*UTF8)
         self._journal.printed.append(text)
         self._live.add(text)
 
@@ -194,12 +196,12 @@ class _Host:
         """Whether the run has done anything that anybody could have noticed."""
         return bool(self._asked or self._journal.printed or self._journal.value)
 
-    def value(self, text: str) -> None:
-        """A piece of a value that is too large for one message, rendered already."""
-        self._journal.value_bytes += len(text.encode("utf-8", "surrogatepass"))
+    def value(self, data: bytes) -> None:
+        """Take a piece of a value that is too large for one message, rendered already."""
+        self._journal.value_bytes += len(data)
         if self._journal.value_bytes > self._max_output:
             raise BudgetExceeded(f"the value has more than {self._max_output} bytes; return a part of it")
-        self._journal.value.append(text)
+        self._journal.value.append(data.decode(*UTF8))
 
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls
@@ -212,12 +214,12 @@ class _Host:
             )
         tool = self._bus.registry.get(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
-            return await self._bus.call_tool(name, kwargs, self._context, positional=args)
+            return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         place, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
         self._journal.sources.add(name)
         self._journal.tell("call", {"state": "began", "number": place, "name": name})
-        result = await self._bus.call_tool(name, kwargs, self._context, positional=args)
+        result = await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         error = None if result.error is None else error_type(result.error)
         calls[place] = (name, error or "ok")
         self._journal.tell("call", _ended(place, name, started, error))

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ot.raw_json import RawJson
+
 BYTES_A_TOKEN = 4
 
 
@@ -21,6 +23,8 @@ def tokens_of(value: Any) -> int:
     """Of data, as JSON writes it; what is no data counts as nothing."""
     if isinstance(value, str):
         return tokens_of_text(value)
+    if isinstance(value, RawJson):
+        return -(-value.size // BYTES_A_TOKEN)
     import orjson
 
     try:
