@@ -4,6 +4,7 @@ Parsing holds the interpreter lock, in a thread too, so a large result of a work
 that asked for it as it came, and is parsed there. Whoever needs Python objects in this process calls `parse`.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class RawJson:
             )
         text = b"".join(self.pieces)
         try:
-            return without_gc(text)
+            return without_gc(json.loads, text)
         except (ValueError, RecursionError):
             if self.or_text:
                 return text.decode("utf-8", "replace")

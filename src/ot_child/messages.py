@@ -11,7 +11,7 @@ import json
 
 TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -72,15 +72,15 @@ def fits(line: str) -> bool:
 def parse(line: bytes) -> Any:
     """Parse a message of the other end; raises TooLarge before it costs anything."""
     check_size(line)
-    return json.loads(line) if len(line) < GC_BYTES else without_gc(line)
+    return json.loads(line) if len(line) < GC_BYTES else without_gc(json.loads, line)
 
 
-def without_gc(text: bytes | str) -> Any:
-    """Parse JSON without the garbage collector, which would look at every new list over and over."""
+def without_gc(parse: Callable[[bytes], Any], data: bytes) -> Any:
+    """Parse without the garbage collector, which would look at every new list over and over."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return json.loads(text)
+        return parse(data)
     finally:
         if was_enabled:
             gc.enable()
@@ -111,7 +111,7 @@ def piece_header(line: bytes) -> tuple[str, int]:
     return kind, int(size)
 
 
-# --- long strings -------------------------------------------------------------------------------------------------------
+# --- long strings ---------------------------------------------------------------------------------------------------
 
 
 def take_strings(value: Any) -> tuple[list[list[Any]], str]:

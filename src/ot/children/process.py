@@ -12,31 +12,79 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import anyio.to_thread
 
-from ot.children.channel import Channel
 from ot_child.guard import end_family
 
-PRINTED_KEPT = 4000
+MAX_KEPT, MAX_SHOWN = 4000, 1500  # characters of what a process printed
+MAX_LINE = 8000  # characters; what is longer is not waited for
 READ_SIZE = 1 << 16  # asyncio's own, four times as much, is mapped and unmapped anew for every read
 AFTER_KILL_SECONDS = 1.0
+STDERR = 2
+PRINTED = ". It last printed:"  # between why a process failed and what it printed
 OnPrinted = Callable[[str], None]
 
 
-class Process(asyncio.SubprocessProtocol):
-    def __init__(self, channel: Channel, on_printed: OnPrinted, *, guarded: bool) -> None:
-        self._channel, self._on_printed, self._guarded = channel, on_printed, guarded
-        self._transport: asyncio.SubprocessTransport
-        self.last_words = ""  # the end of what it printed
+class Endpoint(Protocol):
+    """What takes the bytes of a process: a `Channel`, for one."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def reads_from(self, transport: Any) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class Printed:
+    """The end of what a process printed, in whole lines, since `clear` was last called."""
+
+    def __init__(self, on_lines: OnPrinted = lambda _text: None) -> None:
+        self._on_lines = on_lines
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._kept = self._line = ""
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        text = self._line + self._decode(data, final)
+        end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE else text.rfind("\n") + 1
+        lines, self._line = text[:end], text[end:]
+        self._kept = _last_lines(self._kept + lines, MAX_KEPT)
+        if lines:
+            self._on_lines(lines)
+
+    def clear(self) -> None:
+        self._kept = ""
+
+    @property
+    def shown(self) -> str:
+        return _last_lines((self._kept + self._line).strip(), MAX_SHOWN)
+
+    @property
+    def sentence(self) -> str:
+        """Return it as the end of an error message; empty if nothing was printed."""
+        return f"{PRINTED}\n{self.shown}\n" if self.shown else ""
+
+
+def _last_lines(text: str, size: int) -> str:
+    """Return the last whole lines that fit; of a line that is too long by itself, its end."""
+    if len(text) <= size:
+        return text
+    end = text[-size:]
+    return end if text[-size - 1] == "\n" or "\n" not in end[:-1] else end.partition("\n")[2]
+
+
+class Process(asyncio.SubprocessProtocol):
+    def __init__(self, channel: Endpoint, on_printed: OnPrinted, *, guarded: bool) -> None:
+        self._channel, self._guarded = channel, guarded
+        self._transport: asyncio.SubprocessTransport
+        self.printed = Printed(on_printed)
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def start(
         cls,
         command: Sequence[str],
-        channel: Channel,
+        channel: Endpoint,
         on_printed: OnPrinted,
         *,
         env: Mapping[str, str],
@@ -89,14 +137,14 @@ class Process(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
             self._channel.data_received(data)
-            return
-        text = self._decode(data)
-        self.last_words = (self.last_words + text)[-PRINTED_KEPT:]
-        self._on_printed(text)
+        else:
+            self.printed.add(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
             self._channel.connection_lost(exc)
+        elif fd == STDERR:
+            self.printed.add(b"", final=True)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """It has ended, and all that it wrote has been read."""

@@ -30,7 +30,6 @@ MOST_NESTED = 10_000  # calls of a worker at a time, which may lead back to it
 STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
 LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
 END_SECONDS = 3.0
-WORDS_SHOWN = 1500
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 CallTool = Callable[..., Awaitable[Result]]
 
@@ -142,6 +141,8 @@ class Worker:
     async def call(self, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float) -> Any:
         if self._channel.unsent > MOST_UNREAD:
             raise ToolError(f"{self._launch.pack} does not read what it is sent; try again later")
+        if self._process is not None and not self._calls:
+            self._process.printed.clear()
         loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
         ident = self._channel.last_id
         call = self._calls[ident] = _Call(context)
@@ -192,8 +193,7 @@ class Worker:
         return "is gone" if status is None else f"ended with {_named(status)}"
 
     def _last_words(self) -> str:
-        words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
-        return f". It last printed:\n{words}\n" if words else ""
+        return self._process.printed.sentence if self._process else ""
 
     # --- what the worker says -----------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Worker:
             self._begin_to_end()
 
     def _stillborn(self) -> ToolError:
-        words = self._process.last_words.strip()[-WORDS_SHOWN:] if self._process else ""
+        words = self._process.printed.shown if self._process else ""
         if self._launch.start.by_uv and not self._is_loading:
             return ToolError(f"{self._launch.pack} cannot be used: {FAILED}: {words}")
         return ToolError(

@@ -8,7 +8,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -19,14 +18,15 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 import ot_child
+from ot.children.process import Process
 from ot.config.model import Server
 from ot.errors import NetworkError, ToolError, ToolTimeout
+from ot.proxy.bounds import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_answer, has_too_many_items
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Declaring, Relays
+from ot.proxy.stdio import stdio_streams
 
-WORDS_KEPT, WORDS_SHOWN = 4000, 1500
 LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
-PRINTED = ". It last printed:"  # between why a server failed and what it printed
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
 GUARD = Path(ot_child.__file__).with_name("guard.py")
@@ -57,9 +57,8 @@ class Connection:
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
-        self._printed, self._printed_all = "", asyncio.Event()
+        self._process: Process | None = None
         self._is_lost = False
-        self._mark = os.urandom(8).hex()  # tells our process from others that run the same command
         self.client: Any = None
 
     @property
@@ -81,20 +80,25 @@ class Connection:
         self._leave.set()
         if self._task is None:
             return
-        if at_once and self._server.url is None:
-            await anyio.to_thread.run_sync(_terminate, self._mark)
+        if at_once and self._process is not None:
+            self._process.kill()
         if not self._ready.done():
             self._task.cancel()
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
 
     async def last_words(self) -> str:
-        """What it printed last, as the end of a sentence."""
-        if self.is_over and self._server.url is None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._printed_all.wait(), LAST_WORDS_SECONDS)
-        words = self._printed.strip()[-WORDS_SHOWN:]
-        return f"{PRINTED}\n{words}" if words else ""
+        """What it has printed since the last call began, as the end of a sentence."""
+        if self._process is None:
+            return ""
+        if self.is_over:
+            await asyncio.wait([self._process.ended], timeout=LAST_WORDS_SECONDS)
+        return self._process.printed.sentence.rstrip("\n")
+
+    def forget_printed(self) -> None:
+        """What was printed so far has nothing to do with the next call."""
+        if self._process is not None:
+            self._process.printed.clear()
 
     async def is_there(self) -> bool:
         """Whether it is, now: between two requests nothing tells that a server on the network has gone."""
@@ -212,62 +216,36 @@ class Connection:
         server = self._server
         if server.url is None:
             return self._stdio()
+        from ot.proxy.http_bounds import http_client
+
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
-            return sse_client(server.url, headers=dict(server.headers), timeout=server.timeout)
+            return sse_client(
+                server.url, headers=dict(server.headers), timeout=server.timeout, httpx_client_factory=http_client
+            )
         from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
 
-        http = await stack.enter_async_context(create_mcp_http_client(headers=dict(server.headers)))
-        return streamable_http_client(server.url, http_client=http)
+        http = await stack.enter_async_context(http_client(dict(server.headers)))
+        return streamable_http_client(server.url, http_client=http, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
 
     @asynccontextmanager
     async def _stdio(self) -> AsyncIterator[Any]:
-        from mcp import StdioServerParameters
-        from mcp.client.stdio import stdio_client
+        from mcp.client.stdio import get_default_environment
 
-        start = StdioServerParameters(**await anyio.to_thread.run_sync(self._start))
-        with self._heard() as errors:
-            async with stdio_client(start, errors) as streams:
-                errors.close()  # so that the end of what is printed can be noticed
-                yield streams
-
-    def _start(self) -> dict[str, Any]:
         launch = self._launch
-        guard = [sys.executable, "-I", "-S", "-X", self._mark, str(GUARD)] if hasattr(os, "fork") else []
-        guarded = [*guard, *launch.command]
-        return {
-            "command": guarded[0],
-            "args": guarded[1:],
-            "env": dict(launch.environment),
-            "cwd": launch.prepared_directory(),
-            "encoding_error_handler": "replace",
-        }
+        guard = [sys.executable, "-I", "-S", str(GUARD)] if hasattr(os, "fork") else []
+        async with stdio_streams(
+            [*guard, *launch.command],
+            self._started,
+            env={**get_default_environment(), **launch.environment},
+            cwd=await anyio.to_thread.run_sync(launch.prepared_directory),
+            guarded=bool(guard),
+        ) as streams:
+            yield streams
 
-    @contextmanager
-    def _heard(self) -> Iterator[Any]:
-        """A file to print to, whose end is kept."""
-        loop = asyncio.get_running_loop()
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-
-        def read() -> None:
-            with suppress(BlockingIOError):
-                data = os.read(reader, 1 << 16)
-                self._printed = (self._printed + data.decode(errors="replace"))[-WORDS_KEPT:]
-                if not data:
-                    loop.remove_reader(reader)
-                    self._printed_all.set()
-
-        loop.add_reader(reader, read)
-        try:
-            with os.fdopen(writer, "w", encoding="utf-8") as errors:
-                yield errors
-        finally:
-            read()  # what was printed while it was being left
-            loop.remove_reader(reader)
-            os.close(reader)
+    def _started(self, process: Process) -> None:
+        self._process = process
 
 
 class _Watched:
@@ -292,7 +270,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            return _with_few_items(await self._stream.__anext__())
         except Exception:
             self._on_end()
             raise
@@ -302,6 +280,18 @@ class _Watched:
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _with_few_items(message: Any) -> Any:
+    """Return the message, or an error in its place if the SDK would be busy with it for long."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    given: Any = getattr(message, "message", None)
+    if not has_too_many_items(getattr(given, "result", None)):
+        return message
+    reason = f"the server sent a list with more than {MAX_ITEMS} items"
+    return SessionMessage(jsonrpc_message_adapter.validate_python(error_answer(given.id, reason)))
 
 
 async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) -> None:
@@ -320,14 +310,6 @@ async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) ->
 async def load_sdk() -> None:
     """Import the SDK in a thread: it takes half a second, for which the event loop goes on."""
     await anyio.to_thread.run_sync(importlib.import_module, "mcp")
-
-
-def _terminate(mark: str) -> None:
-    """Have the guard with this mark end its server now. Without /proc, the server gets its time to exit."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if mark.encode() in file.read_bytes().split(b"\0"):
-                os.kill(int(file.parent.name), signal.SIGTERM)
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -11,9 +11,10 @@ from typing import Any
 
 from ot.errors import OutputInvalid, ToolError
 from ot.proxy.definitions import Definition
+from ot.raw_json import RawJson
+from ot_child.messages import MAX_VALUES, count_values, split_text
 
 Keep = Callable[[bytes, str], str]  # content and its type; gives a handle
-LARGEST_JSON = 8 << 20
 LARGE = 1 << 15  # characters: better looked at by a thread
 
 
@@ -25,6 +26,8 @@ def value_of(result: Any, definition: Definition, keep: Keep) -> Any:
         return _with_media(_unwrapped(result.structured_content, definition), result.content, definition, keep)
     if definition.output_schema is not None:
         raise OutputInvalid(f"{definition.name} promises structured content and gave none")
+    if len(result.content) == 1 and result.content[0].type == "text":
+        return _value_of_text(result.content[0].text)
     parts = [part(block, keep) for block in result.content]
     return parts[0] if len(parts) == 1 else parts or None
 
@@ -97,12 +100,24 @@ def _media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
     return {"type": kind, "mimeType": mime_type, "size": len(content), "media": keep(content, mime_type)}
 
 
+def _value_of_text(text: str) -> Any:
+    """Return what a text stands for that is the whole result; data with many values is parsed where it is used."""
+    return RawJson.from_text(text) if _looks_like_json(text) and not _is_quick(text) else _parsed(text)
+
+
 def _parsed(text: str) -> Any:
     """Only objects and lists: a text that happens to be a number is still a text."""
-    start = text.lstrip()[:1]
-    if start not in {"{", "["} or len(text) > LARGEST_JSON:
+    if not _looks_like_json(text) or not _is_quick(text):
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _looks_like_json(text: str) -> bool:
+    return text.lstrip()[:1] in {"{", "["}
+
+
+def _is_quick(text: str) -> bool:
+    return len(text) <= MAX_VALUES or count_values(split_text(text)) <= MAX_VALUES

@@ -13,9 +13,10 @@ from typing import Any
 
 import anyio.to_thread
 
+from ot.children.process import PRINTED
 from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
-from ot.proxy.connection import PRINTED, Changed, Connection, innermost
+from ot.proxy.connection import Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
@@ -171,6 +172,8 @@ class Link:
     async def _asked(
         self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
     ) -> Any:
+        if not self._in_flight:
+            connection.forget_printed()
         self._in_flight += 1
         try:
             return await ask()

@@ -1,0 +1,96 @@
+"""Limits of what an upstream server sends over HTTP, put between the connection and the SDK."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+
+from ot.children.pace import Pace
+from ot.proxy.bounds import MIN_CHARGED_BYTES, Collector, admit
+from ot_child.messages import TooLarge
+
+EVENTS = "text/event-stream"
+MAX_EVENT_LINES = 1000
+
+
+def http_client(
+    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """Return a client for the SDK, whose responses are bounded."""
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    # A compressed body could be a thousand times as large when it is unpacked.
+    client = create_mcp_http_client({**(headers or {}), "accept-encoding": "identity"}, timeout, auth)
+    client.event_hooks = {"response": [_bound]}
+    return client
+
+
+async def _bound(response: httpx2.Response) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("the server sent a compressed response, which it was asked not to do")
+    is_events = response.headers.get("content-type", "").lower().startswith(EVENTS)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Events(response.stream) if is_events else _Body(response.stream)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A response that is one message."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        collector = Collector()
+        async for chunk in self._stream:
+            collector.add(chunk)
+        try:
+            yield admit(*collector.take())
+        except TooLarge as error:
+            raise httpx2.StreamError(str(error)) from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Events(_Body):
+    """A response that is a stream of events, each of which is one message."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        whole, pace = _WholeEvents(), Pace()
+        async for chunk in self._stream:
+            try:
+                events = [*whole.add(chunk)]
+            except TooLarge as error:
+                raise httpx2.SSEError(str(error)) from None
+            for event in events:
+                rest = pace.charge(pace.now(), max(len(event), MIN_CHARGED_BYTES))
+                yield event
+                if rest:
+                    await asyncio.sleep(rest)
+
+
+class _WholeEvents:
+    """Events, out of chunks that end anywhere; each is held back until it is complete and checked."""
+
+    def __init__(self) -> None:
+        self._collector, self._held = Collector(), b""
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        text = self._held + chunk
+        held = b"\r" if text.endswith(b"\r") else b""  # it may be the first half of a line end
+        text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ends, start = text.split(b"\n\n")
+        for end in ends:
+            self._collector.add(end)
+            yield _admit_event(*self._collector.take())
+        is_half = start.endswith(b"\n")  # of the empty line behind an event
+        self._held = b"\n" + held if is_half else held
+        self._collector.add(start[:-1] if is_half else start)
+
+
+def _admit_event(event: bytes, problem: str | None) -> bytes:
+    if event.count(b"\n") > MAX_EVENT_LINES:
+        raise TooLarge(f"the server sent an event with more than {MAX_EVENT_LINES} lines")
+    data = b"\n".join(line[len(b"data:") :] for line in event.split(b"\n") if line.startswith(b"data:"))
+    admitted = admit(data, problem)
+    return (event if admitted is data else b"data: " + admitted) + b"\n\n"
