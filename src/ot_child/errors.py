@@ -138,6 +138,26 @@ def restore(data: Mapping[str, Any]) -> Exception:
 
 def _builtin(kind: type[Exception], message: str) -> Exception:
     try:
-        return kind(message)
+        return kind(_key(message) if issubclass(kind, KeyError) else message)
     except TypeError:  # UnicodeDecodeError and its like want more than a message
         return ToolError(f"{kind.__name__}: {message}")
+
+
+def _key(message: str) -> Any:
+    """Return the key of a KeyError, whose message is the `repr` of it."""
+    from ast import literal_eval
+
+    try:
+        key = literal_eval(message)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return _Verbatim(message)
+    return key if repr(key) == message else _Verbatim(message)
+
+
+class _Verbatim(str):
+    """A text that an error shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

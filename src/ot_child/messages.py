@@ -50,11 +50,19 @@ def count_values(chunks: Iterable[bytes], limit: int = MAX_VALUES) -> int:
     return found
 
 
+def has_few_values(text: bytes | str) -> bool:
+    """Return whether the JSON has at most MAX_VALUES values."""
+    if len(text) <= MAX_VALUES:
+        return True
+    chunks = split_text(text) if isinstance(text, str) else split_bytes(text, COUNTED_BYTES)
+    return count_values(chunks) <= MAX_VALUES
+
+
 def check_size(line: bytes) -> None:
     """Raise TooLarge if the line is over a limit of messages."""
     if len(line) > MAX_MESSAGE_BYTES:
         raise TooLarge(f"it sent more than {MAX_MESSAGE_BYTES} bytes in one message")
-    if len(line) > MAX_VALUES and count_values(split_bytes(line, COUNTED_BYTES)) > MAX_VALUES:
+    if not has_few_values(line):
         raise TooLarge(f"it sent more than {MAX_VALUES} values in one message")
 
 

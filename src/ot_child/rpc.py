@@ -73,9 +73,11 @@ class Peer:
         if messages.fits(line):
             self.send_line(line)
             return
-        request = json.loads(line)
-        places, text = messages.take_strings(request["params"])
-        line = self._encode({**request, "strings": places})
+        text = ""
+        if messages.has_few_values(line):
+            request = json.loads(line)
+            places, text = messages.take_strings(request["params"])
+            line = self._encode({**request, "strings": places})
         if not messages.fits(line):
             raise ArgumentError(
                 f"the arguments are too large: beside long strings, at most {messages.MAX_VALUES} values and "

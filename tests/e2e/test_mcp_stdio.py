@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from tests.support import (
+    PATIENCE,
     THREE_LINES,
     Connection,
     Watch,
@@ -22,6 +23,7 @@ from tests.support import (
     family,
     scratch_of,
 )
+from tests.workers_support import is_alive
 
 from ot.faces.mcp_progress import MAX_MESSAGE_CHARS
 from ot.version import __version__
@@ -385,3 +387,29 @@ def test_the_log_tells_what_ran(past: Path) -> None:
     assert spans["run"]["status"] == "error"
     assert spans["ot.version"]["status"] == spans["tool.call"]["status"] == "ok"
     assert len({spans[name]["correlation_id"] for name in ("run", "ot.version", "tool.call")}) == 1
+
+
+# --- messages that are too large, and the end of input -----------------------------------------------------
+
+
+@pytest.mark.parametrize("ident", [7, "seven"])
+def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: Wire, ident: object) -> None:
+    wire.send({"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}})
+    answer = wire.receive()
+    assert (answer["id"], answer["error"]["code"]) == (ident, -32600)
+    assert answer["error"]["message"].startswith("The message is too large: the message has 178")
+    assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
+
+
+def test_after_the_end_of_input_nothing_is_written_and_what_runs_is_ended(tmp_path: Path) -> None:
+    with Wire(tmp_path) as wire:
+        wire.request("tools/list")
+        wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
+        process = process_of_endless_run(tmp_path)
+        wire.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(0.5)\n1 + 1"}})
+        assert wire.process.stdin is not None
+        wire.process.stdin.close()
+        assert wire.process.wait(PATIENCE) == 0
+        assert wire.process.stdout is not None
+        assert wire.process.stdout.read() == b""
+    assert eventually(lambda: not is_alive(process))

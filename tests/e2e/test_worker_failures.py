@@ -148,7 +148,7 @@ def test_a_worker_that_cannot_be_interrupted_is_cut_at_the_timeout_and_replaced(
     )
     before = all_packs.value(f"{pack}.pid")
     assert "ToolTimeout" in all_packs.error(f"{pack}.hang")
-    assert eventually(lambda: all_packs.app.call(f"{pack}.pid").value not in {None, before})
+    assert all_packs.value(f"{pack}.pid") != before  # the very next call
     assert eventually(lambda: not is_alive(before))
 
 
@@ -167,8 +167,9 @@ def test_a_worker_that_never_reads_fills_no_memory_and_is_replaced(all_packs: Wo
     assert eventually(lambda: "T (stopped)" in Path(f"/proc/{before}/status").read_text("utf-8"))
     calls += [all_packs.start("deaf.take", text="x" * (8 << 20)) for _ in range(12)]
     said = [str(call.result(30).error) for call in calls]
-    assert sum("does not read" in text for text in said) >= 3
-    assert sum("took longer" in text for text in said) >= 8
+    assert sum("took longer" in text for text in said) in {8, 9, 10}
+    # A call that came when the first had timed out waited for the next worker instead.
+    assert sum("does not read" in text or text == "None" for text in said) >= 3
     assert eventually(lambda: all_packs.app.call("deaf.take", {"text": "abc"}).value == 3)
     assert eventually(lambda: not is_alive(before))
 

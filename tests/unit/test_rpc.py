@@ -95,6 +95,8 @@ def test_one_message_is_one_line_of_ascii(other: Other) -> None:
         ({"class": "ToolNotFound", "message": "gone", "nearest": ["x"]}, ToolNotFound, "gone"),
         ({"class": "ArgumentError", "message": "wrong"}, TypeError, "wrong"),
         ({"class": "KeyError", "message": "'k'"}, KeyError, "'k'"),
+        ({"class": "KeyError", "message": "('a', 1)"}, KeyError, "('a', 1)"),
+        ({"class": "KeyError", "message": "<object at 1>"}, KeyError, "<object at 1>"),
         ({"class": "Unheard", "message": "of"}, ToolError, "Unheard: of"),
         ({"class": "UnicodeDecodeError", "message": "m"}, ToolError, "UnicodeDecodeError: m"),
         ({"class": "SystemExit", "message": "m"}, ToolError, "SystemExit: m"),
@@ -108,7 +110,7 @@ def test_an_error_is_raised_as_what_it_was(
     other.write({"id": 1, "error": {"code": -32000, "message": text, "data": data}})
     with pytest.raises(kind) as caught:
         other.peer.request("call", {})
-    assert text in str(caught.value)
+    assert str(caught.value) == text
 
 
 def test_the_fields_of_an_error_arrive(other: Other) -> None:

@@ -109,6 +109,8 @@ class Pack:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     async def _ready_worker(self, context: ToolContext) -> Worker:
+        if self._worker is not None:
+            await self._worker.settle()  # a worker that hangs is replaced, and does not cost the next call its time too
         if self._worker is not None and not self._worker.is_over:
             return self._worker
         async with self._starting:

@@ -27,6 +27,7 @@ from ot_child.messages import MAX_MESSAGE_BYTES
 
 MOST_UNREAD = 64 << 20
 MOST_NESTED = 10_000  # calls of a worker at a time, which may lead back to it
+SETTLE_SECONDS = 0.01
 STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
 LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
 END_SECONDS = 3.0
@@ -101,6 +102,7 @@ class Worker:
         self._ending: asyncio.Task[None] | None = None
         self._is_loading = False  # whether there is a Python, and it has begun with the file
         self.is_stuck = False
+        self._cancelled: set[int] = set()  # calls of which nobody knows yet whether they have given up
 
     @property
     def is_over(self) -> bool:
@@ -168,6 +170,7 @@ class Worker:
     def _cancel(self, ident: int, call: _Call) -> None:
         """Tell the worker, and what it waits for; one that goes on regardless gets no more calls."""
         self._channel.notify("cancel", {"id": ident})
+        self._cancelled.add(ident)
         for nested in call.nested:
             nested.cancel()
 
@@ -177,6 +180,13 @@ class Worker:
                 self._end_if_done()
 
         asyncio.get_running_loop().call_later(STUCK_SECONDS, look)
+
+    async def settle(self) -> None:
+        """Wait until every cancelled call has given up, or the worker is known to be stuck."""
+        while self._cancelled and not self.is_over:
+            self._cancelled = {ident for ident in self._cancelled if self._channel.is_owed(ident)}
+            if self._cancelled:
+                await asyncio.sleep(SETTLE_SECONDS)
 
     async def _autopsy(self, function: str, reason: str) -> ToolError:
         """Why it is gone, from the process itself where it has said so."""

@@ -258,8 +258,9 @@ def _cache_hints() -> dict[Any, CacheHint]:
 async def serve_stdio(app: OneTool) -> None:
     server = build_server(app)
     asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
-    with contextlib.closing(server):
-        async with watching(app), protocol_streams() as streams, stdio_server(*streams) as (reader, writer):
+    with contextlib.closing(server), anyio.CancelScope() as serving:  # what is in flight ends with the input
+        connected = protocol_streams(serving.cancel)
+        async with watching(app), connected as streams, stdio_server(*streams) as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
 
 

@@ -11,22 +11,30 @@ import json
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
 
-MAX_LINE = 256 << 20
+from ot.children.collector import Collector, find_id
+
+MAX_LINE_BYTES = 16 << 20  # a command has 1 MB; arguments of a published tool may have more
 READ_SIZE = 1 << 16  # asyncio's own, four times as much, is allocated anew for every read
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
 class _Writer:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+        self._writer, self._is_over = writer, False
 
     async def write(self, text: str) -> None:
-        self._writer.write(text.encode("utf-8", "backslashreplace"))
+        if not self._is_over:
+            self._writer.write(text.encode("utf-8", "backslashreplace"))
+
+    def end(self) -> None:
+        """Write nothing more: a client that has closed its end may not expect it."""
+        self._is_over = True
 
     async def flush(self) -> None:
         with contextlib.suppress(ConnectionError):  # the client is gone; the reader will notice
@@ -36,23 +44,44 @@ class _Writer:
 class _Lines:
     """The messages that come in. What is none is answered here, because the SDK passes over it in silence."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: _Writer) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: _Writer, on_end: Callable[[], None]) -> None:
+        self._reader, self._writer, self._on_end = reader, writer, on_end
+        self._collector = Collector(MAX_LINE_BYTES)
+        self._complete: deque[tuple[bytes, str | None]] = deque()
 
     def __aiter__(self) -> "_Lines":
         return self
 
     async def __anext__(self) -> str:
-        while line := await self._reader.readline():
-            refusal = _refusal(line) if line.strip() else None
+        while line := await self._next():
+            refusal = _refusal(*line)
             if refusal is None:
-                return line.decode()
+                return line[0].decode()
             await self._writer.write(json.dumps(refusal) + "\n")
             await self._writer.flush()
+        self._writer.end()
+        self._on_end()
         raise StopAsyncIteration
 
+    async def _next(self) -> tuple[bytes, str | None] | None:
+        """Return the next line that is not empty, and what is wrong with its size; None at the end of input."""
+        while not self._complete:
+            chunk = await self._reader.read(READ_SIZE)
+            if not chunk:
+                return None
+            *ends, start = chunk.split(b"\n")
+            for end in ends:
+                self._collector.add(end)
+                line, problem = self._collector.take()
+                if line.strip():
+                    self._complete.append((line, problem))
+            self._collector.add(start)
+        return self._complete.popleft()
 
-def _refusal(line: bytes) -> dict[str, Any] | None:
+
+def _refusal(line: bytes, problem: str | None) -> dict[str, Any] | None:
+    if problem is not None:
+        return _error({"id": find_id(line)}, INVALID_REQUEST, f"The message is too large: {problem}")
     try:
         message = orjson.loads(line)
     except ValueError as error:
@@ -77,20 +106,20 @@ def _error(message: Any, code: int, text: str) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def protocol_streams() -> AsyncIterator[tuple[Any, ...]]:
-    """The arguments for `stdio_server`: none where the default must do."""
+async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[Any, ...]]:
+    """The arguments for `stdio_server`: none where the default must do. `on_end` is called at the end of input."""
     if not (_is_pipe(0) and _is_pipe(1)):
         yield ()
         return
     incoming, outgoing = _claimed()
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=MAX_LINE)
+    reader = asyncio.StreamReader(limit=READ_SIZE)
     source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
     source.max_size = READ_SIZE  # type: ignore[attr-defined]
     sink, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0))
     writer = _Writer(asyncio.StreamWriter(sink, protocol, None, loop))
     try:
-        yield _Lines(reader, writer), writer
+        yield _Lines(reader, writer, on_end), writer
     finally:
         source.close()
         sink.close()

@@ -290,7 +290,7 @@ def _with_few_items(message: Any) -> Any:
     given: Any = getattr(message, "message", None)
     if not has_too_many_items(getattr(given, "result", None)):
         return message
-    reason = f"the server sent a list with more than {MAX_ITEMS} items"
+    reason = f"the message has a list with more than {MAX_ITEMS} items"
     return SessionMessage(jsonrpc_message_adapter.validate_python(error_answer(given.id, reason)))
 
 

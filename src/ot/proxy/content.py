@@ -12,7 +12,7 @@ from typing import Any
 from ot.errors import OutputInvalid, ToolError
 from ot.proxy.definitions import Definition
 from ot.raw_json import RawJson
-from ot_child.messages import MAX_VALUES, count_values, split_text
+from ot_child.messages import has_few_values
 
 Keep = Callable[[bytes, str], str]  # content and its type; gives a handle
 LARGE = 1 << 15  # characters: better looked at by a thread
@@ -102,12 +102,12 @@ def _media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
 
 def _value_of_text(text: str) -> Any:
     """Return what a text stands for that is the whole result; data with many values is parsed where it is used."""
-    return RawJson.from_text(text) if _looks_like_json(text) and not _is_quick(text) else _parsed(text)
+    return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parsed(text)
 
 
 def _parsed(text: str) -> Any:
     """Only objects and lists: a text that happens to be a number is still a text."""
-    if not _looks_like_json(text) or not _is_quick(text):
+    if not _looks_like_json(text) or not has_few_values(text):
         return text
     try:
         return json.loads(text)
@@ -117,7 +117,3 @@ def _parsed(text: str) -> Any:
 
 def _looks_like_json(text: str) -> bool:
     return text.lstrip()[:1] in {"{", "["}
-
-
-def _is_quick(text: str) -> bool:
-    return len(text) <= MAX_VALUES or count_values(split_text(text)) <= MAX_VALUES

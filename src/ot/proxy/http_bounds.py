@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 
+from ot.children.collector import Collector
 from ot.children.pace import Pace
-from ot.proxy.bounds import MIN_CHARGED_BYTES, Collector, admit
+from ot.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
 from ot_child.messages import TooLarge
 
 EVENTS = "text/event-stream"
@@ -26,11 +27,13 @@ def http_client(
 
 
 async def _bound(response: httpx2.Response) -> None:
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("the server sent a compressed response, which it was asked not to do")
-    is_events = response.headers.get("content-type", "").lower().startswith(EVENTS)
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Events(response.stream) if is_events else _Body(response.stream)
+    if response.headers.get("content-encoding", "identity") != "identity":
+        response.stream = _Compressed(response.stream)
+    elif response.headers.get("content-type", "").lower().startswith(EVENTS):
+        response.stream = _Events(response.stream)
+    else:
+        response.stream = _Body(response.stream)
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -40,7 +43,7 @@ class _Body(httpx2.AsyncByteStream):
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        collector = Collector()
+        collector = Collector(MAX_UPSTREAM_BYTES)
         async for chunk in self._stream:
             collector.add(chunk)
         try:
@@ -50,6 +53,13 @@ class _Body(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _Compressed(_Body):
+    """A response that nobody reads."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the server sent a compressed response, which it was asked not to do")
 
 
 class _Events(_Body):
@@ -73,7 +83,7 @@ class _WholeEvents:
     """Events, out of chunks that end anywhere; each is held back until it is complete and checked."""
 
     def __init__(self) -> None:
-        self._collector, self._held = Collector(), b""
+        self._collector, self._held = Collector(MAX_UPSTREAM_BYTES), b""
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
         text = self._held + chunk

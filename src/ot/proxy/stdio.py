@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from ot.children.collector import Collector
 from ot.children.pace import Pace
 from ot.children.process import Process
-from ot.proxy.bounds import MIN_CHARGED_BYTES, Collector, admit
+from ot.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
 from ot_child.messages import TooLarge, without_gc
 
 READ_SIZE = 1 << 16
@@ -91,7 +92,7 @@ async def _read(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
 
 
 async def _pass_on(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
-    collector, pace = Collector(), Pace()
+    collector, pace = Collector(MAX_UPSTREAM_BYTES), Pace()
     while chunk := await pipes.output.read(READ_SIZE):
         *ends, start = chunk.split(b"\n")
         for end in ends:
@@ -108,14 +109,18 @@ async def _pass_on(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> No
 
 
 def _parse(line: bytes) -> Any:
-    """Return a message; a line that is not one is returned as the error, which the SDK passes over."""
+    """Return a message; for a line that is not one, an error that answers its request, or that the SDK passes over."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
     except ValueError as error:
-        return error
+        try:
+            answer = reject(line, "the server sent a message that is not valid JSON-RPC")
+        except TooLarge:
+            return error
+        return _parse(answer) if answer else error
 
 
 async def _write(pipes: _Pipes, from_session: MemoryObjectReceiveStream[Any]) -> None:

@@ -365,9 +365,8 @@ class _SocketTransport(asyncio.WriteTransport):
             del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._lost(error)
-            return
+        except OSError:  # it reads no more; what it sent before can still be read, and then its end
+            self._unsent.clear()
         if self._unsent:
             self._loop.add_writer(self._socket.fileno(), self._send)
         else:

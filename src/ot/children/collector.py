@@ -1,0 +1,35 @@
+"""The bytes of one message as they come in. A message over a limit is read to its end and thrown away."""
+
+import json
+import re
+
+END_BYTES = 512  # at both ends of a message, where the id is
+ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,100}")'
+VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+ID_FIRST = re.compile(rb"\s*\{\s*(?:" + VERSION + rb"\s*,\s*)?" + ID)
+ID_LAST = re.compile(ID + rb"\s*(?:,\s*" + VERSION + rb"\s*)?\}\s*\Z")
+
+
+class Collector:
+    """Collect a message of at most `limit` bytes; of a larger one, keep both ends."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._data, self._size = limit, bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        self._data += data
+        if self._size > self._limit:
+            del self._data[END_BYTES:-END_BYTES]
+
+    def take(self) -> tuple[bytes, str | None]:
+        """Return the message, and what is wrong with its size; begin the next message."""
+        data, size = bytes(self._data), self._size
+        self._data, self._size = bytearray(), 0
+        return data, f"the message has {size} bytes, the limit is {self._limit}" if size > self._limit else None
+
+
+def find_id(message: bytes) -> int | str | None:
+    """Return the id of a message that is not parsed, if it stands at one of its ends."""
+    found = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
+    return None if found is None else json.loads(found[1])

@@ -1,0 +1,222 @@
+"""Cells, workers and upstream servers that send too much: they are cut off, and nobody else waits for that."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_hostile_results import FORGE
+from tests.support import Connection, blocks, configure, connected
+from tests.workers_support import write_pack
+
+FLOODING = Path(__file__).parent / "servers" / "flooding.py"
+MAX_DELAY_SECONDS = 1.0  # on a machine that does much else; the benchmark measures the real delay
+PAUSE = "\ntime.sleep(30)"
+TOO_LONG = "it sent more than 1048576 bytes in one message"
+TOO_MANY = "it sent more than 200000 values in one message"
+NO_MESSAGE = "it sent something that is no message"
+LISTS = "b','.join([b'[]'] * {count})"
+CALL = """b'{"id":%d,"method":"call","params":{"name":"ot.version","args":[],"kwargs":{"x":[' % n + """
+
+# What forged code sends, and what the run ends with.
+CELL_FLOODS = {
+    "too many values": (f"n = 7\nsend({CALL}{LISTS.format(count=300_000)} + b']}}}}}}')", TOO_MANY),
+    "keys": ("send({'id': 7, 'method': 'find', 'params': {f'{n:x}': 0 for n in range(210_000)}})", TOO_LONG),
+    "deep nesting": ("send(b'[' * 1_000_000)", TOO_MANY),
+    "quotes": ("send(b'\"' * 1_000_000)", "it sent"),
+    "long numbers": ("send(b'{\"id\":' + b'1' * 1_000_000 + b'}')", NO_MESSAGE),
+    "a line without an end": ("while True: send(b'x' * 100_000, end=b'')", TOO_LONG),
+    "output with much beside it": (
+        """send(b'{"method":"output","params":{"text":"","x":[' + b'[],' * 5_000_000 + b'[]]}}')""", TOO_LONG),
+    "unknown notifications": ("""while True: send(b'{"method":"x","params":{}}')""", NO_MESSAGE),
+    "unknown pieces": ("while True: piece('x', 'y')", NO_MESSAGE),
+    "a large id": ("send({'id': 'x' * 1_000_000, 'method': 'find', 'params': {'name': 'x'}})", NO_MESSAGE),
+    "answers to nothing": ("""while True: send(b'{"id":99,"result":{}}')""", NO_MESSAGE),
+    "tiny pieces": ("while True: send(b'=output 1\\nx' * 10_000, end=b'')", "it sent more than 200000 messages"),
+    "empty pieces": ("while True: send(b'=strings 0\\n' * 10_000, end=b'')", "it sent more than 200000 messages"),
+    "strings of no request": ("while True: piece('strings', 'x' * 200_000)", "arguments with more than 8388608 bytes"),
+    "a value without an end": ("while True: piece('value', 'x' * 200_000)", "the value has more than"),
+    "output without an end": ("while True: piece('output', 'x' * 200_000)", "the run printed more than"),
+}  # fmt: skip
+
+# What a run may send as often as it likes: it costs nobody else much time.
+ALLOWED_FLOODS = {
+    "as many values as allowed": (
+        f"values = {LISTS.format(count=95_000)}\nfor n in range(2, 12): send({CALL}values + b']}}}}}}')\n'sent'"
+    ),
+    "large strings": "for n in range(9):\n    try: ot.call('ot.version', x='é' * 600_000)\n    except TypeError: pass\n"
+    "'sent'",
+    "calls that are too large": "for n in range(2):\n    try: ot.call('ot.version', x=[[]] * 2_600_000)\n"
+    "    except TypeError as error: said = str(error)\nassert '200000 values' in said, said\n'sent'",
+    "many messages": "for n in range(5000):\n    try: ot.call('x.y')\n    except ToolError: pass\n'sent'",
+}
+
+# In a worker, the frames above the tool hold the descriptor that answers are written to.
+HOSTILE_PACK = """
+import os, sys
+
+def _writer():
+    frame = sys._getframe()
+    while "self" not in frame.f_locals or not hasattr(frame.f_locals["self"], "_peer"):
+        frame = frame.f_back
+    return frame.f_locals["self"]._peer._writer
+
+def _send(data):
+    left = memoryview(data)
+    while left: left = left[os.write(_writer(), left):]
+
+def _call():
+    frame = sys._getframe()
+    while "ident" not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals["ident"]
+
+FLOODS = {
+    "values": lambda: b'{"id":%d,"result":{"value":[' % _call() + b'[],' * 300_000 + b'[]]}}\\n',
+    "bytes": lambda: b'{"id":%d,"result":{"value":"' % _call() + b'x' * 2_000_000 + b'"}}\\n',
+    "deep": lambda: b'{"id":%d,"result":' % _call() + b'[' * 900_000 + b'\\n',
+    "notifications": lambda: b'{"method":"x","params":{"y":1}}\\n' * 1000,
+    "answers": lambda: b'{"id":123456,"result":{}}\\n',
+    "pieces": lambda: b'=%d 99999999\\n' % _call(),
+    "kinds": lambda: b'=x 1\\ny',
+}
+
+def flood(kind: str):
+    _send(FLOODS[kind]())
+    return "sent"
+
+def give(count: int):
+    return [[]] * count
+
+def broken():
+    _send(b'=%d 9\\n[1, 2]\\n{"' % _call() + b'{"id":%d,"result":{"pieces":true}}\\n' % _call())
+    return 1
+
+def give_text(size: int):
+    return {"text": "é" * size}
+
+def key():
+    return {}["k"]
+
+def take(rows: list, text: str = ""):
+    return [len(rows), len(text)]
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    home = tmp_path_factory.mktemp("home")
+    http = subprocess.Popen([sys.executable, FLOODING, "0"], stdout=subprocess.PIPE, text=True)
+    assert http.stdout is not None
+    url = f"http://127.0.0.1:{http.stdout.readline().strip()}/mcp"
+    piped = {"command": sys.executable, "args": [str(FLOODING)], "timeout": 60}
+    servers = {"piped": piped, "web": {"url": url, "timeout": 60}}
+    execution = {"timeout": 40, "max_output_bytes": 20 << 20}
+    configure(home, json.dumps({"servers": servers, "execution": execution}))
+    write_pack(home / ".onetool", "hostile", HOSTILE_PACK)
+    try:
+        with connected(home) as client:
+            yield client
+    finally:
+        http.kill()
+        http.communicate()
+
+
+def attack(client: Connection, code: str) -> str:
+    """Run the code; what it came to. Meanwhile, a neighbour must never wait for long."""
+    attacking = client.start(code)
+    delays: list[float] = []
+    while not attacking.done() or not delays:
+        started = time.monotonic()
+        assert blocks(client.run("1 + 1")) == ["2"]
+        delays.append(time.monotonic() - started)
+    assert max(delays) < MAX_DELAY_SECONDS, delays
+    return "\n".join(blocks(attacking.result()))
+
+
+@pytest.mark.parametrize("flood", CELL_FLOODS)
+def test_a_run_that_floods_is_cut_off_and_delays_nobody(client: Connection, flood: str) -> None:
+    code, reason = CELL_FLOODS[flood]
+    assert reason in attack(client, f"{FORGE}{code}{PAUSE}")
+
+
+@pytest.mark.parametrize("flood", ALLOWED_FLOODS)
+def test_the_worst_that_is_allowed_delays_nobody(client: Connection, flood: str) -> None:
+    assert attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
+
+
+# --- workers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"])
+def test_a_worker_that_floods_is_replaced_and_delays_nobody(client: Connection, kind: str) -> None:
+    assert "got no answer: it sent" in attack(client, f"hostile.flood(kind={kind!r})")
+    assert blocks(client.run("hostile.give(count=1)")) == ["[[]]"]
+
+
+def test_a_large_result_of_a_worker_arrives_and_delays_nobody(client: Connection) -> None:
+    assert attack(client, "len(hostile.give(count=3_000_000))") == "3000000"
+    assert attack(client, "len(hostile.give_text(size=2_500_000)['text'])") == "2500000"
+
+
+def test_a_large_result_that_is_not_json_is_an_error_and_forges_no_other_answer(client: Connection) -> None:
+    assert blocks(client.run("try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]")) == [
+        '["the tool returned a result that is not valid JSON",2]'
+    ]
+
+
+def test_large_arguments_arrive(client: Connection) -> None:
+    code = "hostile.take(rows=[['x' * 2000, n] for n in range(2000)], text='é' * 600_000)"
+    assert blocks(client.run(code)) == ["[2000,600000]"]
+    assert "ArgumentError: the arguments have" in blocks(client.run("hostile.take(rows=[], text='x' * 9_000_000)"))[0]
+
+
+def test_a_key_error_of_a_worker_is_shown_as_python_shows_it(client: Connection) -> None:
+    assert blocks(client.run("hostile.key()"))[0].startswith("KeyError: 'k'\n")
+    assert blocks(client.run("try: hostile.key()\nexcept KeyError as error: key = error.args[0]\nkey")) == ["k"]
+
+
+# --- upstream servers --------------------------------------------------------------------------------------
+
+TOO_LARGE = {
+    "large": "bytes, the limit is 8388608",
+    "escapes": "bytes, the limit is 8388608",
+    "values": "the message has more than 200000 values",
+    "keys": "the message has more than 200000 values",
+    "blocks": "the message has a list with more than 10000 items",
+    "deep": "the message has more than 200000 values",
+    "deeper than parsers go": "",
+    "quotes": "the message has more than 200000 values",
+    "id last": "bytes, the limit is 8388608",
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+@pytest.mark.parametrize("server", ["piped.flood(kind=':", "web.flood(kind='json:", "web.flood(kind='events:"])
+def test_a_server_that_floods_fails_one_call_and_delays_nobody(client: Connection, server: str, kind: str) -> None:
+    assert TOO_LARGE[kind] in attack(client, f"{server}{kind}')")
+    assert blocks(client.run(f"{server}small')")) == ["small"]
+
+
+@pytest.mark.parametrize("server", ["piped.flood(kind=':", "web.flood(kind='json:", "web.flood(kind='events:"])
+def test_large_results_of_servers_arrive_and_delay_nobody(client: Connection, server: str) -> None:
+    assert attack(client, f"len({server}text'))") == str(5 << 20)
+    assert attack(client, f"{server}json')[-1]") == '{"id":199999,"name":"x"}'
+    assert attack(client, f"{server}almost json')[:4]") == "[1,1"
+    assert attack(client, f"{server}large noise')") == "after the noise"
+
+
+def test_lines_that_are_not_messages_are_passed_over(client: Connection) -> None:
+    assert attack(client, "piped.flood(kind=':noise')") == "after the noise"
+
+
+def test_a_message_that_answers_nobody_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
+    assert "NetworkError: piped went away" in attack(client, "piped.flood(kind=':no id')")
+    assert blocks(client.run("piped.flood(kind=':small')")) == ["small"]
+
+
+def test_a_compressed_response_is_rejected(client: Connection) -> None:
+    assert "compressed" in attack(client, "web.flood(kind='gzip:small')")
+    assert blocks(client.run("web.flood(kind='json:small')")) == ["small"]
