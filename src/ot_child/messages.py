@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 20
-MAX_VALUES = 200_000  # in one message: the time to parse follows the values, not the bytes
+MAX_VALUES = 120_000  # in one message: the time to parse follows the values, not the bytes
 MAX_PIECE_BYTES = 1 << 18
 MAX_ARGUMENT_BYTES = 8 << 20
 MIN_STRING = 1024  # characters; shorter strings stay in the message

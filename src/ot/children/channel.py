@@ -21,6 +21,7 @@ from ot_child.errors import describe, error_type, message_of, restore
 
 MAX_MESSAGES = 200_000  # each costs the server a little, and no run that ends well needs so many
 AT_ONCE = 32  # requests of the other end that are answered at a time; more are not even read
+BURST, BURST_REST_SECONDS = 8, 0.001  # requests that are begun in one go, and the rest after as many
 ROOM_SECONDS = 0.01
 MAX_UNSENT_BYTES = 16 << 20  # answers that the other end has not read, after which it gets no more for now
 LARGE = 20_000  # characters or items: better encoded by a thread
@@ -70,6 +71,7 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace()
+        self._begun = 0  # requests, since there was a rest
         self._is_paused = False
         self._resting: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
@@ -91,6 +93,7 @@ class Channel(asyncio.Protocol):
 
     def _take_messages(self) -> None:
         """Handle what has been received, until it is enough for now."""
+        self._begun = 0
         while not self._is_paused and not self.closed.done():
             started = self._pace.now()
             try:
@@ -235,6 +238,9 @@ class Channel(asyncio.Protocol):
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
             task.add_done_callback(self._answered)
+            self._begun += 1
+            if self._begun >= BURST:
+                self._rest(BURST_REST_SECONDS)
             if len(self._tasks) >= self._at_once:
                 self._pause()
         else:

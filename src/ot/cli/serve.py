@@ -1,6 +1,7 @@
 """Run the MCP server on standard input and output, for an assistant to talk to; or, with --http, as a web server."""
 
 import argparse
+import gc
 import json
 import signal
 import sys
@@ -62,8 +63,15 @@ async def _serve(app: "OneTool", names: list[str]) -> int:
     from ot.faces.mcp_server import serve_stdio
 
     await _expose(app, names)
+    _relax_collector()
     await serve_stdio(app)
     return 0
+
+
+def _relax_collector() -> None:
+    """Let the garbage collector run rarely, and skip what lives as long as the server: a full collection is a stall."""
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 async def _expose(app: "OneTool", names: list[str]) -> None:
@@ -119,6 +127,7 @@ def _over_http(options: argparse.Namespace) -> int:
 
         _tell_problems(app)
         await _expose(app, options.expose)
+        _relax_collector()
         await serve_http(app, host, port, lambda bind: _tell_address(bind, as_json=options.json))
         return 0
 

@@ -1,0 +1,92 @@
+"""How long a run waits while another run sends the worst messages that are allowed, over one stdio server.
+
+Rounds alternate between a server that has nothing else to do and one under attack. The attacker also takes a processor,
+so a run that computes and sends nothing is measured too.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.lib import ONETOOL, Client, Row, WrongAnswer, result_of, text_of, turns
+
+ROUND_SECONDS = 1.0
+MAX_ROUNDS = 3
+MAX_ADDED_MS = 100
+ALONE, BUSY = "alone", "beside a run that computes"
+FORGE = f"""
+import os, threading, time
+own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{{n}}'))
+end = time.monotonic() + {ROUND_SECONDS}
+def drain():
+    while True: os.read(own, 65536)
+def send(data):
+    left = memoryview(data)
+    while left: left = left[os.write(own, left):]
+threading.Thread(target=drain, daemon=True).start()
+n = 1
+def call(argument, strings=b''):
+    global n
+    n += 1
+    send(b'{{"id":%d,"method":"call","params":{{"name":"ot.version","args":[],"kwargs":{{"x":%s}}}}%s}}\\n' % (
+        n, argument, strings))
+"""
+ATTACKS = {
+    BUSY: "while time.monotonic() < end: pass",
+    "empty lists": "x = b'[' + b','.join([b'[]'] * 57_000) + b']'\nwhile time.monotonic() < end: call(x)",
+    "objects": "x = b'[' + b','.join([b'{\"a\":1}'] * 57_000) + b']'\nwhile time.monotonic() < end: call(x)",
+    "long strings": "piece = b'=strings 262144\\n' + b'x' * 262144\nwhile time.monotonic() < end:\n"
+    '    send(piece * 30)\n    call(b\'""\', b\',"strings":[[["kwargs","x"],%d]]\' % (30 * 262144))',
+    "short messages": "for _ in range(19):\n    send(b'=output 1\\nx' * 10_000)\n    if time.monotonic() > end: break",
+    "requests": "while time.monotonic() < end and n < 9000: call(b'1')",
+}
+
+
+@dataclass
+class Neighbour:
+    """A run that is sent again and again, and another beside it."""
+
+    client: Client
+    delays: dict[str, list[float]] = field(default_factory=dict)
+
+    def measure(self, name: str) -> None:
+        """Run for one round; begin the attack again whenever it ends."""
+        delays, attack = self.delays.setdefault(name, []), ATTACKS.get(name)
+        attacking = 0
+        end = time.perf_counter() + ROUND_SECONDS
+        while time.perf_counter() < end:
+            if attack is not None and not attacking:
+                attacking = self.client.send_call(f"{FORGE}{attack}\n'over'")
+            started = time.perf_counter()
+            asked = self.client.send_call("1+1")
+            while (message := self.client.receive()).get("id") != asked:
+                attacking = 0 if message.get("id") == attacking else attacking
+            delays.append((time.perf_counter() - started) * 1e3)
+            if text_of(result_of(message)) != "2":
+                raise WrongAnswer(str(message))
+        if attacking:
+            self.client.answer(attacking)
+
+
+def measure(rounds: int) -> list[Row]:
+    with Client(ONETOOL) as client:
+        client.open()
+        neighbour = Neighbour(client)
+        client.call("1+1")
+        for name, counts in turns(min(rounds, MAX_ROUNDS), [ALONE, *ATTACKS]):
+            if counts:
+                neighbour.measure(name)
+    return [row for name, delays in neighbour.delays.items() for row in rows(name, delays, neighbour.delays[ALONE])]
+
+
+def rows(name: str, delays: list[float], alone: list[float]) -> list[Row]:
+    """p50 beside p99, and what is added to the p99 of a server that has nothing else to do."""
+    middle, late = statistics.median(delays), p99(delays)
+    found = [Row(f"1+1 {name}: p50", [middle]), Row(f"1+1 {name}: p99", [late])]
+    if name in {ALONE, BUSY}:
+        return found
+    return [*found, Row(f"1+1 {name}: added to p99 alone", [late - p99(alone)], target=MAX_ADDED_MS)]
+
+
+def p99(samples: list[float]) -> float:
+    return sorted(samples)[int(len(samples) * 0.99)]
