@@ -745,7 +745,7 @@ for _ in range({times}):
 
 
 GREEDY = {
-    "answers that nobody reads": _asked_and_never_read(5_000_000, 300),
+    "answers that nobody reads": _asked_and_never_read(1_000_000, 1500),
     "names of a megabyte": _asked_and_never_read(10, 100).replace("'demo.echo'", "'x' * 1_000_000"),
     "a value of many small things": """
 import os
@@ -757,7 +757,7 @@ while left: left = left[os.write(own, left):]
     "output in crumbs": """
 import os
 own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
-crumbs = b'{"method":"output","params":{"text":"ab"}}\\n' * 20_000
+crumbs = b'=output 2\\nab' * 20_000
 for _ in range(40):
     left = memoryview(crumbs)
     while left: left = left[os.write(own, left):]

@@ -28,7 +28,7 @@ RESULTS: dict[str, str] = {
     "escapes": _content("\n" * (5 << 20)),
     "values": f'{{"content":[],"structuredContent":{{"a":[{LISTS}]}}}}',
     "keys": f'{{"content":[],"structuredContent":{{{",".join(f"{chr(34)}{n}{chr(34)}:0" for n in range(300_000))}}}}}',
-    "blocks": f'{{"content":[{",".join([BLOCK] * 50_000)}]}}',
+    "blocks": f'{{"content":[{",".join([BLOCK] * 30_000)}]}}',
     "deep": f'{{"content":[],"structuredContent":{{"a":{"[" * 250_000}{"]" * 250_000}}}}}',
     "deeper than parsers go": f'{{"content":[],"structuredContent":{{"a":{"[" * 5000}{"]" * 5000}}}}}',
     "quotes": f'{{"content":[{chr(34) * 1_000_000}]}}',

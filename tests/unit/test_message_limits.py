@@ -1,0 +1,143 @@
+"""Messages are measured before they are parsed, long strings cross beside them, and who sends much is read slowly."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ot.children.collector import Collector, find_id
+from ot.children.pace import SLICE_SECONDS, Pace
+from ot.children.process import MAX_KEPT, MAX_SHOWN, Printed
+from ot.proxy.http_bounds import _WholeEvents
+from ot_child import messages
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {},
+        5,
+        "a,b[{",
+        'a"b,c',
+        "\\",
+        '\\",[',
+        [[], [], []],
+        {"a": [1, 2], "b,": "[{,"},
+        ["\\" * 5, ",\\"],
+        [["x"] * 9] * 9,
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_values_are_counted_outside_of_strings_wherever_chunks_end(value: Any, size: int) -> None:
+    line = json.dumps(value).encode()
+
+    def marks(part: Any) -> int:
+        if not isinstance(part, dict | list):
+            return 0
+        inner = part.values() if isinstance(part, dict) else part
+        return 1 + max(0, len(part) - 1) + sum(map(marks, inner))
+
+    assert messages.count_values(messages.split_bytes(line, size)) == marks(value)
+
+
+def test_a_line_over_a_limit_is_not_parsed() -> None:
+    messages.check_size(b"x" * messages.MAX_MESSAGE_BYTES)
+    with pytest.raises(messages.TooLarge, match="1048576 bytes"):
+        messages.parse(b"x" * (messages.MAX_MESSAGE_BYTES + 1))
+    with pytest.raises(messages.TooLarge, match="120000 values"):
+        messages.parse(b"[" * (messages.MAX_VALUES + 1))
+
+
+def test_long_strings_are_taken_out_and_put_back() -> None:
+    value = {"args": ["x" * 2000, 5], "kwargs": {"a": {"b": ["é" * 3000, "short"]}, "c": "\ud800" * 1024}}
+    before = json.loads(json.dumps(value))
+    places, text = messages.take_strings(value)
+    assert len(json.dumps(value)) < 200
+    messages.put_strings(value, json.loads(json.dumps(places)), text)
+    assert value == before
+
+
+@pytest.mark.parametrize(
+    "places", [[[["x"], 1]], [[["a"], 9]], [[["a"], -1]], [[[], 1]], [["a", 1, 2]], [5], [[["b"], 1]]]
+)
+def test_strings_without_a_place_are_rejected(places: Any) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        messages.put_strings({"a": "", "b": "full"}, places, "text")
+
+
+@pytest.mark.parametrize(
+    "line", [b"=x", b"=x y", b"=x -1", b"=x 262145", b"=x " + b"1" * 5000, "=x ²".encode(), b"=\xff 1"]
+)
+def test_a_header_that_is_wrong_is_rejected(line: bytes) -> None:
+    with pytest.raises((messages.TooLarge, UnicodeDecodeError)):
+        messages.piece_header(line)
+
+
+def test_who_sends_much_rests() -> None:
+    now = [0.0]
+    pace = Pace()
+    pace.now = lambda: now[0]
+    assert pace.charge(0.0, 1000) == 0
+    assert pace.charge(0.0, 1 << 20) == pytest.approx(0.05, rel=0.01)
+    now[0] = 1.0
+    assert pace.charge(0.99, 0) == pytest.approx(0.01)
+    now[0] = 2.0
+    assert pace.charge(2.0 - SLICE_SECONDS / 2, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "ident"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"result":{}}', 5),
+        (b'{"id": "a-b", "method": "x"}', "a-b"),
+        (b'{"result":{"id":7},"jsonrpc":"2.0","id":8}', 8),
+        (b'{"result":{},"id":9,"jsonrpc":"2.0"}', 9),
+        (b'{"result":{"id":7}}', None),
+        (b'{"result":"\\"id\\":7}', None),
+        (b"", None),
+    ],
+)
+def test_the_id_is_found_at_both_ends_of_a_message(message: bytes, ident: object) -> None:
+    assert find_id(message) == ident
+
+
+def test_of_a_message_that_is_too_large_both_ends_are_kept() -> None:
+    collector = Collector(1000)
+    for chunk in (b'{"id":5,', b"x" * 800, b"y" * 800, b'"end":1}'):
+        collector.add(chunk)
+    data, problem = collector.take()
+    assert problem == "the message has 1616 bytes, the limit is 1000"
+    assert data.startswith(b'{"id":5,x')
+    assert data.endswith(b'y"end":1}')
+    assert collector.take() == (b"", None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_events_are_whole_wherever_chunks_end(size: int, end: bytes) -> None:
+    lines = [b"event: message", b'data: {"a":1}', b"", b"data: [1,", b"data: 2]", b"id: 5", b"", b": ping", b""]
+    stream, whole = end.join(lines) + end, _WholeEvents()
+    found = [event for chunk in messages.split_bytes(stream, size) for event in whole.add(chunk)]
+    assert [event.strip() for event in found] == [
+        b'event: message\ndata: {"a":1}', b"data: [1,\ndata: 2]\nid: 5", b": ping",
+    ]  # fmt: skip
+
+
+def test_what_was_printed_is_kept_in_whole_lines_since_the_last_call() -> None:
+    told: list[str] = []
+    printed = Printed(told.append)
+    for number in range(1000):
+        printed.add(b"line %d\nli" % number)
+        printed.add(b"ne\n")
+    assert len(printed.shown) <= MAX_SHOWN
+    assert set(printed.shown.splitlines()) >= {"line", "line 999"}
+    assert all(line.startswith("line") for line in printed.shown.splitlines())
+    assert all(text.endswith("\n") for text in told)
+    printed.clear()
+    assert printed.sentence == ""
+    printed.add("é".encode()[:1])
+    printed.add("é".encode()[1:] + b" half a line", final=True)
+    assert printed.sentence == ". It last printed:\né half a line\n"
+    printed.add(b"x" * 100_000)
+    assert len(printed.shown) == MAX_SHOWN < MAX_KEPT
