@@ -315,7 +315,7 @@ def _in_the_cell() -> Lines:
 
     (pack,) = (one for one in vars(pack_proxy).values() if inspect.isclass(one) and "parallel" in vars(one))
     for definition in _methods(pack):
-        if definition.name in {"call", "parallel", "snippet"}:
+        if definition.name in {"call", "pack", "parallel", "snippet"}:
             yield f"### ot.{definition.name}"
             yield ""
             yield f"`ot.{_definition(definition)}`"

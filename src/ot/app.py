@@ -37,7 +37,7 @@ from ot.paths import FOLDER, Folders, find_folders, placed
 from ot.proxy.servers import Servers
 from ot.recording import Recording
 from ot.redact import Redactor
-from ot.registry import Registry
+from ot.registry import Registry, python_name
 from ot.results import ResultStore
 from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells, Limits
@@ -107,6 +107,7 @@ class OneTool:
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
         self.servers = Servers(self.bus.registry, for_worker(self._environment))
+        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.pack_names)
         self._state: _State | None = None
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._retiring: set[asyncio.Task[None]] = set()

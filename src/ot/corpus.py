@@ -27,6 +27,12 @@ IN_CODE: Final[Mapping[str, InCode]] = {
         "Call a tool by its name, also one whose name Python cannot write.",
         'ot.call("machine.disk", unit="MiB")',
     ),
+    "ot.pack": InCode(
+        "ot.pack(name: str) -> pack",
+        "Return a pack by its name, also one whose name means something else in code: a Python builtin, an imported "
+        "module, a variable.",
+        'ot.pack("machine").disk()',
+    ),
     "ot.parallel": InCode(
         "ot.parallel(functions: list) -> list",
         "Call functions in parallel, at the same time, side by side; their values, in order. An error of one is raised "

@@ -6,7 +6,7 @@ Names that differ only in characters that Python cannot write (`get-sum`) are al
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 
 from ot.errors import ToolError, ToolNotFound
@@ -26,6 +26,7 @@ class Registry:
         self.aliases: Mapping[str, str] = aliases or {}
         self._off: frozenset[str] = frozenset()
         self.broken: dict[str, str] = {}  # packs that could not be had, and why
+        self.elsewhere: Callable[[], Iterable[str]] = tuple  # packs that exist and may not be loaded yet
         self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
 
     def add(self, tool: Tool) -> None:
@@ -96,7 +97,7 @@ class Registry:
             some.add(tool)
         targets = {alias: self.get(alias) for alias in self.aliases}
         some.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
-        some.broken = self.broken
+        some.broken, some.elsewhere = self.broken, self.elsewhere
         return some
 
     def find(self, name: str) -> Tool:
@@ -153,6 +154,10 @@ class Registry:
     def packs(self) -> list[str]:
         return sorted(filter(None, list(self._packs)))  # threads ask too, while tools come and go
 
+    def all_packs(self) -> list[str]:
+        """Return the names of all packs, also of those that are not loaded or cannot be used."""
+        return sorted({*self.packs(), *list(self.broken), *self.elsewhere()})
+
     def in_pack(self, pack: str) -> Mapping[str, str]:
         """The tools of a pack, by the name that Python code uses, with their real names."""
         return self._packs.get(pack, {})
@@ -164,18 +169,25 @@ class Registry:
     def is_pack(self, name: str) -> bool:
         return bool(name) and name in self._packs
 
+    def pack_not_found(self, name: str) -> ToolNotFound:
+        """Return the error for an unknown pack, with the nearest names."""
+        if name in self.aliases:
+            return ToolNotFound(f"{name!r} is an alias, not a pack. Hint: ot.call({name!r}, ...)")
+        packs = self.all_packs()
+        near = nearest(name, packs)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        return ToolNotFound(f"there is no pack {name!r}.{meant} Packs: {shown(packs)}.", nearest=near)
+
     def _not_found(self, name: str) -> ToolNotFound:
         pack = name.rpartition(".")[0]
-        near = nearest(name, self._tools)
         if name.partition(".")[0] in self.broken:
             return ToolNotFound(f"the pack {pack!r} cannot be used: {self.broken[name.partition('.')[0]]}")
+        is_pack, packs = self.is_pack(pack), self.all_packs()
+        near = nearest(name, self._tools) or ([] if is_pack else nearest(name.partition(".")[0], packs))
         message = f"there is no tool {name!r}."
         if near:
             message += f" Did you mean {' or '.join(near)}?"
-        if self.is_pack(pack):
-            message += f" {pack} has: {shown(self.in_pack(pack))}."
-        else:
-            message += f" Packs: {shown(self.packs())}."
+        message += f" {pack} has: {shown(self.in_pack(pack))}." if is_pack else f" Packs: {shown(packs)}."
         return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
 
 
@@ -185,6 +197,7 @@ def python_name(name: str) -> str:
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
+    """Return up to three known names that are like this one, the nearest first."""
     from rapidfuzz import fuzz, process
 
     names = list(known)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ot.sanitise import clean
 from ot.tool import Tool
+from ot_child.names import OWN_PACK, is_reserved
 
 WORDS = {
     "string": "str",
@@ -48,14 +49,16 @@ def arguments(tool: Tool) -> list[str]:
 
 
 def _written(name: str) -> str:
-    """As code has to write it."""
-    return NOT_PYTHON.sub("_", name)
+    """Return the name as code has to write it; `ot.pack` reaches a pack whose name Python uses itself."""
+    pack, dot, short = NOT_PYTHON.sub("_", name).rpartition(".")
+    return f'ot.pack("{pack}").{short}' if is_reserved(pack) and pack != OWN_PACK else f"{pack}{dot}{short}"
 
 
 def _beginning(name: str) -> str:
-    """Up to the first argument. A word of Python's own cannot be an attribute."""
-    written = _written(name)
-    return f'ot.call("{name}", ' if any(map(iskeyword, written.split("."))) else f"{written}("
+    """Return the call up to the first argument. A Python keyword cannot be an attribute, a builtin stays what it is."""
+    short = NOT_PYTHON.sub("_", name).rpartition(".")[2]
+    is_hidden = iskeyword(short) or ("." not in name and is_reserved(short))
+    return f'ot.call("{name}", ' if is_hidden else f"{_written(name)}("
 
 
 def _argument(name: str, part: Mapping[str, Any], *, required: bool) -> str:

@@ -7,9 +7,11 @@ what it defines still belongs to a module.
 
 import ast
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import CodeType, CoroutineType
 from typing import Any, Final
+
+from ot_child.names import is_reserved, unbound_names, used_names
 
 CO_COROUTINE = 0x80  # as in `inspect`, which is too large to load for it
 FILENAME: Final = "<run>"
@@ -24,6 +26,7 @@ INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 INDENTATIONS_TRIED = 8
 IN_MODULES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
 Namespace = dict[str, Any]
+Find = Callable[[list[str], list[str]], Namespace]  # gives what names mean; also gets all names that the code uses
 
 
 class NoValue:
@@ -33,9 +36,14 @@ class NoValue:
 NO_VALUE: Final = NoValue()
 
 
-def execute(code: str, namespace: Namespace, filename: str = FILENAME) -> Any:
-    """Run the code in the namespace and give its value. A coroutine left as the value is awaited."""
+def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:
+    """Run the code in the namespace and give its value. A coroutine left as the value is awaited.
+
+    `find` is asked once, before the code starts, for the names that the code reads and nothing binds.
+    """
     body, tail = compile_run(code, filename)
+    if find is not None:
+        _bind_unknown(namespace, [body] if tail is None else [body, tail], find)
     if _is_async(body) or (tail is not None and _is_async(tail)):
         value = _wait_for(_execute_async(body, tail, namespace))
     else:
@@ -44,6 +52,12 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME) -> Any:
     if isinstance(value, CoroutineType):
         value = _wait_for(value)
     return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
+
+
+def _bind_unknown(namespace: Namespace, modules: list[CodeType], find: Find) -> None:
+    unbound = (name for name in unbound_names(*modules) if name not in namespace)
+    if unknown := sorted(name for name in unbound if not is_reserved(name)):
+        namespace.update(find(unknown, sorted(used_names(*modules))))
 
 
 async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Namespace) -> Any:

@@ -35,6 +35,8 @@ RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
 OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # in UTF-8 again, a replaced byte has three
 DEEPEST_SNIPPET = 20
+MAX_NAMES = 1000  # of unknown names in one run
+MAX_VARIABLES = 20
 SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
 MESSAGE_KEPT = SOURCE_KEPT = 10_000
@@ -83,7 +85,7 @@ class Cell:
         _seed()
         try:
             self._start_clock()
-            answer = self._success(execute(self._params["code"], self._namespace()))
+            answer = self._success(execute(self._params["code"], self._namespace(), find=self._find))
         except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
             answer = self._failure(error)
         self._output.flush()
@@ -137,6 +139,7 @@ class Cell:
         message = f"{errors.message_of(error)[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
+        about.update(_attribute_missed(error))
         answer = self._error({**_fields(error), **about})
         # It may have fields that are no data, or too much of it.
         return answer or self._error({**about, "name": None}) or ""
@@ -175,6 +178,11 @@ class Cell:
             known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
         return known
 
+    def _find(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
+        """Ask the server for packs, aliases and tools that it did not send along."""
+        asked = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
+        return self._names_of("", self._peer.request("names", asked))
+
     def _pack(self, pack: str, tools: list[str]) -> PackProxy:
         if pack == "ot":
             return OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
@@ -196,7 +204,7 @@ class Cell:
         namespace = {"__builtins__": __builtins__, **self._names_of(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
-            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>")
+            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._find)
         finally:
             SNIPPET_DEPTH.reset(outer)
         return None if value is NO_VALUE else value
@@ -324,6 +332,22 @@ def _line_of(error: BaseException) -> int | None:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def _attribute_missed(error: BaseException) -> dict[str, Any]:
+    """Return the attribute that an object lacks, and the variables by which the code has that object.
+
+    One of them may hide a pack of its name.
+    """
+    if type(error) is not AttributeError or error.name is None:
+        return {}
+    frame, trace = None, error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame if trace.tb_frame.f_code.co_filename == FILENAME else frame
+        trace = trace.tb_next
+    scopes = (frame.f_locals, frame.f_globals) if frame else ()
+    variables = [name for scope in scopes for name, value in list(scope.items()) if value is error.obj]
+    return {"name": error.name, "variables": variables[:MAX_VARIABLES]}
 
 
 def _place_in_snippet(error: BaseException) -> str:

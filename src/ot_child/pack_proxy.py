@@ -15,7 +15,7 @@ from ot_child.errors import ToolError, ToolNotFound
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-IN_CODE = frozenset({"call", "parallel", "snippet", "load"})  # done here, or with a part of it done here
+IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # done here, or with a part of it done here
 AT_ONCE = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
@@ -78,6 +78,11 @@ class OtProxy(PackProxy):
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any tool by its name, also one whose name Python cannot write."""
         return self._call(name, args, kwargs)
+
+    def pack(self, name: str, /) -> PackProxy:
+        """Return a pack by its name, also where the name means something else in code: `ot.pack("map").tool()`."""
+        name = self._ask("pack", {"name": name})
+        return self if name == self._pack else PackProxy(name, (), self._call, self._ask)
 
     def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
         """Call all of these side by side; their values, in order. An error of one is raised when all have ended."""

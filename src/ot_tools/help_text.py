@@ -18,6 +18,7 @@ from ot.search import Hit
 from ot.signature import short_call, signature, type_word
 from ot.snippets import describe, signature as snippet_call
 from ot.tool import Tool
+from ot_child.names import OWN_PACK, is_reserved
 
 DOC_SLUGS = {
     "brave": "brave-search",
@@ -49,6 +50,7 @@ Call tools:
   machine.disk()                                          one call
   {"disk": machine.disk(), "memory": machine.memory()}    several, one answer
   ot.call("machine.disk", unit="MiB")                       by name, also one that Python cannot write
+  ot.pack("machine").disk()                                 of a pack whose name a builtin, import or variable hides
   ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   side by side
   ot.snippet("name", key="value")                         a snippet from code
 
@@ -251,6 +253,10 @@ def _argument_lines(entry: Tool) -> Iterable[str]:
 def _how_to_write(name: str) -> str:
     """For a name that Python cannot write as it is."""
     written = python_name(name)
+    pack, _, short = written.rpartition(".")
+    if is_reserved(pack or written) and pack != OWN_PACK and not iskeyword(short):
+        hidden = f'ot.pack("{pack}").{short}(...)' if pack else f'ot.call("{name}", ...)'
+        return f"Call it as {hidden}: {pack or written} means something else in Python."
     if any(map(iskeyword, written.split("."))):
         return f'Call it as ot.call("{name}", ...): Python cannot write its name.'
     return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'

@@ -1,8 +1,8 @@
 """The `ot` pack: what a model asks OneTool about itself. Everything comes through the context.
 
 All results are plain data, or text where a reader is meant; how they are shown is the runner's business. The texts of
-`ot.help` are in `help_text`. `ot.call`, `ot.parallel` and `ot.snippet` are done on the code's side of the pipe, in
-`ot_child.pack_proxy`.
+`ot.help` are in `help_text`. `ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` are done on the code's side of the
+pipe, in `ot_child.pack_proxy`.
 """
 
 import time

@@ -75,6 +75,12 @@ def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
     return BundleRow.of(row) if row else None
 
 
+def pack_names(database: sqlite3.Connection, limit: int) -> list[str]:
+    """Return the names by which code knows bundles, without reading what is in them."""
+    query = "select distinct python_name from bundles where deleted_at is null limit ?"
+    return [name for (name,) in database.execute(query, (limit,))]
+
+
 def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
     """The live bundle of this slug, or the first by id that Python code would call so."""
     column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))

@@ -39,6 +39,7 @@ SOURCE = "bundle"
 UNREAD = -1
 MOST_ASKED = 1000
 STEP = 100  # changes of the registry between two turns of the event loop: some milliseconds
+MAX_PACK_NAMES = 10_000
 
 
 @dataclass(slots=True)
@@ -78,6 +79,8 @@ class BundleSource:
         self._off: dict[str, str] = {}  # packs that are switched off, and the words for it
         self._version, self._has_everything = UNREAD, False
         self._asked: set[str] = set()  # packs that may be bundles, and have been looked for
+        self.pack_names: list[str] = []  # of all bundles, also those that were not read yet
+        self._names_version = UNREAD
 
     def use(self, loaded: Loaded) -> "BundleStore | None":
         """From now on. The store that is not used any more, for somebody to close."""
@@ -87,6 +90,7 @@ class BundleSource:
             return None
         self._unregister()
         self._made_for, self._version, self._has_everything = wanted, UNREAD, False
+        self.pack_names, self._names_version = [], UNREAD
         old, self._store = self._store, None
         return old
 
@@ -131,6 +135,8 @@ class BundleSource:
     def _read(self, words: set[str] | None) -> _Read | None:
         """In a thread. None where all that is asked for is known."""
         version = self.store.version()
+        if version != self._names_version:
+            self.pack_names, self._names_version = self.store.pack_names(MAX_PACK_NAMES), version
         if version == self._version and (self._has_everything or (words is not None and words <= self._asked)):
             return None
         if words is None or self._has_everything:

@@ -108,6 +108,11 @@ class BundleStore:
         placed = exact or self._reader.bundle_by_slug(slug, exactly=False)
         return placed.shown() if placed else None
 
+    def pack_names(self, limit: int) -> list[str]:
+        """Return the names by which code knows the bundles, disabled ones included."""
+        shelves = self._reader.on_shelves(lambda database: listing.pack_names(database, limit))
+        return [name for _, names in shelves for name in names]
+
     def list_bundles(
         self,
         *,

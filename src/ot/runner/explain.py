@@ -4,7 +4,7 @@ These texts are the product: a model reads them and writes the next attempt. Not
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,8 @@ CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
     "current one). Call a tool for that: ot.search(query='what it is for') finds one."
 )
+LOCAL_VARIABLE = re.compile(r"local variable '(\w{1,100})'")
+IMPORTED = re.compile(r"\Acannot import name '(\w{1,100})'")
 NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and the variables of earlier runs are gone: each run starts anew."
 # What Python raises when the code itself tries what is not allowed; a tool may raise the same for reasons of its own.
@@ -48,10 +50,16 @@ BY_MESSAGE = {
 }
 
 
-def failure(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry, snippet: str = "") -> str:
-    """What the code of a run raised; `snippet` is the one that the run was."""
+def failure(
+    error: Mapping[str, Any],
+    calls: list[tuple[str, str]],
+    registry: Registry,
+    snippet: str = "",
+    snippets: Collection[str] = (),
+) -> str:
+    """What the code of a run raised; `snippet` is the one that the run was, `snippets` are all there are."""
     lines = [_headline(error), *_place(error, snippet), *_calls_before(calls)]
-    hint = _hint(error, calls, registry)
+    hint = _hint(error, calls, registry, snippets)
     hint = None if snippet and hint == NOT_CODE else hint
     return "\n".join([*lines, hint] if hint else lines)
 
@@ -89,10 +97,14 @@ def _calls_before(calls: list[tuple[str, str]]) -> list[str]:
     return [f"Calls already made: {earlier}{listed}"]
 
 
-def _hint(error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry) -> str | None:
+def _hint(
+    error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry, snippets: Collection[str]
+) -> str | None:
     kind = str(error.get("class"))
     if kind == "NameError":
-        return _unknown_name(str(error.get("name") or ""), registry)
+        return _unknown_name(str(error.get("name") or ""), registry, snippets)
+    if (hint := _hidden_pack(error, registry)) is not None:
+        return hint
     a_tool_failed = any(outcome == ToolError.type for _, outcome in calls)
     if kind in BY_CLASS:
         return None if a_tool_failed else BY_CLASS[kind]
@@ -104,20 +116,61 @@ def _by_message(headline: str) -> str | None:
     return next((match.expand(advice) for match, advice in found if match), None)
 
 
-def _unknown_name(name: str, registry: Registry) -> str:
-    """Nearest names first, then what there is."""
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def suspects(error: Mapping[str, Any]) -> set[str]:
+    """Return the names in an error that may be packs: unknown or imported ones, or variables that hide one."""
+    kind = str(error.get("class"))
+    if kind == "AttributeError" and isinstance(variables := error.get("variables"), list):
+        return {str(name)[:NAME_SHOWN] for name in variables}
+    if kind in {"ImportError", "ModuleNotFoundError", "NameError"}:
+        return {str(error.get("name") or "").partition(".")[0][:NAME_SHOWN]}
+    found = LOCAL_VARIABLE.search(str(error.get("message"))) if kind == "UnboundLocalError" else None
+    return {found[1]} if found else set()
+
+
+def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
+    """Return a hint if the code meant a pack and got a module, or a variable of its own."""
+    kind, message = str(error.get("class")), str(error.get("message"))
+    for name in sorted(suspects(error)):
+        tool = _imported_name(message) if kind == "ImportError" else str(error.get("name") or "")
+        is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.elsewhere())
+        if kind == "ModuleNotFoundError" and registry.is_pack(name):
+            return f"Hint: {name} is a pack, not a module; leave the import out and call {name}.tool(argument=value)"
+        if kind == "ImportError" and is_tool:
+            return f"Hint: {tool} is a tool of the pack {name!r}; leave the import out and call {name}.{tool}()"
+        if kind == "AttributeError" and is_tool:
+            what = "import" if message.startswith("module ") else "variable"
+            return f'Hint: the {what} hides the pack {name!r}; call ot.pack("{name}").{tool}()'
+        if kind == "UnboundLocalError" and registry.is_pack(name):
+            return f'Hint: the local variable hides the pack {name!r}; rename it, or use ot.pack("{name}")'
+    return None
+
+
+def _imported_name(message: str) -> str:
+    found = IMPORTED.search(message)
+    return found[1] if found else ""
+
+
+def _unknown_name(name: str, registry: Registry, snippets: Collection[str]) -> str:
+    """Return the nearest names, then what there is."""
+    packs = registry.all_packs()
+    if name in packs:  # `eval` and `exec` look names up when they run
+        return f'Hint: {name} is a pack; use ot.pack("{name}").tool(argument=value)'
     tools = sorted(tool.name for tool in registry if tool.enabled)
-    near = _near(name, [*registry.packs(), *registry.aliases], tools)
+    near = _near(name, [*packs, *registry.aliases], tools, snippets)
     start = f"Did you mean {' or '.join(near)}?" if near else UNKNOWN
     others = shown([tool for tool in tools if not tool.startswith("ot.")])
-    return f"{start} Packs: {shown(registry.packs())}. Tools: {others}. Type ot.help() for more."
+    return f"{start} Packs: {shown(packs)}. Tools: {others}. Type ot.help() for more."
 
 
-def _near(name: str, packs: list[str], tools: list[str]) -> list[str]:
+def _near(name: str, packs: list[str], tools: list[str], snippets: Collection[str]) -> list[str]:
     """The packs, aliases and tools that are about as near as the nearest. Code may have left a tool's pack out."""
     from rapidfuzz import fuzz, process
 
-    words = dict(chain(((tool.rpartition(".")[2], tool) for tool in tools), zip(tools, tools, strict=True)))
+    words = {snippet: f"${snippet}" for snippet in snippets}
+    words.update(chain(((tool.rpartition(".")[2], tool) for tool in tools), zip(tools, tools, strict=True)))
     words.update(zip(packs, packs, strict=True))
     found = process.extract(name, list(words), scorer=fuzz.ratio, limit=MOST_NEAR, score_cutoff=CLOSE_ENOUGH)
     return list(dict.fromkeys(words[word] for word, score, _ in found if score > found[0][1] - ABOUT_AS_NEAR))

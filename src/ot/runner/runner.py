@@ -8,6 +8,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -24,13 +25,13 @@ from ot.runner.answer import Answer, Journal, Live, Presenter
 from ot.runner.cells import Cells
 from ot.tool import Result
 from ot_child.messages import UTF8
+from ot_child.names import OWN_PACK, PROJECTS, is_reserved
 
 T = TypeVar("T")
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
 LONGEST_NAME = 1000
+MAX_NAMES = 1000
 LONG = 50_000  # characters of code that are better looked through by a thread
-PROJECTS = "proj"
-DOTTED = re.compile(r"(?<!\w)([^\W\d]\w*+)\s*+\.")  # in linear time: the code may be a megabyte of anything
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
@@ -68,8 +69,6 @@ class Runner:
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
                 code = await self._expanded(code)
-            if new := await _in_thread_if_long(code, self._new_names_in):
-                await self._discovered(new, journal)
             names = await _in_thread_if_long(code, self._names_in)
             host = _Host(self, context, journal, live)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
@@ -77,7 +76,8 @@ class Runner:
             live.end()
             return await self._presenter.success(journal, result, context.agent_id)
         except RemoteError as error:
-            text = explain.failure(error.data, journal.calls, self.bus.registry, snippet)
+            await self._discover_suspects(error.data)
+            text = explain.failure(error.data, journal.calls, self.bus.registry, snippet, self.settings.snippets)
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
@@ -119,15 +119,25 @@ class Runner:
         self._refuse_too_long(expanded)
         return expanded
 
-    def _new_names_in(self, code: str) -> set[str]:
-        """What may be a pack that has appeared since anybody looked; mostly it is a variable."""
-        return {word for word in DOTTED.findall(code) if not self.bus.registry.is_pack(word)}
+    async def names(self, names: Collection[str], used: Collection[str], journal: Journal) -> dict[str, Any]:
+        """Return what these names mean, also those that appeared since anybody looked.
 
-    async def _discovered(self, names: set[str], journal: Journal) -> None:
-        """A server that was never asked what it has is started for this, which may take a while."""
-        if asked := names.intersection(map(python_name, self.settings.servers)):
+        A server that was never asked what it has is started for this, which may take a while.
+        """
+        if asked := set(names).intersection(map(python_name, self.settings.servers)):
             journal.note(f"asking {', '.join(sorted(asked))} for tools")
         await self.discover(names)
+        known = known_names(names, used, self.bus.registry, self._projects)
+        for name in set(names).intersection(self.bus.registry.broken):
+            known["packs"].setdefault(name, [])  # asked for a tool, it says what is wrong
+        return known
+
+    async def _discover_suspects(self, error: Mapping[str, Any]) -> None:
+        """Load the packs that an error may be about, so that it can say so; without waiting for any server."""
+        servers = set(map(python_name, self.settings.servers))
+        with suppress(ToolError):
+            if suspects := explain.suspects(error) - servers:
+                await self.discover(suspects)
 
     def _names_in(self, code: str) -> dict[str, Any]:
         return names_in(code, self.bus.registry, self._projects)
@@ -140,17 +150,25 @@ async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
 
 
 def names_in(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
-    """The packs, tools, aliases and projects that the code can be about: those whose names occur in it, wherever.
+    """Return the known packs, tools, aliases and projects whose names occur in the code, wherever.
 
-    It only decides what is sent along, so that the cost follows the code and not the catalogue. What a name in the code
-    means is decided by Python, which binds it like any other.
+    They are sent along with the code, so that the cost follows the code and not the catalog. What a name in the code
+    means is decided by Python, which binds it like any other; for a name that is unknown here the cell asks.
     """
     words = set(IDENTIFIER.findall(code if code.isascii() else unicodedata.normalize("NFKC", code)))
-    packs = {word: sorted(words & registry.in_pack(word).keys()) for word in words if registry.is_pack(word)}
-    packs.update({word: [] for word in words if word in registry.broken})  # asked for a tool, it says what is wrong
-    aliases = {word: registry.aliases[word] for word in words if word in registry.aliases and word not in packs}
-    bare = {word: registry.in_pack("")[word] for word in words if word in registry.in_pack("")}
-    proj = {"projects": dict(projects)} if PROJECTS in words and PROJECTS not in packs else {}
+    return known_names(words, words, registry, projects)
+
+
+def known_names(
+    names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what these names mean in code. Reserved names, like those of Python's builtins, are never bound."""
+    used, free = set(used), [name for name in names if not is_reserved(name)]
+    own = [OWN_PACK] if OWN_PACK in names else []
+    packs = {name: sorted(used & registry.in_pack(name).keys()) for name in (*own, *free) if registry.is_pack(name)}
+    aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}
+    bare = {name: registry.in_pack("")[name] for name in free if name in registry.in_pack("")}
+    proj = {"projects": dict(projects)} if PROJECTS in names else {}
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
 
@@ -175,12 +193,10 @@ class _Host:
         match method:
             case "call":
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
-            case "find":
-                return await self._find(str(params["name"]))
             case "snippet":
                 return await self._runner.expansion(str(params["name"]), dict(params["values"]))
-            case "list":
-                return Result(ok=True, value=sorted(self._bus.registry.in_pack(str(params["pack"]))))
+            case "names" | "pack" | "find" | "list":
+                return await self._look_up(method, params)
         return Result(ok=False, error=ToolError(f"a run cannot ask for {method!r}"))
 
     def output(self, data: bytes) -> None:
@@ -194,7 +210,7 @@ class _Host:
     @property
     def has_acted(self) -> bool:
         """Whether the run has done anything that anybody could have noticed."""
-        return bool(self._asked or self._journal.printed or self._journal.value)
+        return bool(self._journal.calls or self._journal.printed or self._journal.value)
 
     def value(self, data: bytes) -> None:
         """Take a piece of a value that is too large for one message, rendered already."""
@@ -225,12 +241,35 @@ class _Host:
         self._journal.tell("call", _ended(place, name, started, error))
         return result
 
-    async def _find(self, name: str) -> Result:
+    async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
+        try:
+            match method:
+                case "names":
+                    return Result(ok=True, value=await self._names(params["names"], params["used"]))
+                case "pack":
+                    return Result(ok=True, value=await self._pack(str(params["name"])))
+                case "find":
+                    return Result(ok=True, value=await self._find(str(params["name"])))
+            return Result(ok=True, value=sorted(self._bus.registry.in_pack(str(params["pack"]))))
+        except ToolError as error:
+            return Result(ok=False, error=error)
+
+    async def _names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
+        wanted, others = ([str(name) for name in some[:MAX_NAMES]] for some in (names, used))
+        return await self._runner.names(wanted, others, self._journal)
+
+    async def _pack(self, name: str) -> str:
+        """Find a pack by its name, as it is or as code would write it."""
+        pack, registry = python_name(name[:LONGEST_NAME]), self._bus.registry
+        if not registry.is_pack(pack):
+            await self._runner.discover({pack})
+        if registry.is_pack(pack) or pack in registry.broken:
+            return pack
+        raise registry.pack_not_found(name)
+
+    async def _find(self, name: str) -> str:
         """A pack that is known may have got another tool since."""
         pack = python_name(name).partition(".")[0]
         if self._bus.registry.get(name) is None and self._bus.registry.may_grow(pack):
             await self._runner.discover({pack})
-        try:
-            return Result(ok=True, value=self._bus.registry.find(name).name)
-        except ToolError as error:
-            return Result(ok=False, error=error)
+        return self._bus.registry.find(name).name

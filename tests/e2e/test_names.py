@@ -1,0 +1,235 @@
+"""Names in a run, over MCP: any identifier finds its pack, no builtin is hidden, and errors know every name."""
+
+import builtins
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.bundles_support import new_bundle, store_in, tool_body
+from tests.extensions_support import write_pack
+from tests.proxy_support import hostile
+from tests.support import Connection, blocks, configure, connected, environment, opened
+
+NOW = {"pythonImpl": {"function": "machine.now"}}
+USES = (
+    "g = PACK; g.now()",
+    "f = PACK.now\nf()",
+    "[pack.now() for pack in (PACK,)][0]",
+    "def f(pack=PACK): return pack.now()\nf()",
+    "def f(): return PACK\nf().now()",
+    "def f(PACK): return PACK\nPACK.now()",
+    "(lambda: PACK)().now()",
+    "getattr(PACK, 'now')()",
+    "PACK = PACK.now()\nPACK",
+    "g = PACK\nreturn g.now()",
+    "PACK = PACK.now()\nreturn PACK",
+    "import asyncio\nawait asyncio.sleep(0)\ng = PACK\ng.now()",
+    "class A:\n    pack = PACK\nA.pack.now()",
+    "f'{PACK.now()}'",
+    "ot.parallel([lambda: PACK.now()])[0]",
+)
+HIDDEN = (
+    ("import time\ntime.now()", "Hint: the import hides the pack 'time'; call ot.pack(\"time\").now()"),
+    ("import json as h1\nh1.now()", "Hint: the import hides the pack 'h1'"),
+    ("h2 = 3\nh2.now()", "Hint: the variable hides the pack 'h2'; call ot.pack(\"h2\").now()"),
+    ("h3 = None\nh3.now()", "Hint: the variable hides the pack 'h3'"),
+    ("def f(h4):\n    return h4.now()\nf(3)", "Hint: the variable hides the pack 'h4'"),
+    ("def f():\n    h5 = h5.now()\nf()", "Hint: the local variable hides the pack 'h5'"),
+    ("from calendar import now", "Hint: now is a tool of the pack 'calendar'"),
+    ("import h6", "Hint: h6 is a pack, not a module"),
+    ("eval('h' + '7')", 'Hint: h7 is a pack; use ot.pack("h7")'),
+)
+RESERVED = ("map", "proj", "def", "ToolError")
+BUNDLES = (*RESERVED, "srch", "time", "calendar", *(f"h{n}" for n in range(9)), *(f"use{n}" for n in range(len(USES))))
+SETTINGS = {
+    "servers": {
+        "len": hostile("echo"),
+        "off": hostile("echo", enabled=False),
+        "gone": {"command": "a-program-that-nobody-has"},
+    },
+    "aliases": {"print": "machine.disk", "sum": "machine.now", "room": "machine.disk"},
+    "snippets": {"greeting": {"body": "'hello'"}},
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, yaml.safe_dump(SETTINGS))
+    write_pack(home / ".onetool" / "tools", "list", "def size(of: list) -> int:\n    return len(of)\n")
+    with store_in(home / ".onetool" / "bundles") as store:
+        for slug in BUNDLES:
+            store.put_tool(new_bundle(store, slug), "now", "1.0.0", tool_body(**NOW))
+    return home
+
+
+@pytest.fixture(scope="module")
+def client(home: Path) -> Iterator[Connection]:
+    with connected(home) as client:
+        yield client
+
+
+def value(client: Connection, code: str) -> str:
+    result = client.run(code)
+    assert not result.is_error, blocks(result)
+    return blocks(result)[-1]
+
+
+def failure(client: Connection, code: str) -> str:
+    result = client.run(code)
+    assert result.is_error, blocks(result)
+    return blocks(result)[-1]
+
+
+# --- builtins -----------------------------------------------------------------------------------------------------
+
+
+BUILTINS = (
+    "print(sum(map(len, list(['ab', 'c']))))\n"
+    "assert isinstance(3, int) and list((1,)) == [1]\n"
+    "assert issubclass(ToolError, Exception)\n"
+    "(map, len, list, print, sum) == tuple(vars(__import__('builtins'))[n] for n in ('map','len','list','print','sum'))"
+)
+
+
+def test_packs_and_aliases_never_hide_a_builtin(client: Connection) -> None:
+    for name in ("map.now()", "ot.tools()"):  # before and after all packs are known
+        client.run(name)
+        assert value(client, BUILTINS) == "True"
+
+
+def test_a_pack_of_any_name_is_reached_by_ot_pack(client: Connection) -> None:
+    for pack in (*RESERVED, "h8"):
+        assert value(client, f"'T' in str(ot.pack('{pack}').now())") == "True", pack
+
+
+def test_servers_extensions_and_aliases_named_like_builtins_are_reached(client: Connection) -> None:
+    assert value(client, "ot.pack('len').echo(text='hi')") == "hi"
+    assert value(client, "ot.pack('list').size([1, 2])") == "2"
+    assert value(client, "'T' in str(ot.call('sum'))") == "True"
+    assert value(client, "ot.pack('ot') is ot") == "True"
+
+
+def test_a_pack_that_was_reached_once_still_hides_nothing(client: Connection) -> None:
+    assert value(client, "ot.pack('map').now()\nlist(map(str, [1]))") == '["1"]'
+
+
+def test_help_and_search_show_a_call_that_works(client: Connection) -> None:
+    assert 'ot.pack("map").now()' in value(client, "ot.help(query='map.now')")
+    assert "ot.pack(" in value(client, "ot.help(query='ot.pack')")
+    assert 'ot.pack("map").now(' in value(client, "[hit['call'] for hit in ot.search('map.now') if 'call' in hit][0]")
+
+
+def test_every_reserved_name_is_what_python_says(client: Connection) -> None:
+    names = sorted(name for name in vars(builtins) if name.isidentifier() and not name.startswith("_"))
+    known = [name for name in names if name not in {"copyright", "credits", "license"}]
+    code = f"import builtins\n[n for n in {known} if eval(n) is not getattr(builtins, n)]"
+    assert value(client, code) == "[]"
+
+
+# --- any identifier -----------------------------------------------------------------------------------------------
+
+
+def test_a_stored_pack_is_found_by_any_use_of_its_name(client: Connection) -> None:
+    """Each use has a pack of its own, which nothing has loaded before."""
+    for number, code in enumerate(USES):
+        assert "T" in value(client, code.replace("PACK", f"use{number}")), code
+
+
+def test_a_word_in_a_string_starts_no_server(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    server = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
+    with opened({"servers": {"gone": server}}) as app:
+        assert app.value("# gone.x\nlen('gone.x is gone')") == "14"
+        assert app.value("gone = [1]\ngone.append(2)\ngone") == "[1,2]"
+        assert not started.exists()
+        app.run("gone.x()")
+        assert started.exists()
+
+
+def test_a_bare_read_of_a_pack_that_appeared_meanwhile_is_enough(client: Connection) -> None:
+    assert "'later' is not defined" in failure(client, "g = later")
+    write_pack(client.home / ".onetool" / "tools", "later", "def one() -> int:\n    return 1\n")
+    assert value(client, "g = later\ng.one()") == "1"
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_what_hides_a_pack_is_named(client: Connection) -> None:
+    for code, hint in HIDDEN:
+        assert hint in failure(client, code)
+
+
+def test_an_ordinary_attribute_error_has_no_such_hint(client: Connection) -> None:
+    assert "Hint" not in failure(client, "import time\ntime.nwo()")
+    assert "Hint" not in failure(client, "x = 3\nx.now()")
+
+
+MISSPELT = (
+    ("srhc.now()", "srch"),
+    ("g = srhc", "srch"),
+    ("of.echo()", "off"),
+    ("goone.x()", "gone"),
+    ("latr.one()", "later"),
+    ("romo()", "room"),
+    ("greetin()", "$greeting"),
+    ("ot.call('srhc.now')", "srch"),
+    ("ot.pack('srhc')", "srch"),
+    ("essentals.x()", "essentials"),
+    ("srch.noww()", "srch.now"),
+)
+
+
+def test_an_unknown_name_is_compared_with_all_there_are_in_a_fresh_server(home: Path) -> None:
+    write_pack(home / ".onetool" / "tools", "later", "def one() -> int:\n    return 1\n")
+    with connected(home) as fresh:
+        for code, meant in MISSPELT:
+            text = failure(fresh, code)
+            assert f"Did you mean {meant}" in text or f" or {meant}?" in text, text
+
+
+def test_a_disabled_server_is_said_to_be_disabled(client: Connection) -> None:
+    assert "off is disabled" in failure(client, "off.echo(text='x')")
+    assert "off is disabled" in failure(client, "ot.pack('off').echo(text='x')")
+
+
+def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
+    configure(tmp_path, yaml.safe_dump({"servers": {f"server{n}": hostile("echo", enabled=False) for n in range(30)}}))
+    with connected(tmp_path) as client:
+        text = failure(client, "sevrer29.x()")
+    assert "and 1" in text
+    assert len(text) < 2000
+
+
+# --- the other way to start a cell --------------------------------------------------------------------------------
+
+
+SPAWNED = """
+import functools, json, sys
+from pathlib import Path
+import anyio
+from ot.app import OneTool, read_settings
+from ot.runner.cells import Cells
+from ot.runner.launch import SpawnLauncher
+
+async def answers():
+    read = functools.partial(read_settings, {}, Path.cwd(), None, Path.cwd())
+    async with OneTool(read=read, make_cells=functools.partial(Cells, make_launcher=SpawnLauncher)) as app:
+        return [(await app.run(code)).blocks[-1] for code in json.loads(sys.argv[1])]
+
+print(json.dumps(anyio.run(answers)))
+"""
+
+
+def test_a_cell_that_is_spawned_finds_names_too(home: Path) -> None:
+    codes = json.dumps(["g = srch\n'T' in str(g.now())", BUILTINS, "import time\ntime.now()"])
+    command = [sys.executable, "-c", SPAWNED, codes]
+    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, encoding="utf-8", check=True)
+    found, kept, hidden = json.loads(done.stdout)
+    assert (found, kept) == ("True", "True")
+    assert 'ot.pack("time").now()' in hidden
