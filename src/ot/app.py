@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -21,8 +21,8 @@ from ot.agents import Agents
 from ot.audit import Audit
 from ot.bundles.source import BundleSource
 from ot.bus.bus import ToolBus
-from ot.config.load import Loaded, load
-from ot.config.model import Pack, Settings
+from ot.config.load import Examined, Loaded, examine, load
+from ot.config.model import Loc, Pack, Settings
 from ot.config.trust import Facts, Verdict, difference, since_start, still_trusted
 from ot.context import ToolContext
 from ot.corpus import documents
@@ -51,8 +51,12 @@ from ot.switches import Switches
 from ot.tool import Tool
 from ot.version import __version__
 
+if TYPE_CHECKING:
+    from ot.checks.finding import Finding
+
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
+CHECK_SECONDS = 0.5  # for each database that `health` checks
 
 
 def read_settings(
@@ -60,6 +64,13 @@ def read_settings(
 ) -> Loaded:
     """What the files and variables of this machine say."""
     return load(find_folders(env, cwd, config_file, home or Path.home()), env)
+
+
+def examine_settings(
+    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
+) -> Examined:
+    """The same for checks: what is wrong is reported instead of raised."""
+    return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,10 @@ class _State:
 
 
 class OneTool:
-    """Settings that are passed in are all there is: no file is read. `folder` is where things are kept then."""
+    """Settings that are passed in are all there is: no file is read. `folder` is where things are kept then.
+
+    `examine` reads the settings again for checks, with what is wrong in them and where.
+    """
 
     def __init__(
         self,
@@ -88,12 +102,13 @@ class OneTool:
         *,
         folder: Path | None = None,
         read: Callable[[], Loaded] | None = None,
+        examine: Callable[[], Examined] | None = None,
         log: Log | None = None,
         make_cells: Callable[..., Cells] = Cells,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
-        self._make_cells, self._log = make_cells, log
+        self._make_cells, self._log, self._examine = make_cells, log, examine
         self._recording = Recording()
         self.agents = Agents(self._warn)
         self.bus = ToolBus(
@@ -368,14 +383,13 @@ class OneTool:
         return still_trusted(loaded.folders, self._environment, self._at_start)
 
     async def health(self) -> dict[str, Any]:
+        from ot.checks import messages
+
         state = self._now
-        await self.discover()
+        found = await self.check(CHECK_SECONDS)
+        recorded = [*self._recorded_problems(), *_lines(self.log.problem)]
         servers = await self.servers.states()
         degraded = "disconnected" in servers.values()
-        kept = (self.log.problem, state.audit.problem, state.switches.problem)
-        unwritten = [line for problem in (*kept, *state.stores.problems) for line in _lines(problem)]
-        found = [*self._problems, *await self._look_for_installed()]
-        problems = [*state.loaded.problems, *_lines(state.error), *found, *unwritten]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -388,12 +402,36 @@ class OneTool:
             },
             "workers": self.workers,
             "isolation": await state.cells.probe(),
-            "problems": problems,
+            "problems": messages(found, recorded),
         }
 
-    @property
-    def _problems(self) -> list[str]:
-        return [*self._extensions.problems, *self.servers.problems, *self.bundles.problems]
+    async def check(self, seconds: float | None = None) -> "list[Finding]":
+        """Return everything that is wrong or in order, from files and recorded states; nothing is started for it."""
+        from ot.checks import Subject, check
+
+        undiscovered: tuple[str, ...] = ()
+        try:
+            await self.discover()
+        except ToolError as error:
+            undiscovered = (error.message,)
+        loaded, installed = self._now.loaded, await self._look_for_installed()
+        read = await anyio.to_thread.run_sync(self._examine or (lambda: Examined(loaded, (), _setting_name)))
+        subject = Subject(
+            read,
+            self.registry,
+            self.servers,
+            self._extensions,
+            tuple(self.bundles.problems),
+            (*undiscovered, *installed, *self._recorded_problems()),
+            checks_clients=self._examine is not None,
+        )
+        return await anyio.to_thread.run_sync(check, subject, seconds)
+
+    def _recorded_problems(self) -> list[str]:
+        """Return what the running parts noticed, one message a line."""
+        state = self._now
+        noticed = (*state.loaded.problems, state.error, *self._extensions.refused, state.audit.problem)
+        return [line for each in (*noticed, state.switches.problem, *state.stores.problems) for line in _lines(each)]
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -516,6 +554,10 @@ def _works_without_settings(command: object) -> bool:
         return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(strip(command)) is not None
     except ToolError:
         return False
+
+
+def _setting_name(loc: Loc) -> str:
+    return ".".join(map(str, loc))
 
 
 def _lines(problem: object) -> list[str]:

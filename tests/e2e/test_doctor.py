@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import yaml
 from tests.cells_support import IS_ROOT, NIGHTLY, ORDINARY_USER, as_ordinary_user
@@ -25,7 +27,9 @@ from tests.extensions_support import HEADER, write_pack, write_secrets
 from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
+from ot.app import OneTool, examine_settings, read_settings
 from ot.bundles.store import BundleStore
+from ot.errors import ToolError
 
 pytestmark = pytest.mark.slow
 ECHO = "def echo(text: str) -> str:\n    return text\n"
@@ -85,6 +89,28 @@ def typed(home: Path, folder: str, env: Mapping[str, str] | None, start: Sequenc
 
 def wrong(findings: Findings) -> Findings:
     return [each for each in findings if each["level"] != "ok"]
+
+
+def health(home: Path, folder: str = ".", env: Mapping[str, str] | None = None) -> list[str]:
+    """The problems that `ot.health()` of a running OneTool reports, after everything in it was used once."""
+    variables = {**environment(home), **{name: value.format(home=home) for name, value in (env or {}).items()}}
+    place = (variables, home / folder, None, home)
+
+    async def problems() -> list[str]:
+        app = OneTool(
+            read=lambda: read_settings(*place), examine=lambda: examine_settings(*place), environment=variables
+        )
+        async with app:
+            for name in app.servers.names:
+                with suppress(ToolError):
+                    await app.servers.find(name).connection()
+            await app.discover()
+            for pack in app.workers:
+                await app.bus.call_tool(f"{pack}.echo", {"text": "x"}, app.context())
+            found: list[str] = (await app.health())["problems"]
+            return found
+
+    return anyio.run(problems)
 
 
 def follow(home: Path, advice: str, folder: str = ".") -> None:
@@ -350,6 +376,33 @@ CASES = [
         replaced(CONFIG, "machine.dsk", "machine.disk"),
     ),
     Case(
+        "an alias with the name of a builtin",
+        settings("aliases:\n  print: machine.disk\n"),
+        CONFIG,
+        "the alias print has a reserved name",
+        "rename the alias",
+        2,
+        replaced(CONFIG, "print", "show"),
+    ),
+    Case(
+        "an alias with the name of a pack",
+        settings("aliases:\n  fs: machine.disk\n"),
+        CONFIG,
+        "the alias fs has the name of a pack",
+        "rename the alias",
+        2,
+        replaced(CONFIG, "fs", "show"),
+    ),
+    Case(
+        "an extension with the name of a builtin",
+        pack(ECHO, "map"),
+        "",
+        "the pack map has a reserved name",
+        'ot.pack("map")',
+        mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "map")(home),
+        level="warning",
+    ),
+    Case(
         "a snippet that is no template",
         settings("snippets:\n  greet:\n    body: '{{ name'\n    params: {name: {}}\n"),
         CONFIG,
@@ -599,6 +652,9 @@ def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path,
     assert case.advises.replace("{home}", str(tmp_path)) in found["advice"]
     assert str(tmp_path / case.file) in found["what"] or not case.file
     assert case.line is None or re.search(rf"(:|line ){case.line}\b", found["what"])
+    if case.level == "problem" and not case.env:
+        problems = health(tmp_path, case.folder)
+        assert any(found["what"] in each and found["advice"] in each for each in problems), (found, problems)
     if case.mend is not None:
         case.mend(tmp_path, found["advice"])
         assert wrong(examined(tmp_path, case.folder, case.env)) == []
@@ -717,6 +773,11 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
     ):
         assert len([what for what in said if words in what]) == 1, (words, said)
     assert len(said) == 17, said
+    problems = "\n".join(health(tmp_path))
+    unused = ("these are my last words", "machine.dsk")  # nothing is started while the settings are wrong
+    for each in wrong(findings):
+        if each["level"] == "problem" and not any(words in each["what"] for words in unused):
+            assert each["what"] in problems
     assert "the server fine answers; it has 1 tools" in [each["what"] for each in findings]
     assert "a run works" not in [each["what"] for each in findings]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ot.cli.doctor.finding import PROBLEM, shortened, told
+from ot.checks.finding import PROBLEM, shortened, told
 from ot.config.load import examine
 from ot.paths import find_folders
 

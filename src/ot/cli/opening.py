@@ -24,10 +24,13 @@ Work = Callable[["OneTool"], Awaitable[T]]
 
 def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
     """Whatever the settings are: for commands that report what is wrong with them themselves."""
-    from ot.app import OneTool, read_settings
+    from ot.app import OneTool, examine_settings, read_settings
 
     async def opened() -> T:
-        async with OneTool(read=lambda: read_settings(os.environ, Path.cwd(), options.config)) as app:
+        async with OneTool(
+            read=lambda: read_settings(os.environ, Path.cwd(), options.config),
+            examine=lambda: examine_settings(os.environ, Path.cwd(), options.config),
+        ) as app:
             return await work(app)
 
     return heeding_signals(opened)

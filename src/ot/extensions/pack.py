@@ -16,6 +16,7 @@ from ot.tool import Tool
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 RUNNING = "running"
+FAILED_STATE = "failed: "
 MOST_LOGGED = 2 << 20  # characters a second
 Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[Launch]]
 
@@ -170,7 +171,7 @@ class Pack:
     def _failed(self, error: ToolError) -> None:
         if self._failure is None or self._failure.message != error.message:  # it says why once
             self._log("worker.start", pack=self.extension.pack, status="error", text=error.message)
-        self._failure, self._state = error, f"failed: {error.message}"
+        self._failure, self._state = error, f"{FAILED_STATE}{error.message}"
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
         self._failures += 1
         self._next_try = asyncio.get_running_loop().time() + wait

@@ -28,6 +28,7 @@ from ot.registry import Registry
 from ot.tool import Tool
 
 TOOLS = "tools"
+TAKEN = "is taken by a pack that ships"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,19 @@ class Extensions:
         self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
 
     @property
-    def problems(self) -> list[str]:
-        found = self._found.values()
-        own = [problem for each in found for problem in (*([each.problem] if each.problem else []), *each.problems)]
-        return [*own, *self._refused]
+    def refused(self) -> tuple[str, ...]:
+        """Why files of the project were not used."""
+        return self._refused
+
+    @property
+    def found(self) -> list[Extension]:
+        """All extension files, also those that cannot be used."""
+        return list(self._found.values())
+
+    @property
+    def used(self) -> list[Extension]:
+        """The extensions whose tools can be called."""
+        return [pack.extension for _, pack in sorted(self._packs.items())]
 
     @property
     def states(self) -> dict[str, str]:
@@ -133,7 +143,7 @@ class Extensions:
             if name in self._packs:
                 self._forget(name)
             elif self._registry.is_pack(name):
-                self._registry.broken[name] = f"{extension.file}: the name {name!r} is taken by a pack that ships"
+                self._registry.broken[name] = f"{extension.file}: the name {name!r} {TAKEN}"
                 continue
             self._add(extension, setup)
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from ot.cli.doctor.finding import MARKS, OK, PROBLEM, WARNING, Finding
+from ot.checks.finding import MARKS, OK, PROBLEM, WARNING, Finding
 from ot.cli.opening import heeding_signals
 from ot.cli.terminal import green, red, yellow
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from ot.app import OneTool
-from ot.cli.doctor.finding import Finding, ok, problem, warning
+from ot.checks.extensions import INSTALL_UV, has_uv
+from ot.checks.finding import Finding, ok, problem, warning
 from ot.extensions.pack import Pack
 from ot.version import __version__
 
@@ -21,26 +22,11 @@ def findings(app: OneTool) -> Iterator[Finding]:
     yield ok(f"{len(app.registry)} tools")
 
 
-def has_uv() -> bool:
-    try:
-        from uv import find_uv_bin
-
-        find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        return False
-    return True
-
-
 def _uv(app: OneTool) -> Iterator[Finding]:
-    if has_uv():
-        return
-    packs = {tool.backend.extension for tool in app.registry if isinstance(tool.backend, Pack)}
-    files = sorted(str(extension.file) for extension in packs if extension.header is not None)
-    advice = f"{sys.executable} -m pip install uv"
-    if files:
-        yield problem(f"uv is missing, so that these extension packs cannot be started: {', '.join(files)}", advice)
-    else:
-        yield warning("uv is missing; extension packs with dependencies will need it", advice)
+    """Where a pack needs uv, `ot.checks` reports that it is missing."""
+    packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, Pack))
+    if not has_uv() and all(extension.header is None for extension in packs):
+        yield warning("uv is missing; extension packs with dependencies will need it", INSTALL_UV)
 
 
 async def run(app: OneTool, *, can_run: bool) -> list[Finding]:

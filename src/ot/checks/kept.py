@@ -2,7 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from ot import switches
 from ot.bundles import usage
 from ot.bundles.source import folder_of
-from ot.cli.doctor.finding import PROBLEM, Finding, problem, told
+from ot.checks.finding import PROBLEM, Finding, problem, told
 from ot.config import trust
 from ot.config.load import Loaded
 from ot.errors import ToolError
@@ -19,6 +20,7 @@ from ot.newer import UPGRADE, Newer, refuse_newer
 from ot.proxy import pins
 from ot.stats import record, shapes
 
+STEPS_BETWEEN_LOOKS = 10_000  # of SQLite, some milliseconds
 BEGUN_ANEW = "type `onetool run 1`: a new one is begun, and this one is kept beside it"
 
 
@@ -31,16 +33,38 @@ class _Kept(NamedTuple):
     damaged: str
 
 
-def findings(loaded: Loaded) -> list[Finding]:
+def findings(loaded: Loaded, seconds: float | None = None) -> list[Finding]:
+    """Check each file; databases for as many seconds, because a large one takes long."""
     data, bundles = loaded.folders.data, folder_of(loaded)
     counts = "type `rm {file}`: only the counts of calls are lost"
     told_already = "\n".join(loaded.problems)
     return [
-        *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW),
-        *_database(bundles / ".usage" / "usage.db", usage.VERSION, counts),
+        *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW, seconds),
+        *_database(bundles / ".usage" / "usage.db", usage.VERSION, counts, seconds),
         *(found for kept in _files(loaded) if str(kept.file) not in told_already for found in _json(kept)),
-        *_bundles(bundles, loaded),
     ]
+
+
+def bundle_findings(problems: Iterable[str]) -> Iterator[Finding]:
+    """What the store of bundles says is wrong with its files."""
+    for text in problems:
+        file = text.partition(": ")[0]
+        away = f"mend it, or move it away: `mv {quote(file)} ~`" if file.startswith("/") else ""
+        yield told(PROBLEM, text, UPGRADE if "newer OneTool" in text else away)
+
+
+def rescanned_bundles(loaded: Loaded) -> Iterator[Finding]:
+    """Read all bundles again, which takes long where there are many."""
+    from ot.bundles.source import store_of
+
+    store, folder = store_of(loaded), folder_of(loaded)
+    try:
+        store.rescan()
+        yield from bundle_findings(store.problems)
+    except ToolError as error:
+        yield told(PROBLEM, f"{folder}: {error.message}", f"see that {folder} can be read and written")
+    finally:
+        store.close()
 
 
 def _files(loaded: Loaded) -> Iterator[_Kept]:
@@ -67,35 +91,20 @@ def _json(kept: _Kept) -> Iterator[Finding]:
         yield problem(f"{kept.file} is damaged", kept.damaged.format(file=quote(str(kept.file))))
 
 
-def _database(file: Path, version: int, damaged: str) -> Iterator[Finding]:
+def _database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Finding]:
     if not file.exists():
         return
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+            if seconds is not None:
+                deadline = time.monotonic() + seconds
+                database.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
             refuse_newer(database.execute("pragma user_version").fetchone()[0], version, file)
             (verdict,) = database.execute("pragma quick_check(1)").fetchone()
     except Newer as error:
         yield told(PROBLEM, error.message)
         return
     except sqlite3.Error as error:
-        verdict = str(error)
+        verdict = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
     if verdict != "ok":
         yield problem(f"{file} is damaged: {verdict}", damaged.format(file=quote(str(file))))
-
-
-def _bundles(folder: Path, loaded: Loaded) -> Iterator[Finding]:
-    from ot.bundles.source import store_of
-
-    store = store_of(loaded)
-    try:
-        store.rescan()
-        found = store.problems
-    except ToolError as error:
-        found = []
-        yield told(PROBLEM, f"{folder}: {error.message}", f"see that {folder} can be read and written")
-    finally:
-        store.close()
-    for text in found:
-        file = text.partition(": ")[0]
-        away = f"mend it, or move it away: `mv {quote(file)} ~`"
-        yield told(PROBLEM, text, UPGRADE if "newer OneTool" in text else away)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ot.cli.doctor.finding import WARNING, Finding, ok, problem, told
+from ot.checks.finding import WARNING, Finding, ok, problem, told
 from ot.clients import files, jsonc, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
 from ot.errors import ToolError

@@ -3,11 +3,10 @@
 import os
 from collections.abc import Iterator
 
-from ot.app import OneTool
-from ot.cli.doctor.finding import PROBLEM, WARNING, Finding, problem, told, warning
+from ot.checks.finding import PROBLEM, WARNING, Finding, problem, told, warning
 from ot.config.load import Examined
 from ot.errors import ArgumentError, ToolError, ToolNotFound
-from ot.registry import nearest
+from ot.registry import Registry, nearest
 from ot.snippets import expansion
 
 
@@ -18,17 +17,17 @@ def wrong(read: Examined) -> Iterator[Finding]:
         yield told(WARNING if message.startswith("environment variable") else PROBLEM, message, "unset it")
 
 
-def findings(app: OneTool, read: Examined) -> list[Finding]:
-    return [*_aliases(app, read), *_snippets(read), *_tokens(read)]
+def findings(registry: Registry, read: Examined) -> list[Finding]:
+    return [*_aliases(registry, read), *_snippets(read), *_tokens(read)]
 
 
-def _aliases(app: OneTool, read: Examined) -> Iterator[Finding]:
+def _aliases(registry: Registry, read: Examined) -> Iterator[Finding]:
     for alias, target in read.loaded.settings.aliases.items():
         place = read.place_of(("aliases", alias))
         try:
-            app.registry.find(alias)
+            registry.find(alias if registry.aliases.get(alias) == target else target)
         except ToolNotFound as error:
-            near = nearest(target, app.registry.names())
+            near = nearest(target, registry.names())
             advice = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
             yield problem(f"{place}: {_first_sentence(error.message)}", f"{advice} ({place})")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from ot.bundles.source import folder_of
-from ot.cli.doctor.finding import Finding, problem, warning
+from ot.checks.finding import Finding, problem, warning
 from ot.config.load import Examined, Loaded
 from ot.config.model import Loc
 from ot.paths import placed
