@@ -26,7 +26,10 @@ def permissions(names: object) -> frozenset[Permission]:
     """The permissions of a list of words; `read`, `:read` and `":read"` are the same word."""
     if not isinstance(names, list | tuple | set | frozenset):
         raise TypeError(f"permissions are a list like [read, network], not {names!r}")
-    return frozenset(Permission(str(name).removeprefix(":")) for name in names)
+    words = [str(name).removeprefix(":") for name in names]
+    if unknown := [word for word in words if word not in set(Permission)]:
+        raise ValueError(f"unknown permission {unknown[0]!r}: expected some of {', '.join(Permission)}")
+    return frozenset(map(Permission, words))
 
 
 class System(Protocol):
@@ -105,7 +108,7 @@ class ToolContext:
         """A tool that could change what is in here could grant itself what it was not given."""
         for name in ("agent_config", "sandbox", "metadata", "tools"):
             object.__setattr__(self, name, _frozen(getattr(self, name)))
-        object.__setattr__(self, "permissions", frozenset(self.permissions))
+        object.__setattr__(self, "permissions", permissions(self.permissions))
 
 
 def _frozen(value: Any) -> Any:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 
+from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
 from ot.tool import Tool
 
@@ -36,6 +37,11 @@ class Registry:
             raise ToolError(
                 f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
             )
+        if "<lambda>" in tool.name:
+            raise ToolError("a lambda has no name to register it by. Hint: use def, or @tool('pack.tool')")
+        if tool.timeout is not None and not tool.timeout > 0:
+            raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a number of seconds above 0")
+        tool = _with_permissions(tool)
         self.version += 1
         self._tools[tool.name] = tool
         written = python_name(tool.name)
@@ -189,6 +195,16 @@ class Registry:
             message += f" Did you mean {' or '.join(near)}?"
         message += f" {pack} has: {shown(self.in_pack(pack))}." if is_pack else f" Packs: {shown(packs)}."
         return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
+
+
+def _with_permissions(tool: Tool) -> Tool:
+    """Return the tool with permissions as such, if it was made with words; unknown ones are an error."""
+    if all(isinstance(each, Permission) for each in tool.permissions):
+        return tool
+    try:
+        return dataclasses.replace(tool, permissions=permissions(tool.permissions))
+    except (TypeError, ValueError) as error:
+        raise ToolError(f"{tool.name} cannot be registered: {error}") from None
 
 
 def python_name(name: str) -> str:

@@ -34,8 +34,8 @@ PLAIN_TYPES: Final[dict[Any, JSON]] = {
 class Schema:
     """A JSON Schema with its validator. `json` is the schema; `check` raises what is wrong with a value."""
 
-    def __init__(self, make: Callable[[], JSON]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], JSON], keyword_only: Callable[[], frozenset[str]] = frozenset) -> None:
+        self._make, self._keyword_only = make, keyword_only
 
     @classmethod
     def from_json(cls, schema: Mapping[str, Any]) -> Self:
@@ -43,12 +43,18 @@ class Schema:
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any]) -> Self:
-        return cls(lambda: _of_signature(signature_of(function), inspect.getdoc(function)))
+        return cls(
+            lambda: _of_signature(signature_of(function), inspect.getdoc(function)),
+            lambda: _keyword_only(signature_of(function)),
+        )
 
     @classmethod
     def from_source(cls, source: str, function: str) -> Self:
         """From the text of a module, which is read and never run."""
-        return cls(lambda: _of_definition(source, function))
+        return cls(
+            lambda: _of_definition(source, function),
+            lambda: _keyword_only(signature_of_definition(_definition(source, function))),
+        )
 
     @functools.cached_property
     def json(self) -> JSON:
@@ -63,6 +69,11 @@ class Schema:
     @functools.cached_property
     def required(self) -> frozenset[str]:
         return frozenset(self.json.get("required", ()))
+
+    @functools.cached_property
+    def keyword_only(self) -> frozenset[str]:
+        """The arguments that cannot be passed by position."""
+        return self._keyword_only()
 
     @property
     def open(self) -> bool:
@@ -82,14 +93,21 @@ class Schema:
         return f"{where.lstrip('.')}: {error.message}" if where else str(error.message)
 
     def check(self, args: JSON) -> JSON:
-        """The arguments, if they are right."""
+        """Return the arguments if they are right, with an integer for a float like 3.0 where one is declared."""
         try:
             problem = None if self._validator.is_valid(args) else self.problem(args) or "they do not fit the schema"
         except ValueError as error:  # half a character, or hundreds of levels
             problem = f"the arguments cannot be checked: {error}"
         if problem is not None:
             raise ArgumentError(problem)
+        for name, part in self._with_integers.items():
+            if name in args:
+                args[name] = _integral(args[name], part)
         return args
+
+    @functools.cached_property
+    def _with_integers(self) -> Mapping[str, JSON]:
+        return {name: part for name, part in self.properties.items() if "'integer'" in str(part)}
 
     @functools.cached_property
     def _validator(self) -> Any:
@@ -99,6 +117,29 @@ class Schema:
             return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise ArgumentError(f"the tool's own schema is not valid: {error}") from None
+
+
+def _integral(value: Any, schema: Any) -> Any:
+    """Return the value with integers for floats like 3.0, wherever the schema declares an integer and no number."""
+    if isinstance(value, float) and value.is_integer():
+        kinds = _kinds(schema)
+        return int(value) if "integer" in kinds and "number" not in kinds else value
+    if isinstance(value, list) and isinstance(schema, Mapping) and "items" in schema:
+        return [_integral(item, schema["items"]) for item in value]
+    if isinstance(value, dict) and isinstance(schema, Mapping):
+        parts, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        return {key: _integral(item, parts.get(key, others)) for key, item in value.items()}
+    return value
+
+
+def _kinds(schema: Any) -> set[str]:
+    """Return the types that a piece of schema declares."""
+    if not isinstance(schema, Mapping):
+        return set()
+    own = schema.get("type", [])
+    kinds = {own} if isinstance(own, str) else set(own)
+    choices = (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ()))
+    return kinds.union(*map(_kinds, choices))
 
 
 def _refuse_to_fetch(uri: str) -> Any:
@@ -144,6 +185,10 @@ def _of_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
     return {**schema, "required": required} if required else schema
 
 
+def _keyword_only(signature: inspect.Signature) -> frozenset[str]:
+    return frozenset(name for name, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY)
+
+
 def _of_parameter(parameter: inspect.Parameter, description: str | None) -> JSON:
     schema = dict(of_type(parameter.annotation))
     if description:
@@ -180,9 +225,14 @@ def is_data(value: Any) -> bool:
 
 
 def _of_definition(source: str, function: str) -> JSON:
+    node = _definition(source, function)
+    return _of_signature(signature_of_definition(node), ast.get_docstring(node))
+
+
+def _definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
-            return _of_signature(signature_of_definition(node), ast.get_docstring(node))
+            return node
     raise LookupError(f"there is no function {function!r} in the source")
 
 

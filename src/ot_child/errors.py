@@ -27,15 +27,18 @@ import builtins
 TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, ClassVar
+    from typing import Any
 
 
 class ToolError(Exception):
-    type: ClassVar[str] = "execution_error"
+    type: str = "execution_error"
 
     def __init__(self, message: str = "", **fields: Any) -> None:
+        """`type`, where given, takes the place of the class's own; other fields are kept as they are."""
         super().__init__(message)
         self.message = message
+        if "type" in fields:
+            self.type = str(fields.pop("type"))
         self.fields = fields
 
     def __getattr__(self, name: str) -> Any:
@@ -129,7 +132,8 @@ def restore(data: Mapping[str, Any]) -> Exception:
     name, message = str(data.get("class", "")), str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
     if name in TREE:
-        return TREE[name](message, **fields)
+        kind = str(data.get("type") or TREE[name].type)
+        return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
         return _builtin(known, message)

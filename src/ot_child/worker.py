@@ -12,7 +12,7 @@ import contextvars
 import os
 import sys
 import threading
-from types import CoroutineType, ModuleType
+from types import AsyncGeneratorType, CoroutineType, ModuleType
 
 from ot_child import arguments, data, errors, messages
 from ot_child.guard import die_with, stand_guard
@@ -22,7 +22,7 @@ from ot_child.serving import Serving
 TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from typing import Any
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
@@ -65,7 +65,7 @@ class Worker:
         module = ModuleType(self._options["module"])
         module.__dict__.update(__file__=file, ot=_offered(self._call, self._options["settings"]))
         sys.modules[module.__name__] = module
-        sys.path.insert(0, os.path.dirname(file))  # noqa: PTH120 - see above
+        _import_from(os.path.dirname(file))  # noqa: PTH120 - see above
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what we are for
         self._functions = vars(module)
 
@@ -83,8 +83,8 @@ class Worker:
             function = self._functions[params["function"]]
             positional, named = arguments.bound(function, params["args"])
             value = function(*positional, **named)
-            if isinstance(value, CoroutineType):
-                self._on_loop(ident, value)
+            if isinstance(value, CoroutineType | AsyncGeneratorType):
+                self._on_loop(ident, value if isinstance(value, CoroutineType) else _collected(value))
                 return
             self._done(ident, value)
         except BaseException as error:  # noqa: BLE001 - the caller's business
@@ -131,7 +131,8 @@ class Worker:
     async def _awaited(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
         CURRENT.set(ident)
         try:
-            self._done(ident, await coroutine)
+            value = await coroutine
+            self._done(ident, await _collected(value) if isinstance(value, AsyncGeneratorType) else value)
         except BaseException as error:  # noqa: BLE001 - see above
             self._failed(ident, error)
 
@@ -165,6 +166,10 @@ class Worker:
         return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
 
 
+async def _collected(values: AsyncGenerator[Any, None]) -> list[Any]:
+    return [value async for value in values]
+
+
 def _error(ident: int, error: BaseException) -> str:
     with contextlib.suppress(Exception):  # it may have fields that are no data
         line = _error_line(ident, errors.describe(error))
@@ -184,6 +189,25 @@ def _show(error: BaseException) -> None:
 
     with contextlib.suppress(BaseException):
         traceback.print_exception(error)
+
+
+def _import_from(folder: str) -> None:
+    """Have modules beside the file imported from their source.
+
+    Python's cache of bytecode knows a module by its size and the second in which it was written: an edit in the same
+    second would not be seen.
+    """
+    from importlib import machinery
+
+    class Source(machinery.SourceFileLoader):
+        def get_code(self, fullname: str) -> Any:
+            path = self.get_filename(fullname)
+            return self.source_to_code(self.get_data(path), path)
+
+    extensions = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
+    finder = machinery.FileFinder(folder, extensions, (Source, machinery.SOURCE_SUFFIXES))
+    sys.path.insert(0, folder)
+    sys.path_importer_cache[folder] = finder
 
 
 def _offered(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:

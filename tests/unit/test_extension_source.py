@@ -77,8 +77,8 @@ def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
     extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
     assert names(extension) == ["a"]
     assert [problem.rpartition(": ")[2] for problem in extension.problems] == [
-        "__all__ names 'LIMIT', which is no function of this file",
-        "__all__ names 'gone', which is no function of this file",
+        "__all__ names 'LIMIT', which is not a function of this file or of a module beside it",
+        "__all__ names 'gone', which is not a function of this file or of a module beside it",
     ]
 
 

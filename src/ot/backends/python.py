@@ -26,9 +26,13 @@ class PythonBackend:
         given = {**self._convert(args), **self._context_argument(context)}
         positional = [given.pop(name) for name in self._positional_only if name in given]
         if self._is_async:
-            return await self.function(*positional, **given)
-        value = await self._threads.run(self.function, *positional, **given)
-        return await value if inspect.isawaitable(value) else value
+            value = await self.function(*positional, **given)
+        else:
+            value = await self._threads.run(self.function, *positional, **given)
+            value = await value if inspect.isawaitable(value) else value
+        if inspect.isasyncgen(value):
+            return [item async for item in value]
+        return await self._threads.run(list, value) if inspect.isgenerator(value) else value
 
     def _convert(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return {**args, **{name: make(args[name]) for name, make in self._converters.items() if name in args}}

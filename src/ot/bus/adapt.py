@@ -6,6 +6,7 @@ The contract: `name`, `permissions`, `call(params, context)`, and where it wants
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import CoroutineType
 from typing import Any
 
 from ot.backends.python import PythonBackend
@@ -14,7 +15,9 @@ from ot.context import ToolContext, permissions as permission_set
 from ot.docstring import description, example
 from ot.errors import ArgumentError, ToolError
 from ot.schema import ANY_OBJECT, JSON, Schema, signature_of
-from ot.tool import Tool, declaration_of
+from ot.tool import Result, Tool, declaration_of
+
+REJECTED = "validate_params rejected the arguments"
 
 
 def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
@@ -113,10 +116,28 @@ class _ObjectSchema(Schema):
 
     def check(self, args: JSON) -> JSON:
         checked = super().check(args)
+        if self._validate is None:
+            return checked
         try:
-            problem = self._validate(checked) if self._validate else None
-        except (ValueError, ToolError) as error:
-            raise ArgumentError(str(error)) from error
-        if isinstance(problem, str):
+            outcome = self._validate(checked)
+        except Exception as error:
+            fields = error.fields if isinstance(error, ToolError) else {}
+            raise ArgumentError(str(error) or type(error).__name__, **fields) from error
+        if (problem := _problem_in(outcome)) is not None:
             raise ArgumentError(problem)
         return checked
+
+
+def _problem_in(outcome: object) -> str | None:
+    """Return what `validate_params` says is wrong. Whatever is not clearly a yes is a no."""
+    match outcome:
+        case None | True | ("ok" | True, *_) | {"ok": True} | Result(ok=True):
+            return None
+        case str(error) | ("error" | False, str(error)) | {"error": error} | Result(error=error):
+            return str(error or REJECTED)
+        case False:
+            return REJECTED
+        case CoroutineType():
+            outcome.close()
+            return "validate_params must not be a coroutine function"
+    return f"validate_params returned {type(outcome).__name__}, expected None or an error"

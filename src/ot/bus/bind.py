@@ -20,7 +20,7 @@ def bind(
     tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
     names = list(tool.input.properties)
-    bound = _positional(tool, names, positional)
+    bound = _positional(tool, names, positional) if positional else {}
     for key, value in named.items():
         name = full_name(key, names)
         if name in bound:
@@ -60,9 +60,11 @@ def full_name(key: str, names: Iterable[str]) -> str:
 
 
 def _positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str, Any]:
-    if len(values) > len(names):
-        raise wrong_call(tool, f"{tool.name}() takes {len(names)} arguments, {len(values)} were given")
-    return dict(zip(names, values, strict=False))
+    by_position = [name for name in names if name not in tool.input.keyword_only]
+    if len(values) > len(by_position):
+        how = "" if len(by_position) == len(names) else " by position"
+        raise wrong_call(tool, f"{tool.name}() takes {len(by_position)} arguments{how}, {len(values)} were given")
+    return dict(zip(by_position, values, strict=False))
 
 
 def _refuse_unknown(tool: Tool, bound: Mapping[str, Any], names: list[str]) -> None:

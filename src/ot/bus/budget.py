@@ -14,6 +14,7 @@ from typing import Any, Literal
 import anyio
 
 from ot.errors import BudgetExceeded
+from ot.stats.tokens import tokens_of
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]
 KINDS: tuple[Kind, ...] = ("time_seconds", "calls", "tokens", "cost")
@@ -29,6 +30,13 @@ class Limits:
     tokens: int | None = None
     cost: float | None = None
 
+    def __post_init__(self) -> None:
+        for kind in KINDS:
+            limit = getattr(self, kind)
+            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and limit >= 0):
+                raise ValueError(f"invalid budget limit {kind}={limit!r}: expected a number of at least 0, or None")
+
 
 class BudgetGuard:
     """`warn` is told once for each kind that is nearly used up; `tokens_of` measures a result."""
@@ -39,7 +47,7 @@ class BudgetGuard:
         *,
         agent: str = "default",
         warn: Callable[[str], None] | None = None,
-        tokens_of: Callable[[Any], int] = lambda _value: 0,
+        tokens_of: Callable[[Any], int] = tokens_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits, self.agent = limits, agent

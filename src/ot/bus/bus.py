@@ -25,6 +25,7 @@ from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTi
 from ot.raw_json import RawJson
 from ot.registry import Registry, python_name
 from ot.tool import Result, Tool
+from ot_child.errors import TREE, restore
 
 
 @dataclass(slots=True)
@@ -295,12 +296,27 @@ def _checked(tool: Tool, value: Any) -> Result:
     """What the tool gave: a value, or a result of its own, fitting what the tool promises."""
     if isinstance(value, Result):
         if not value.ok:
-            return replace(value, error=value.error or ToolError(f"{tool.name} failed and did not say why"))
+            return replace(value, error=_as_error(value.error, tool.name))
         value = value.value
     problem = tool.output.problem(value) if tool.output else None
     if problem:
         raise OutputInvalid(f"{tool.name} gave a value that does not fit its own schema: {problem}")
     return Result(ok=True, value=value)
+
+
+def _as_error(error: object, name: str) -> Exception:
+    """Return the error of a failed result: an exception as it is, a text or a dict with its type and fields."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, Mapping) and error:
+        fields = {str(key): value for key, value in error.items() if key not in {"message", "class"}}
+        return restore({**fields, "class": _error_class(fields.get("type")), "message": error.get("message") or error})
+    return ToolError(str(error) if error else f"{name} failed and did not say why")
+
+
+def _error_class(kind: object) -> str:
+    """Return the name of the error class that has this type."""
+    return next((each.__name__ for each in TREE.values() if each.type == kind), ToolError.__name__)
 
 
 async def _within(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:

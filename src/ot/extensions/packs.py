@@ -151,6 +151,8 @@ class Extensions:
         pack = self._packs.get(name)
         if pack is None or self._setups[name] != setup or pack.extension.digest != extension.digest:
             return False
+        if pack.extension.siblings != extension.siblings:
+            return False
         pack.extension = replace(pack.extension, stamp=extension.stamp)
         return pack.extension.file == extension.file
 
@@ -234,7 +236,10 @@ class Extensions:
 
 def _has_changed(extension: Extension) -> bool:
     try:
-        return source.stamp_of(extension.file) != extension.stamp
+        return (source.stamp_of(extension.file), source.siblings_of(extension.file)) != (
+            extension.stamp,
+            extension.siblings,
+        )
     except OSError:
         return True
 

@@ -1,6 +1,7 @@
 """An extension file as it can be known without running it: its pack, its functions, what it needs."""
 
 import ast
+import os
 import re
 import stat
 import tokenize
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ot.context import Permission, permissions
 from ot.docstring import description, example
@@ -19,6 +20,8 @@ SUFFIX = "_tools"
 DECLARED = {"pack", "permissions", "__all__"}
 NAMED = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w+)["']""")  # for files that cannot be parsed
 LARGEST_FILE = 10 << 20
+MAX_SIBLINGS = 200
+MAX_IMPORTS = 5  # from one module to the next
 Stamp = tuple[int, int, int, int]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -39,6 +42,7 @@ class Extension:
     pack: str
     file: Path
     stamp: Stamp
+    siblings: frozenset[tuple[str, Stamp]] = frozenset()  # the modules beside the file, which it may import
     digest: str = ""
     header: Header | None = None
     functions: tuple[Function, ...] = ()
@@ -54,16 +58,36 @@ def stamp_of(file: Path) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
+def siblings_of(file: Path) -> frozenset[tuple[str, Stamp]]:
+    """Return what tells that a module beside the file may have changed, packages included."""
+    found: list[tuple[str, Stamp]] = []
+    left = [str(file.parent)]
+    while left and len(found) < MAX_SIBLINGS:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py") and entry.path != str(file):
+                    status = entry.stat()
+                    stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+                    found.append((entry.path, stamp))
+                elif entry.is_dir(follow_symlinks=False) and _is_package(entry.path):
+                    left.append(entry.path)
+    return frozenset(found)
+
+
+def _is_package(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "__init__.py"))  # noqa: PTH113, PTH118 - before each call
+
+
 def read(file: Path) -> Extension:
     """What the file says. It never raises: a file that cannot be read says so in `problem`."""
     unread = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0, 0))
     try:
-        stamp = stamp_of(file)
+        stamp, siblings = stamp_of(file), siblings_of(file)
         source = _text(file)
     except (LookupError, OSError, SyntaxError, ValueError) as error:  # an encoding may be unknown, or none for text
         return replace(unread, problem=f"{file} cannot be read: {error}")
     digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-    unread = replace(unread, stamp=stamp, digest=digest)
+    unread = replace(unread, stamp=stamp, siblings=siblings, digest=digest)
     try:
         return _parsed(unread, source)
     except SyntaxError as error:
@@ -93,16 +117,15 @@ def _broken(unread: Extension, source: str, problem: str) -> Extension:
 def _parsed(unread: Extension, source: str) -> Extension:
     tree = ast.parse(source)
     literals = _literals(tree)
-    definitions, problems = _definitions(tree, literals.get("__all__"))
+    found, problems = _definitions(_Module(unread.file, source, tree), literals.get("__all__"))
     functions = []
-    lines = source.split("\n")  # nothing else ends a line of Python
-    for definition in definitions:
+    for name, (definition, module) in found.items():
         try:
             signature_of_definition(definition)
             _refuse_own_permissions(definition)
-            functions.append(_function(definition, lines))
+            functions.append(_function(name, definition, module.lines))
         except (SyntaxError, TypeError, ValueError) as error:
-            problems.append(f"{definition.name}: {error}")
+            problems.append(f"{name}: {error}")
     return replace(
         unread,
         pack=_pack(literals.get("pack", unread.pack)),
@@ -140,16 +163,57 @@ def _literal(name: str, value: ast.expr) -> Any:
         raise ValueError(f"line {value.lineno}: {name} {rule}") from None
 
 
-def _definitions(tree: ast.Module, exported: Any) -> tuple[list[Definition], list[str]]:
-    """The functions that are tools, and what was exported that cannot be one."""
-    found = {node.name: node for node in tree.body if isinstance(node, Definition)}
+class _Module(NamedTuple):
+    """A file of Python that was read."""
+
+    file: Path
+    source: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> list[str]:
+        return self.source.split("\n")  # nothing else ends a line of Python
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        return {node.name: node for node in self.tree.body if isinstance(node, Definition)}
+
+
+def _definitions(module: _Module, exported: Any) -> tuple[dict[str, tuple[Definition, _Module]], list[str]]:
+    """The functions that are tools, with the files they are in, and what was exported that cannot be one."""
     if exported is None:
-        return [node for name, node in found.items() if not name.startswith("_")], []
+        return {name: (each, module) for name, each in module.definitions.items() if not name.startswith("_")}, []
     if not isinstance(exported, list | tuple) or not all(isinstance(name, str) for name in exported):
         raise ValueError("__all__ must be a list of names")
-    names = dict.fromkeys(exported)
-    missing = [f"__all__ names {name!r}, which is no function of this file" for name in names if name not in found]
-    return [found[name] for name in names if name in found], missing
+    found = {name: _definition(name, module, module.file.parent, MAX_IMPORTS) for name in exported}
+    missing = [
+        f"__all__ names {name!r}, which is not a function of this file or of a module beside it"
+        for name, where in found.items()
+        if where is None
+    ]
+    return {name: where for name, where in found.items() if where is not None}, missing
+
+
+def _definition(name: str, module: _Module, folder: Path, imports: int) -> tuple[Definition, _Module] | None:
+    """Return the function that a name means, also one that is imported from a module beside the file."""
+    if name in module.definitions:
+        return module.definitions[name], module
+    for node in module.tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level and imports:
+            original = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
+            beside = _module_in(folder, node.module) if original else None
+            if original and beside is not None:
+                return _definition(original, beside, folder, imports - 1)
+    return None
+
+
+def _module_in(folder: Path, name: str) -> _Module | None:
+    path = folder.joinpath(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            source = _text(candidate)
+            return _Module(candidate, source, ast.parse(source))
+    return None
 
 
 def _refuse_own_permissions(definition: Definition) -> None:
@@ -159,12 +223,12 @@ def _refuse_own_permissions(definition: Definition) -> None:
         raise ValueError("its decorator has permissions; write `permissions = [...]` at the top of the file instead")
 
 
-def _function(definition: Definition, lines: list[str]) -> Function:
+def _function(name: str, definition: Definition, lines: list[str]) -> Function:
     docstring = ast.get_docstring(definition) or ""
     returns = ast.unparse(definition.returns) if definition.returns else ""
     text = "\n".join(lines[definition.lineno - 1 : definition.end_lineno])  # of several with this name, the last
     schema = Schema.from_source(text, definition.name)
-    return Function(definition.name, schema, description(docstring), example(docstring), returns)
+    return Function(name, schema, description(docstring), example(docstring), returns)
 
 
 def _permissions(named: Any) -> frozenset[Permission]:
