@@ -142,11 +142,18 @@ class OneTool:
         try:
             loaded = self._read()
         except ConfigError as wrong:
-            error, loaded = wrong, _given(Settings(), Path.home() / FOLDER)
+            error, loaded = wrong, self._without_settings()
         self._at_start = loaded.snapshot or ({} if error is None else None)
         self._become(loaded, error)
         self._unsaid = loaded.problems
         return self
+
+    def _without_settings(self) -> Loaded:
+        """Return what is in force while the settings are wrong: the defaults, in the directories that are meant."""
+        folders = self._examine().loaded.folders if self._examine is not None else None
+        if folders is None or folders.config_file is not None:  # a mistyped --config names no directory to write to
+            return _given(Settings(), Path.home() / FOLDER)
+        return Loaded(Settings(), {}, (), (), folders)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._retiring:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ot.checks import assistants, extensions, kept, names, places, servers, settings
-from ot.checks.finding import OK, PROBLEM, Finding, shortened, told
+from ot.checks.finding import NO_ADVICE, OK, PROBLEM, Finding, shortened, told
 from ot.clients.hiding import secrets_in
 from ot.config.load import Examined, Loaded
 from ot.extensions.packs import Extensions
@@ -62,7 +62,7 @@ def messages(findings: Iterable[Finding], recorded: Iterable[str]) -> list[str]:
 
 
 def _message(found: Finding) -> str:
-    if not found.advice:
+    if found.advice in {"", NO_ADVICE}:
         return found.what
     return f"{found.what.rstrip('.')}{NEW_LINE if NEW_LINE in found.what else '. '}Hint: {found.advice}"
 

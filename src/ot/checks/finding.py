@@ -8,6 +8,7 @@ OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 LONGEST: Final = 2000
+NO_ADVICE: Final = "correct what is named here"
 MARKS = {OK: "ok  ", WARNING: "warn", PROBLEM: "FAIL"}
 # Messages of the product end with what to do. Here that stands on a line of its own.
 _ADVICE = re.compile(
@@ -60,4 +61,4 @@ def _at(message: str, advice: str) -> str:
 
 def _correct(message: str) -> str:
     place = _PLACE.search(message)
-    return f"correct line {place['line']} of {place['file']}" if place else "correct what is named here"
+    return f"correct line {place['line']} of {place['file']}" if place else NO_ADVICE
