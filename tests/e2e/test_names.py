@@ -124,6 +124,13 @@ def test_help_and_search_show_a_call_that_works(client: Connection) -> None:
     assert 'ot.pack("map").now(' in value(client, "[hit['call'] for hit in ot.search('map.now') if 'call' in hit][0]")
 
 
+def test_health_lists_what_has_a_reserved_name(client: Connection) -> None:
+    problems = value(client, "ot.health()['problems']")
+    for name in ("pack map", "pack len", "pack list", "pack def", "alias print", "alias sum"):
+        assert f"the {name} has a reserved name" in problems
+    assert "alias room" not in problems
+
+
 def test_every_reserved_name_is_what_python_says(client: Connection) -> None:
     names = sorted(name for name in vars(builtins) if name.isidentifier() and not name.startswith("_"))
     known = [name for name in names if name not in {"copyright", "credits", "license"}]
