@@ -10,6 +10,7 @@ import platform
 import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -393,9 +394,11 @@ class OneTool:
         from ot.checks import messages
 
         state = self._now
+        with suppress(ToolError):  # `check` reports it
+            await self.discover()
+        servers = await self.servers.states()  # first: it notices servers that went away
         found = await self.check(CHECK_SECONDS)
         recorded = [*self._recorded_problems(), *_lines(self.log.problem)]
-        servers = await self.servers.states()
         degraded = "disconnected" in servers.values()
         return {
             "version": __version__,

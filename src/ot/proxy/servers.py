@@ -173,11 +173,6 @@ class Servers:
         return {name: each.state for name, each in self._upstreams.items()}
 
     @property
-    def names(self) -> list[str]:
-        """All configured servers, known or not."""
-        return list(self._upstreams)
-
-    @property
     def problems(self) -> list[str]:
         failures = [each.failure for each in self._upstreams.values() if each.failure]
         unsound = [
