@@ -654,7 +654,8 @@ def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path,
     assert case.line is None or re.search(rf"(:|line ){case.line}\b", found["what"])
     if case.level == "problem" and not case.env:
         problems = health(tmp_path, case.folder)
-        assert any(found["what"] in each and found["advice"] in each for each in problems), (found, problems)
+        said = [case.says, found["advice"], str(tmp_path / case.file) if case.file else ""]
+        assert any(all(words in each for words in said) for each in problems), (found, problems)
     if case.mend is not None:
         case.mend(tmp_path, found["advice"])
         assert wrong(examined(tmp_path, case.folder, case.env)) == []
