@@ -213,7 +213,7 @@ class OneTool:
         is_owner: bool = False,
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
-        self.registry.switch_off(self._now.switches.off())
+        self._apply_switches()
         return ToolContext(
             **self.agents.facts(agent),
             working_dir=self._now.loaded.folders.working_dir,
@@ -316,7 +316,7 @@ class OneTool:
         """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
         await self._look_for_installed()  # first: of two packs with one name it is always the same that is refused
         await asyncio.gather(self._extensions.discover(), self.servers.discover(words))
-        self.registry.switch_off(self._now.switches.off())
+        self._apply_switches()
         await self.bundles.discover(words)  # the last, because a name that is taken stays whose it is
         self.servers.explain()
 
@@ -326,10 +326,15 @@ class OneTool:
             self._installed = asyncio.ensure_future(anyio.to_thread.run_sync(self.bus.register_installed))
         return await asyncio.shield(self._installed)
 
+    def _apply_switches(self) -> None:
+        switches = self._now.switches
+        off = switches.off()
+        self.registry.switch_off(off, *([switches.problem] if switches.problem else []))
+
     async def switch(self, name: str, *, on: bool) -> None:
         """Switch a tool or a pack on or off, for good; what is stored has its own switch."""
         await anyio.to_thread.run_sync(partial(self._now.switches.set, name, on=on))
-        self.registry.switch_off(self._now.switches.off())
+        self._apply_switches()
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""

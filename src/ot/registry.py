@@ -11,11 +11,13 @@ from operator import itemgetter
 
 from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
+from ot.switches import EVERYTHING
 from ot.tool import Tool
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 MOST_SHOWN = 20
 NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
+ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
 
 class Registry:
@@ -26,6 +28,7 @@ class Registry:
         self._versions: dict[str, Tool] = {}  # by name@version, whether the plain name is theirs or not
         self.aliases: Mapping[str, str] = aliases or {}
         self._off: frozenset[str] = frozenset()
+        self._off_reason = ""
         self.broken: dict[str, str] = {}  # packs that could not be had, and why
         self.elsewhere: Callable[[], Iterable[str]] = tuple  # packs that exist and may not be loaded yet
         self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
@@ -49,17 +52,25 @@ class Registry:
         others.insert(0 if tool.name == written else len(others), tool.name)
         self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = others[0]
 
-    def switch_off(self, names: frozenset[str]) -> None:
-        """Tools and packs of these names, and no others, are disabled, now and when they come again."""
-        if names != self._off:
-            self._off = names
+    def switch_off(self, names: frozenset[str], reason: str = "it is switched off") -> None:
+        """Tools and packs of these names, and no others, are disabled, now and when they come again.
+
+        `EVERYTHING` disables all but what reports on the system and reloads it.
+        """
+        if (names, reason) != (self._off, self._off_reason):
+            self._off, self._off_reason = names, reason
             self.version += 1
 
     def switched(self, tool: Tool) -> Tool:
         """Return the tool, disabled if it or its pack is switched off."""
-        if self._off and not self._off.isdisjoint((tool.name, tool.pack)):
-            return dataclasses.replace(tool, enabled=False, disabled_reason="it is switched off")
+        if self._off and self._is_off(tool):
+            return dataclasses.replace(tool, enabled=False, disabled_reason=self._off_reason)
         return tool
+
+    def _is_off(self, tool: Tool) -> bool:
+        if EVERYTHING in self._off:
+            return tool.name not in ALWAYS_ON
+        return not self._off.isdisjoint((tool.name, tool.pack))
 
     def add_version(self, tool: Tool, version: str) -> None:
         """A tool that is called by `name@version` only."""

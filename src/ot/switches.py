@@ -1,19 +1,23 @@
 """What a person has switched off, tool by tool or pack by pack, whatever kind it is. Kept in one small file.
 
 Stored tools and bundles have switches of their own in their files (`ot.bundles`); the configuration says what is on to
-begin with. Several processes may use one file: it is read again when it has changed.
+begin with. Several processes may use one file: it is read again when it has changed. If it cannot be read, everything
+is off, because any tool may be one that a person has switched off.
 """
 
 import json
 from pathlib import Path
+from typing import Final
 
 from ot import atomic
-from ot.errors import ToolError
+from ot.errors import BundleError
 from ot.locks import locked
 from ot.newer import Newer, refuse_newer
+from ot.storage_errors import CODE, storage_error
 
 FILE = "switches.json"
 VERSION = 1
+EVERYTHING: Final = "*"  # no name of a tool or a pack
 
 
 class Switches:
@@ -22,10 +26,9 @@ class Switches:
         self._stamp: object = ()
         self._off: frozenset[str] = frozenset()
         self.problem: str | None = None
-        self._is_newer = False  # then it is not ours to write
 
     def off(self) -> frozenset[str]:
-        """The names of tools and packs that are switched off at this moment."""
+        """The names of tools and packs that are switched off at this moment; `EVERYTHING` if that is not known."""
         stamp = self._stamp_now()
         if stamp != self._stamp:
             self._stamp, self._off = stamp, self._read()
@@ -33,37 +36,54 @@ class Switches:
 
     def set(self, name: str, *, on: bool) -> None:
         """It waits for the disk."""
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(self._file.with_name(f"{FILE}.lock")):
-            now = self._read()
-            if self._is_newer:
-                raise ToolError(self.problem or "")
-            wanted = now - {name} if on else now | {name}
-            if wanted != now:
-                atomic.write(self._file, json.dumps(_as_kept(wanted), indent=2), durable=True)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self._file.with_name(f"{FILE}.lock")):
+                now = self._read()
+                if EVERYTHING in now:  # a new file would enable what the old one disables
+                    raise BundleError(self.problem or "", code=CODE, details={"file": str(self._file)})
+                wanted = now - {name} if on else now | {name}
+                if wanted != now:
+                    atomic.write(self._file, json.dumps(_as_kept(wanted), indent=2), durable=True)
+        except OSError as error:
+            raise storage_error(self._file.parent, error) from error
 
     def _stamp_now(self) -> object:
         try:
             facts = self._file.stat()
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            return error.errno
         return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
     def _read(self) -> frozenset[str]:
-        self.problem, self._is_newer = None, False
+        self.problem = None
         try:
             data = json.loads(self._file.read_bytes())
             refuse_newer(data.get("version"), VERSION, self._file)
-            kept = data["off"]
-            return frozenset(name for name in kept if isinstance(name, str))
+            return _names_in(data["off"])
         except FileNotFoundError:
             return frozenset()
         except Newer as error:
-            self.problem, self._is_newer = f"nothing counts as switched off: {error.message}", True
-            return frozenset()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            self.problem = f"{self._file} is damaged, so that nothing counts as switched off: mend or delete it"
-            return frozenset()
+            self.problem = f"all tools are disabled: {error.message}"
+        except OSError as error:
+            self.problem = self._unreadable(error.strerror or str(error))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.problem = self._unreadable("it is damaged")
+        return frozenset({EVERYTHING})
+
+    def _unreadable(self, reason: str) -> str:
+        return (
+            f"all tools are disabled: cannot read {self._file}: {reason}\n"
+            f"Hint: restore the file, or delete it to enable every tool: rm {self._file}"
+        )
+
+
+def _names_in(kept: object) -> frozenset[str]:
+    if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
+        raise TypeError("not a list of names")
+    return frozenset(kept)
 
 
 def _as_kept(off: frozenset[str]) -> dict[str, object]:

@@ -484,6 +484,7 @@ def test_a_damaged_file_of_switches_is_said_and_not_overwritten(root: Path, ship
         (root / "builtins.json").write_text("{")
         builtin = store.bundle_by_slug("basics")
         assert builtin is not None
+        assert not builtin.is_enabled  # a person may have disabled it
         refused("busy", lambda: store.set_bundle_enabled(builtin.id, False))
         assert any("builtins.json" in problem for problem in store.problems)
         assert (root / "builtins.json").read_text() == "{"

@@ -404,4 +404,4 @@ def test_a_folder_that_cannot_be_written_is_said_to_be_unusable(tmp_path: Path) 
     (tmp_path / "bundles").write_text("a file where the folder should be")
     with store_in(tmp_path / "bundles") as store:
         assert store.list_bundles().items == []
-        refused("busy", lambda: new_bundle(store))
+        refused("storage_unavailable", lambda: new_bundle(store))

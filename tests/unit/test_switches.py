@@ -1,6 +1,5 @@
-"""A switch is kept, is seen by others, and a damaged file is reported and switches nothing off."""
+"""A switch is kept, is seen by others, and a file that cannot be read disables everything and is not overwritten."""
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ot.switches import FILE, Switches
+from ot.errors import BundleError
+from ot.switches import EVERYTHING, FILE, Switches
 
 
 def test_what_is_switched_off_stays_off_until_it_is_switched_on(tmp_path: Path) -> None:
@@ -27,20 +27,31 @@ def test_switching_on_what_is_on_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"off": 3}', '{"on": []}', "null", "[" * 100_000, "\x00"])
-def test_a_damaged_file_is_reported_and_switches_nothing_off(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text, encoding="utf-8")
+TORN = ["", "{", "[]", '{"off": 3}', '{"on": []}', "null", "[" * 100_000, "\x00", '{"off": ["a", 1]}', '{"off": "a"}']
+
+
+@pytest.mark.parametrize("text", TORN)
+def test_a_damaged_file_disables_everything_and_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    file = tmp_path / FILE
+    file.write_text(text, encoding="utf-8")
     switches = Switches(tmp_path)
+    assert switches.off() == {EVERYTHING}
+    assert f"rm {file}" in (switches.problem or "")
+    with pytest.raises(BundleError, match=FILE) as caught:
+        switches.set("a", on=False)
+    assert caught.value.code == "storage_unavailable"
+    assert file.read_text(encoding="utf-8") == text
+    file.unlink()
     assert switches.off() == frozenset()
-    assert FILE in (switches.problem or "")
-    switches.set("a", on=False)
-    assert switches.off() == {"a"}
     assert switches.problem is None
 
 
-def test_names_that_are_none_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(json.dumps({"off": ["a", 1, None, ["b"]]}), encoding="utf-8")
-    assert Switches(tmp_path).off() == {"a"}
+def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / FILE).symlink_to(FILE)  # a link to itself, which root cannot open either
+    switches = Switches(tmp_path)
+    assert switches.off() == {EVERYTHING}
+    (tmp_path / FILE).unlink()
+    assert switches.off() == frozenset()
 
 
 def test_half_a_character_in_a_name_breaks_nothing(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ class BuiltIns:
         try:
             switches = Switches.read(self._switches_file)
         except Unreadable as error:
-            self._problem = f"{self._switches_file}: {error}"
+            self._problem = f"all built-in bundles are disabled: {self._switches_file} {error}; fix it or delete it"
+            database.execute("update bundles set enabled = 0, body = json_set(body, '$.isEnabled', json('false'))")
             return
         change = "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
         for table in ("bundles", "tools"):

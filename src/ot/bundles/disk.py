@@ -119,11 +119,15 @@ class Scratch:
     def write(self, content: bytes) -> NewFile:
         assert self._folder is not None
         path = self._folder / f"{os.urandom(8).hex()}.new"
-        with open(path, "xb", opener=owner_only) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            return NewFile(path, Stamp.of(os.fstat(file.fileno())))
+        try:
+            with open(path, "xb", opener=owner_only) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                return NewFile(path, Stamp.of(os.fstat(file.fileno())))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def drop(self, files: Iterable[NewFile]) -> None:
         for file in files:

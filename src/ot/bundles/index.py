@@ -156,9 +156,13 @@ class Index:
         """A new database in place of all others, as soon as it is whole. Only for who holds the lock of the store."""
         self._folder.mkdir(exist_ok=True, mode=0o700)
         file = self._folder / f"{os.urandom(8).hex()}.db"
-        with _built(file) as database:
-            yield database
-        atomic.write(self._pointer, file.name)
+        try:
+            with _built(file) as database:
+                yield database
+            atomic.write(self._pointer, file.name)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
         self._sweep(file)
 
     def tidy(self) -> None:

@@ -2,21 +2,24 @@
 
 The lock is the kernel's, on a file. Before a writer touches anything it writes into that file what; when the index
 agrees with the disk again, it empties it. So whoever gets the lock and finds something in the file knows that its
-writer died, and where to look. Readers need no lock: they look at the size of the file.
+writer died, and where to look. On a full disk the note is one byte that needs no space, and means that all files have
+to be compared. Readers need no lock: they look at the size of the file.
 """
 
+import errno
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from ot.errors import BundleError
 
 PATIENCE_SECONDS: Final = 30.0
+NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 SHORT_PAUSE, LONG_PAUSE, LONG_WAIT = 0.0005, 0.01, 1.0  # seconds
 
 if sys.platform == "win32":
@@ -44,33 +47,57 @@ else:
 
 
 class Journal:
-    """What the holder of the lock is about to touch. `left` is what one before it, now dead, was about to touch."""
+    """The files that the index may not agree with: those of a writer that died, and those of the holder of the lock.
+
+    `paths` are their names. `is_unknown` says that there may be others, so that all files have to be compared.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.left = self._read()
+        self.paths: list[str] = []
+        self.is_unknown = False
+        self._read()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.paths and not self.is_unknown
 
     def begin(self, paths: list[str]) -> None:
-        self.done()
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        os.write(self._descriptor, json.dumps(paths).encode())
+        """Note these files before they are touched. What could not be finished before stays noted."""
+        self.paths = [*self.paths, *paths]
+        if not self.is_unknown:
+            self._write(json.dumps(self.paths).encode())
 
     def done(self) -> None:
-        self.left = []
+        self.paths, self.is_unknown = [], False
         if os.fstat(self._descriptor).st_size:
             os.ftruncate(self._descriptor, 0)
 
-    def _read(self) -> list[str]:
-        """Nothing where it cannot be read: then its writer died while it wrote, before it touched anything."""
+    def _write(self, content: bytes) -> None:
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        try:
+            written = os.write(self._descriptor, content)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            written = 0
+        if written < len(content):
+            os.ftruncate(self._descriptor, 1)  # takes no block of the disk, unlike a byte that is written
+            self.is_unknown = True
+
+    def _read(self) -> None:
         size = os.fstat(self._descriptor).st_size
         if size == 0:
-            return []
+            return
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        with suppress(ValueError):
-            paths = json.loads(os.read(self._descriptor, size))
-            if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
-                return paths
-        return []
+        try:
+            found = json.loads(os.read(self._descriptor, size))
+        except ValueError:
+            found = None
+        if isinstance(found, list) and all(isinstance(path, str) for path in found):
+            self.paths = found
+        else:
+            self.is_unknown = True
 
 
 class StoreLock:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ot.bundles import disk
 from ot.bundles.disk import Stamp
@@ -18,17 +18,16 @@ from ot.bundles.filenames import BUNDLE_FILE, id_in, is_file_of, tool_files
 from ot.bundles.index import Index, drop_bundle, drop_tool, write_bundle, write_tool
 from ot.bundles.records import BundleFile, ToolFile, Unreadable
 
+if TYPE_CHECKING:
+    from ot.bundles.fallback import MemoryIndex
+
 OUR_FILES: Final = {"builtins.json"}  # that stand beside the folders of bundles
 
 
 class Mirror:
-    def __init__(self, root: Path, index: Index) -> None:
+    def __init__(self, root: Path, index: "Index | MemoryIndex") -> None:
         self._root, self._index = root, index
         self._familiar: set[str] = set()
-
-    def rebuild(self) -> None:
-        with self._index.rebuilding() as database:
-            self.fill(database)
 
     def fill(self, database: sqlite3.Connection) -> None:
         """Put all there is into an empty database."""

@@ -43,6 +43,7 @@ def page_of(found: Sequence[tuple[Place, T]], size: int, token_for: Callable[[Pl
 class Tokens:
     def __init__(self, key_file: Path) -> None:
         self._key_file = key_file
+        self._unkept_key = b""  # of a disk that cannot be written: its tokens are good in this process only
 
     def make(self, filters: object, place: Place) -> str:
         content = json.dumps([_digest(filters), list(place)], separators=(",", ":")).encode()
@@ -83,8 +84,9 @@ class Tokens:
             self._key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._key_file.with_name(f"{self._key_file.name}.lock")):
                 return self._kept_key() or self._new_key()
-        except OSError as error:
-            raise rules.unusable(f"no key for page tokens can be kept in {self._key_file}: {error}") from error
+        except OSError:
+            self._unkept_key = self._unkept_key or os.urandom(KEY_BYTES)
+            return self._unkept_key
 
     def _kept_key(self) -> bytes | None:
         try:

@@ -13,7 +13,7 @@ from ot.bundles import listing, refusals, rules
 from ot.bundles.builtins import SWITCHES, BuiltIns
 from ot.bundles.disk import NewFile
 from ot.bundles.filenames import BUNDLE_FILE
-from ot.bundles.index import meta, touch
+from ot.bundles.index import meta
 from ot.bundles.listing import BundleRow, Filters, ToolRow
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft, now
 from ot.bundles.paging import Tokens, page_of, page_size
@@ -23,6 +23,8 @@ from ot.bundles.records import BundleFile, ToolFile
 from ot.bundles.usage import Counters, Usage
 from ot.bundles.vault import Vault
 from ot.bundles.writing import Writer
+from ot.errors import BundleError
+from ot.storage_errors import is_full
 
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
@@ -84,8 +86,21 @@ class BundleStore:
         return self.get_bundle(bundle_id)
 
     def delete_bundle(self, bundle_id: str) -> None:
+        """It can be brought back for a while, unless the disk is too full to note that it is deleted."""
         self._refuse_built_in(self._reader.bundle(bundle_id))
-        self._change_bundle(bundle_id, {"soft_deleted_at": self._clock()}, check=self._refuse_full)
+        try:
+            self._change_bundle(bundle_id, {"soft_deleted_at": self._clock()}, check=self._refuse_full)
+        except BundleError as error:
+            if not is_full(error):
+                raise
+            self._remove_bundle(bundle_id)
+
+    def _remove_bundle(self, bundle_id: str) -> None:
+        with self._vault.writing() as journal:
+            row = self._reader.bundle(bundle_id).row
+            self._refuse_full(row)
+            self._writer.remove_bundle(journal, row.folder)
+        self._writer.settle(".")
 
     def _change_bundle(
         self, bundle_id: str, change: Mapping[str, Any], check: Callable[[BundleRow], None] = lambda _: None
@@ -267,7 +282,8 @@ class BundleStore:
         query = "select path, reason from problems order by path"
         own = self._vault.read(lambda database: database.execute(query).fetchall())
         found = [f"{self._root / path}: {reason}" for path, reason in own]
-        return [*found, *self._builtins.problems, *self._counters.problems]
+        unwritten = [self._vault.problem] if self._vault.problem else []
+        return [*found, *unwritten, *self._builtins.problems, *self._counters.problems]
 
     def reap(self) -> None:
         """Remove what was deleted two days ago and is still empty."""
@@ -330,8 +346,7 @@ class BundleStore:
     def _switch_built_in(self, table: str, ident: str, *, on: bool) -> None:
         with self._vault.writing() as journal:
             self._writer.replace(journal, SWITCHES, self._builtins.switched(table, ident, on=on))
-            with self._vault.index.writing() as database:
-                touch(database)  # the index does not hold them, and yet something has changed
+            self._vault.touch()  # the index does not hold them, and yet something has changed
         self._writer.settle(".")
 
 

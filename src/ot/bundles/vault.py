@@ -1,37 +1,52 @@
 """The folder of the store with its lock and its index: who reads here reads what the files say, whoever wrote them.
 
 A reader waits for nobody. It only looks whether a writer died at work, and then puts that right first. An index that is
-missing or damaged is built anew by whoever comes first. Once, in the background, all files are compared with it.
+missing or damaged is built anew by whoever comes first. Once, in the background, all files are compared with it. If the
+index cannot be written, because the disk is full or read-only, readers use one in memory until it can.
 """
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import Final, TypeVar
 
-from ot.bundles.disk import Scratch
+from ot.bundles.disk import NewFile, Scratch
+from ot.bundles.fallback import MemoryIndex
 from ot.bundles.filenames import BUNDLE_FILE
-from ot.bundles.index import Gone, Index, create, opened
+from ot.bundles.index import Gone, Index, create, opened, touch
 from ot.bundles.locking import Journal, StoreLock
 from ot.bundles.mirror import Mirror
 from ot.bundles.rules import unusable
 from ot.errors import BundleError
+from ot.storage_errors import CODE, storage_error
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3
+RETRY_SECONDS: Final = 5.0  # after which an index that could not be written is tried again
+_LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 
 
 class Vault:
-    def __init__(self, root: Path, *, afterwards: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        afterwards: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`afterwards` is done in the background when the files have been compared."""
         self.root = root
         self.index = Index(root / ".index")
         self.scratch = Scratch(root)
         self._store_lock = StoreLock(root / ".lock")
         self._mirror = Mirror(root, self.index)
+        self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
+        self._memory_until = float("-inf")  # reads use the index in memory until then
+        self.problem: str | None = None  # why the index cannot be written
         self._afterwards = afterwards
         self._background: Thread | None = None
         self._starting, self._mine = Lock(), local()
@@ -43,6 +58,22 @@ class Vault:
             with closing(opened(":memory:")) as nothing:
                 create(nothing)
                 return work(nothing)
+        if self._monotonic() >= self._memory_until:
+            try:
+                found = self._read_index(work)
+            except BundleError as error:
+                if error.fields.get("code") != CODE:
+                    raise
+                self._use_memory(error)
+            else:
+                self.problem = None
+                return found
+        try:
+            return self._memory.read(work)
+        except OSError as error:
+            raise unusable(f"cannot read {self.root}: {error.strerror}") from None
+
+    def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(ATTEMPTS):
             self._finish_what_the_dead_began()
             with self._index_trouble(), self.index.reading() as database:
@@ -51,15 +82,34 @@ class Vault:
                 return found
         raise unusable("its index is gone again as soon as it is made")
 
+    def _use_memory(self, error: Exception) -> None:
+        """Read from memory for a while, and compare it with the files first."""
+        self.problem = str(error if isinstance(error, BundleError) else storage_error(self.root, error))
+        self._memory_until = self._monotonic() + RETRY_SECONDS
+        self._memory.expire()
+
     @contextmanager
     def writing(self) -> Iterator[Journal]:
-        """Alone with the files, and with an index that agrees with them."""
-        with _disk_trouble(), self._alone() as journal:
-            self._mend(journal)
-            if not self.scratch.is_open:
-                self.scratch.open()
+        """Alone with the files, and with an index that agrees with them, or else one in memory that does."""
+        with self.disk_trouble(), self._alone() as journal:
+            try:
+                self._mend(journal)
+                self._memory_until = float("-inf")
+            except (OSError, sqlite3.Error) as error:
+                if _is_locked(error):
+                    raise
+                self._use_memory(error)
             yield journal
         self._look_around()
+
+    def new_file(self, content: bytes) -> NewFile:
+        """Write a new file without a place, for whoever holds the lock."""
+        self.open_scratch()
+        return self.scratch.write(content)
+
+    def open_scratch(self) -> None:
+        if not self.scratch.is_open:
+            self.scratch.open()
 
     @contextmanager
     def _alone(self) -> Iterator[Journal]:
@@ -78,14 +128,27 @@ class Vault:
 
     def refresh(self, paths: list[str]) -> None:
         """Look at these files again: somebody has changed them by hand."""
-        with self.writing() as journal:
-            self.sync(journal, paths)
+        try:
+            with self.writing() as journal:
+                self.sync(journal, paths)
+        except BundleError as error:
+            if error.fields.get("code") != CODE:
+                raise
+            self._use_memory(error)
 
     def sync(self, journal: Journal, paths: list[str]) -> None:
         """For the writer: the index is to say what these files say, and the writer has nothing more to do."""
-        with suppress(sqlite3.Error, Gone):  # then the mark stays, and whoever comes next puts it right
-            self._mirror.sync(paths)
+        try:
+            self._mirror.sync({*paths, *self._noted(journal)})
             journal.done()
+        except (OSError, sqlite3.Error, Gone) as error:  # the note stays, and whoever comes next puts it right
+            self._use_memory(error)
+
+    def touch(self) -> None:
+        """Give the index a new version number, for a change that it does not hold."""
+        self._memory.touch()
+        with suppress(sqlite3.Error, Gone), self.index.writing() as database:
+            touch(database)
 
     def rescan(self) -> None:
         """Compare all files with the index."""
@@ -103,13 +166,14 @@ class Vault:
         if self._background is not None:
             self._background.join()
         self.index.close()
+        self._memory.close()
         self.scratch.close()
 
     # --- repairs -----------------------------------------------------------------------------------------------
 
     def _finish_what_the_dead_began(self) -> None:
         if self._store_lock.is_marked:
-            with _disk_trouble(), self._store_lock.held_if_free() as journal:
+            with self.disk_trouble(), self._store_lock.held_if_free() as journal:
                 if journal is not None:
                     self._mend(journal)
 
@@ -117,14 +181,23 @@ class Vault:
         try:
             with self.index.connection():
                 pass
-            if journal.left:
-                self._remove_empty_folders(journal.left)
-                self._mirror.sync(journal.left)
+            if not journal.is_empty:
+                paths = self._noted(journal)
+                self._remove_empty_folders(paths)
+                self._mirror.sync(paths)
                 journal.done()
         except (Gone, sqlite3.DatabaseError) as error:
             if not _is_damage(error):
                 raise
-            self._mirror.rebuild()
+            self._rebuild()
+
+    def _noted(self, journal: Journal) -> list[str]:
+        """The files that the index may not agree with."""
+        return [*journal.paths, *(self._mirror.differences(Event()) if journal.is_unknown else ())]
+
+    def _rebuild(self) -> None:
+        with self.index.rebuilding() as database:
+            self._mirror.fill(database)
 
     def _remove_empty_folders(self, paths: list[str]) -> None:
         """Of bundles that were on their way in or out."""
@@ -143,11 +216,20 @@ class Vault:
             with self.writing():
                 pass
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
-                raise unusable(str(error)) from None
-            with _disk_trouble(), self._alone():
-                if self.index.name == before:  # else somebody was faster
-                    self._mirror.rebuild()
+            with self.disk_trouble():
+                if not _is_damage(error):
+                    raise
+                with self._alone():
+                    if self.index.name == before:  # else somebody was faster
+                        self._rebuild()
+
+    @contextmanager
+    def disk_trouble(self) -> Iterator[None]:
+        """Raise errors of the disk as errors of the store."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise (unusable(str(error)) if _is_locked(error) else storage_error(self.root, error)) from error
 
     # --- in the background -------------------------------------------------------------------------------------
 
@@ -171,9 +253,5 @@ def _is_damage(error: Exception) -> bool:
     return isinstance(error, Gone) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
 
 
-@contextmanager
-def _disk_trouble() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        raise unusable(str(error)) from error
+def _is_locked(error: Exception) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _LOCKED

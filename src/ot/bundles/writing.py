@@ -28,11 +28,12 @@ class Writer:
         """New files that have no place yet; all or none."""
         if not self._vault.scratch.is_open:
             with self._vault.writing():
-                pass
+                self._vault.open_scratch()
         written: list[NewFile] = []
         try:
-            for content in contents:
-                written.append(self._vault.scratch.write(content))  # noqa: PERF401 - what is written must be known
+            with self._vault.disk_trouble():
+                for content in contents:
+                    written.append(self._vault.scratch.write(content))  # noqa: PERF401 - what is written must be known
         except BaseException:
             self.drop(written)
             raise
@@ -73,7 +74,7 @@ class Writer:
 
     def replace(self, journal: Journal, path: str, content: bytes) -> None:
         self._refuse_link(path.partition("/")[0])
-        new = self._vault.scratch.write(content)
+        new = self._vault.new_file(content)
         journal.begin([path])
         try:
             new.path.replace(self._vault.root / path)
@@ -110,7 +111,7 @@ class Writer:
         """The folder in which it now stands, made where there is none."""
         if folder:
             self._refuse_link(folder)
-        new = self._vault.scratch.write(file.text())
+        new = self._vault.new_file(file.text())
         names = (folder,) if folder else folders(file.slug, file.id)
         paths = [f"{name}/{BUNDLE_FILE}" for name in names]
         journal.begin(paths)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 SCHEMAS: Final = "#/components/schemas/"
-EVERYWHERE: Final = ("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy")
+EVERYWHERE: Final = (
+    *("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable"),
+)
 SLUG: Final = {
     "type": "string",
     "minLength": 1,

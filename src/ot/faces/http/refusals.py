@@ -27,6 +27,7 @@ STATUS: Final[dict[str, int]] = {
     "internal": 500,
     "busy": 503,
     "audit_unavailable": 503,
+    "storage_unavailable": 507,
 }
 # A call that did not come to run, by the type of its error; whatever is not here ran, and its failure is an answer.
 REFUSED_CALLS: Final[dict[str, str]] = {

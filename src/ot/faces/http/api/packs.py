@@ -18,7 +18,10 @@ from ot.faces.http.bodies import Sent
 from ot.faces.http.refusals import Refusal
 from ot.registry import python_name
 from ot.schema import JSON
+from ot.switches import EVERYTHING
 from ot.tool import Tool
+
+OWN_PACK = "ot"
 
 
 @dataclass(slots=True)
@@ -90,7 +93,8 @@ class Packs:
         described, off = self._api.app.described, self._api.app.switched_off
         for pack in packs.values():
             self._complete(pack, described)
-            pack.is_enabled = pack.is_enabled and pack.name not in off
+            is_off = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)
+            pack.is_enabled = pack.is_enabled and not is_off
         return packs
 
     def _add_without_tools(self, packs: dict[str, _Pack]) -> None:

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -32,6 +33,7 @@ LONGEST_KEPT: Final = 40  # characters of a name in a token; a token is short, a
 class Tools:
     def __init__(self, api: Api, catalogue: Catalogue) -> None:
         self._api, self._catalogue = api, catalogue
+        self._tokens: dict[Path, Tokens] = {}  # by the file of their key
 
     # --- a list ------------------------------------------------------------------------------------------------
 
@@ -60,7 +62,8 @@ class Tools:
         return {"unlisted": self._api.hiding.of(missing)} if missing else {}
 
     def _page(self, tools: list[Tool], pinned: list[Any], size: int, token: str | None, *, is_ranked: bool) -> JSON:
-        tokens = Tokens(self._api.app.folders.data / "cache" / "pages.key")
+        key_file = self._api.app.folders.data / "cache" / "pages.key"
+        tokens = self._tokens.setdefault(key_file, Tokens(key_file))
         place = tokens.read(token, pinned)
         start = 0 if place is None else (_after_rank if is_ranked else _after_name)(tools, *place)
         chosen = tools[start : start + size]

@@ -1,0 +1,71 @@
+"""Errors for files that cannot be written: which directory, on which disk, and what to do about it."""
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final, Literal
+
+from ot.errors import BundleError
+
+CODE: Final = "storage_unavailable"
+Reason = Literal["full", "read_only", "denied", "failed"]
+_REASONS: Final[dict[int, Reason]] = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EROFS: "read_only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+}
+_SQLITE_REASONS: Final[dict[int, Reason]] = {
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read_only",
+    sqlite3.SQLITE_PERM: "denied",
+}
+_HINTS: Final[dict[Reason, str]] = {
+    "full": "delete stored tools, results or other files on that disk; `df -h {place}` shows what is free",
+    "read_only": "remount it writable, or move the directory to another disk",
+    "denied": "chmod -R u+rwX {place}",
+    "failed": "check that {place} is a directory that can be written",
+}
+
+
+def storage_error(directory: Path, error: Exception) -> BundleError:
+    """Return the error for a directory that cannot be written."""
+    reason, mount = _reason(directory, error), mount_point(directory)
+    why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
+    text = why.get(reason, str(error))
+    message = f"cannot write {directory}: {text}\nHint: {_HINTS[reason].format(place=directory)}"
+    return BundleError(message, code=CODE, details={"directory": str(directory), "mount": mount, "reason": reason})
+
+
+def is_full(error: BundleError) -> bool:
+    """Return whether the error is that of a full disk."""
+    return error.fields.get("code") == CODE and error.fields["details"]["reason"] == "full"
+
+
+def mount_point(directory: Path) -> str:
+    place = os.path.realpath(directory)
+    while not os.path.ismount(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    return place
+
+
+def _reason(directory: Path, error: Exception) -> Reason:
+    if isinstance(error, OSError):
+        return _REASONS.get(error.errno or 0, "failed")
+    known = _SQLITE_REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return known or _state_of(directory)
+
+
+def _state_of(directory: Path) -> Reason:
+    """SQLite reports most problems as "unable to open" or "disk I/O error"; the disk itself tells which it is."""
+    try:
+        status = os.statvfs(directory)
+    except (OSError, AttributeError):
+        return "failed"
+    if status.f_flag & os.ST_RDONLY:
+        return "read_only"
+    if status.f_bavail == 0:
+        return "full"
+    return "failed" if os.access(directory, os.W_OK) else "denied"

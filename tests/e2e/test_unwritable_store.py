@@ -1,0 +1,247 @@
+"""A home on a full or a read-only disk: reading works, deleting frees space, and errors name the disk.
+
+The disks are small file systems that are really full or really read-only, so that they bind root too.
+"""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.bundles_support import bundle_body, new_bundle, refused, slugs_found, slugs_listed, store_in, tool_body
+from tests.cells_support import IS_ROOT, refuse
+from tests.rest_support import Rest, client_of, code_of, draft, new_id, process, serving
+from tests.support import command_line
+
+BLOCK_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A small file system that holds the `.onetool` of a home."""
+
+    home: Path
+
+    @property
+    def place(self) -> Path:
+        return self.home / ".onetool"
+
+    @property
+    def bundles(self) -> Path:
+        return self.place / "bundles"
+
+    def fill(self) -> None:
+        number = 0
+        for size in (BLOCK_BYTES * 16, BLOCK_BYTES, 1, 0):
+            while self._take(f"filler-{number}", size):
+                number += 1
+
+    def _take(self, name: str, size: int) -> bool:
+        try:
+            (self.place / name).write_bytes(bytes(size))
+        except OSError:
+            return False
+        return True
+
+    def free(self) -> None:
+        for file in self.place.glob("filler-*"):
+            file.unlink()
+
+    def make_read_only(self) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", str(self.place)], check=True)
+
+    def make_writable(self) -> None:
+        subprocess.run(["mount", "-o", "remount,rw", str(self.place)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if not IS_ROOT:
+        pytest.skip("only root can mount a file system")
+    place = tmp_path / ".onetool"
+    place.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=4m,nr_inodes=600,mode=755") != 0:
+        refuse(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield Disk(tmp_path)
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def filled_store(disk: Disk) -> str:
+    """The id of a bundle with two tools."""
+    with store_in(disk.bundles) as store:
+        bundle = new_bundle(store, "kept")
+        for slug in ("one", "two"):
+            store.put_tool(bundle, slug, "1", tool_body(pythonImpl={"function": "machine.now"}))
+        return bundle
+
+
+def check_storage_error(answer: httpx2.Response, disk: Disk, why: str) -> None:
+    assert code_of(answer) == (507, "storage_unavailable"), answer.text
+    error = answer.json()["error"]
+    assert f"cannot write {disk.place}" in error["message"]
+    assert f"the disk mounted at {disk.place} is {why}" in error["message"]
+    assert error["details"]["mount"] == str(disk.place)
+
+
+def check_reading(rest: Rest, bundle: str) -> None:
+    assert {"kept.one", "kept.two"} <= {tool["name"] for tool in rest.get("/api/tools", pageSize=256)["tools"]}
+    assert "nextPageToken" in rest.get("/api/tools", pageSize=1)
+    assert "kept" in {pack["name"] for pack in rest.get("/api/packs")["packs"]}
+    assert rest.get("/api/health")["registry"]["status"] == "ok"
+    assert [tool["slug"] for tool in rest.get("/tools", pageSize=5, bundleIDs=bundle)["tools"]] == ["one", "two"]
+    first = rest.get("/tools", pageSize=1, bundleIDs=bundle)
+    rest.get("/tools", pageSize=1, bundleIDs=bundle, pageToken=first["nextPageToken"])
+    assert rest.get(f"/tools/bundles/{bundle}/tools/one/version/1")["slug"] == "one"
+    assert rest.get("/tools/search", q="one")["tools"][0]["slug"] == "one"
+
+
+# --- read-only -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
+def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk: Disk, has_index: bool) -> None:
+    bundle = filled_store(disk)
+    if not has_index:
+        subprocess.run(["rm", "-r", disk.bundles / ".index"], check=True)
+    disk.make_read_only()
+    with process(disk.home) as (_, where), client_of(where["url"]) as client:
+        rest = Rest(client)
+        check_reading(rest, bundle)
+        one = f"/tools/bundles/{bundle}/tools/one/version/1"
+        for method, path, body in (
+            ("PATCH", "/api/tools/kept.one", {"isEnabled": False}),
+            ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
+            ("PATCH", "/api/packs/kept", {"isEnabled": False}),
+            ("PATCH", "/api/packs/machine", {"isEnabled": False}),
+            ("PATCH", f"/tools/bundles/{bundle}", {"isEnabled": False}),
+            ("PATCH", one, {"isEnabled": False}),
+            ("PUT", f"/tools/bundles/{bundle}/tools/three/version/1", draft()),
+            ("PUT", f"/tools/bundles/{new_id()}", bundle_body("new")),
+            ("DELETE", one, None),
+        ):
+            check_storage_error(rest.send(method, path, body), disk, "read-only")
+        assert client.get(one).status_code == 200
+        assert any("read-only" in problem for problem in rest.get("/api/health")["problems"])
+
+
+def test_a_read_only_home_can_be_read_by_runs_and_by_the_doctor(disk: Disk) -> None:
+    filled_store(disk)
+    disk.make_read_only()
+    assert "kept.one" in command_line(disk.home, "run", "ot.tools(pattern='kept')").stdout
+    health = command_line(disk.home, "run", "ot.health()")
+    assert health.returncode == 0
+    assert "tool_count" in health.stdout
+    assert command_line(disk.home, "run", "kept.one()").returncode == 0
+    assert "Traceback" not in command_line(disk.home, "doctor").stdout
+
+
+def test_an_edit_from_outside_is_seen_on_a_read_only_disk(disk: Disk) -> None:
+    bundle = filled_store(disk)
+    disk.make_read_only()
+    with store_in(disk.bundles) as store:
+        assert slugs_listed(store) == ["one", "two"]
+        disk.make_writable()
+        (file,) = disk.bundles.glob("*/one@1.json")
+        file.write_text(file.read_text().replace('"A tool"', '"Another"'))
+        disk.make_read_only()
+        assert store.get_tool(bundle, "one", "1").display_name == "Another"
+
+
+# --- full ----------------------------------------------------------------------------------------------------------
+
+
+def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
+    bundle = filled_store(disk)
+    with process(disk.home) as (_, where), client_of(where["url"]) as client:
+        rest = Rest(client)
+        disk.fill()
+        check_reading(rest, bundle)
+        check_storage_error(rest.send("PATCH", f"/tools/bundles/{bundle}", {"isEnabled": False}), disk, "full")
+        check_storage_error(rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False}), disk, "full")
+        check_storage_error(rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("new")), disk, "full")
+        disk.fill()  # with what a failed attempt may have released
+        assert rest.send("DELETE", f"/tools/bundles/{bundle}/tools/one/version/1").status_code == 204
+        disk.fill()
+        assert [tool["slug"] for tool in rest.get("/tools", bundleIDs=bundle)["tools"]] == ["two"]
+        assert rest.send("DELETE", f"/tools/bundles/{bundle}/tools/two/version/1").status_code == 204
+        disk.fill()
+        assert rest.send("DELETE", f"/tools/bundles/{bundle}").status_code == 204
+        assert client.get(f"/tools/bundles/{bundle}").status_code == 404
+        disk.free()
+        assert rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("kept")).status_code == 201
+
+
+def test_what_was_deleted_on_a_full_disk_is_gone_for_every_process_and_after_it_has_space(disk: Disk) -> None:
+    bundle = filled_store(disk)
+    with store_in(disk.bundles) as one, store_in(disk.bundles) as other:
+        assert slugs_listed(one) == slugs_listed(other) == ["one", "two"]
+        disk.fill()
+        one.delete_tool(bundle, "one", "1")
+        assert slugs_listed(one) == slugs_listed(other) == ["two"]
+        assert refused("storage_unavailable", new_bundle, one, "new").details["reason"] == "full"
+        disk.free()
+        with store_in(disk.bundles) as third:
+            assert slugs_listed(third) == ["two"]
+            assert slugs_found(third, "one") == []
+            third.put_tool(bundle, "three", "1", tool_body())
+        assert (disk.bundles / ".lock").stat().st_size == 0
+        with store_in(disk.bundles) as fourth:
+            assert slugs_listed(fourth) == ["two", "three"]
+            assert fourth.problems == []
+
+
+def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
+    bundle = filled_store(disk)
+    with store_in(disk.bundles) as store:
+        store.list_bundles()
+        disk.fill()
+        before = sorted(disk.bundles.rglob("*"))
+        for _ in range(3):
+            refused("storage_unavailable", store.put_tool, bundle, "three", "1", tool_body(description="x" * 5000))
+        assert {path.suffix for path in {*disk.bundles.rglob("*")} - {*before}} <= {""}
+
+
+# --- switches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torn", ["", '{"version": 1, "off": ["machine', '{"off": ["a", 1]}'])
+def test_torn_switches_disable_every_tool_and_health_says_so(tmp_path: Path, torn: str) -> None:
+    file = tmp_path / ".onetool" / "switches.json"
+    file.parent.mkdir()
+    file.write_text(torn)
+    call = command_line(tmp_path, "run", "machine.now()")
+    assert call.returncode == 1
+    assert f"cannot read {file}" in call.stdout + call.stderr
+    assert f"rm {file}" in call.stdout + call.stderr
+    assert f"cannot read {file}" in command_line(tmp_path, "run", "ot.health()").stdout
+    assert command_line(tmp_path, "run", "ot.help()").returncode == 0
+    assert command_line(tmp_path, "run", "6 * 7").stdout == "42\n"
+    assert str(file) in command_line(tmp_path, "doctor").stdout
+    file.unlink()
+    assert command_line(tmp_path, "run", "machine.now()").returncode == 0
+
+
+def test_torn_switches_disable_every_kind_of_tool_over_rest_and_cannot_be_changed(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        rest = served.rest
+        stored = rest.tool(rest.bundle("stored"), **draft("machine.now"))
+        assert rest.invoke(stored).json()["ok"]
+        (tmp_path / "switches.json").write_text("{")
+        for name in ("machine.now", "stored.now"):
+            answer = rest.send("POST", f"/api/tools/{name}/call", {"args": {}})
+            assert "switches.json" in answer.text, answer.text
+            assert answer.status_code == 409 or not answer.json()["ok"]
+        assert not any(
+            pack["isEnabled"] for pack in rest.get("/api/packs")["packs"] if pack["name"] in {"machine", "stored"}
+        )
+        answer = rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False})
+        assert code_of(answer) == (507, "storage_unavailable")
+        assert (tmp_path / "switches.json").read_text() == "{"
+        assert "switches.json" in str(rest.get("/api/health")["problems"])
