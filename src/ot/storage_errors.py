@@ -45,10 +45,8 @@ def is_full(error: BundleError) -> bool:
 
 
 def mount_point(directory: Path) -> str:
-    place = os.path.realpath(directory)
-    while not os.path.ismount(place) and os.path.dirname(place) != place:
-        place = os.path.dirname(place)
-    return place
+    place = Path(os.path.realpath(directory))
+    return str(next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor))
 
 
 def _reason(directory: Path, error: Exception) -> Reason:

@@ -260,7 +260,8 @@ def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, s
     assert SECRET not in page.content()
     page.get_by_role("button", name="Save as a new version").click()
     page.locator("ot-bundle .tool-row").nth(1).wait_for()
-    stored = shop.rest.get(f"{bundle}/tools/now/version/2")["httpImpl"]
+    stored = shop.onetool.bundles.store.get_tool(bundle.rpartition("/")[2], "now", "2").http_impl
+    assert stored is not None
     assert {name: stored[name] for name in impl} == impl
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, quote_plus
 import anyio
 import anyio.to_thread
 
+from ot.backends.http_tool import credentials
 from ot.backends.http_tool.answer import Hiding, Reader, packed_as
 from ot.backends.http_tool.placeholders import Values
 from ot.backends.http_tool.rates import Rates
@@ -63,7 +64,8 @@ class HttpBackend:
         self._repetition = Repetition(sleep, random, clock)
         self._template = impl.request
         self._reader = Reader(impl.response.mode, impl.response.selector)
-        self._name = f"{impl.method} {impl.url_template}"
+        self._name = f"{impl.method} {credentials.mask_url(impl.url_template)}"
+        self._literals = {found.value for found in credentials.find(impl.model_dump(by_alias=True))}
         self._repeats = impl.retry_non_idempotent or impl.method in IDEMPOTENT
         self._hidden: tuple[frozenset[str], Hiding | None] = (frozenset(), None)
 
@@ -137,7 +139,7 @@ class HttpBackend:
 
     def _hiding_of(self, revealed: set[str]) -> Hiding | None:
         """Made again only when the secrets have changed."""
-        secrets = frozenset(revealed if self.impl.auth is None else {*revealed, self.impl.auth.value})
+        secrets = frozenset(revealed | self._literals)
         if self._hidden[0] != secrets:
             self._hidden = (secrets, hiding(secrets))
         return self._hidden[1]

@@ -1,6 +1,6 @@
 """A bundle as a ZIP archive: `bundle.json` and one file for each tool, as bodies that the store takes.
 
-What belongs to one store stays there: ids, times, counts. Secrets are named in templates and never part of it. An
+What belongs to one store stays there: ids, times, counts. Literal credentials are replaced with `${secret:NAME}`. An
 archive from outside is data from outside: nothing is written to disk, only entries of the expected names are read, and
 sizes are counted while they are read, whatever the archive says about itself.
 """
@@ -14,8 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, count
 from typing import Any, Final
 
+from ot.backends.http_tool import credentials
 from ot.bundles.imported import Imported, ToolEntry, host_of, most_values
 from ot.bundles.rules import a_slug, a_version, invalid
 from ot.errors import BundleError
@@ -50,13 +52,31 @@ _UNREADABLE = (
 
 def pack(bundle: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]) -> bytes:
     """The same bytes for the same content. Tools have `slug` and `version` beside the fields of their PUT."""
-    in_order = sorted(tools, key=lambda tool: (str(tool["slug"]), str(tool["version"])))
+    clean, _ = without_credentials(str(bundle["slug"]), tools)
+    in_order = sorted(clean, key=lambda tool: (str(tool["slug"]), str(tool["version"])))
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, _BUNDLE, _chosen(bundle, _BUNDLE_FIELDS))
         for number, tool in enumerate(in_order, 1):
             _add(archive, _file_name(number, tool), _chosen(tool, _TOOL_FIELDS))
     return target.getvalue()
+
+
+def without_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the tools with `${secret:NAME}` for each literal credential, and the names of these secrets."""
+    names: dict[str, str] = {}  # by the credential
+
+    def reference(place: str, value: str) -> str:
+        if value not in names:
+            part = "auth" if place == "auth.value" else re.split(r"[.?]", place)[-1]
+            wanted = credentials.secret_name(bundle_slug, part)
+            taken = set(names.values())
+            numbered = (f"{wanted}_{number}" for number in count(2))
+            names[value] = next(name for name in chain([wanted], numbered) if name not in taken)
+        return f"${{secret:{names[value]}}}"
+
+    clean = [{**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), reference)} for tool in tools]
+    return clean, list(names.values())
 
 
 def _chosen(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:

@@ -20,6 +20,16 @@ class Imported:
     secrets: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Literal credentials in the tools."""
+        from ot.backends.http_tool import credentials
+        from ot.bundles.model import credential_warning
+
+        bodies = [(f"{slug}@{version}", body.get("httpImpl")) for slug, version, body in self.tools]
+        found = [(name, place) for name, impl in bodies for place, _ in credentials.find(impl)]
+        return [f"{name}: {credential_warning(self.bundle['slug'], place)}" for name, place in found]
+
 
 def host_of(url: str) -> str:
     """As http.allowedHosts has it: the port only where it is an unusual one."""

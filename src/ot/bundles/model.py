@@ -162,6 +162,15 @@ class ToolDraft(_Draft):
             HttpImpl.model_validate(impl)
         return impl
 
+    @model_validator(mode="after")
+    def _declares_its_placeholders(self) -> Self:
+        if self.http_impl is not None:
+            from ot.backends.http_tool.declared import placeholder_problem
+            from ot.backends.http_tool.impl import HttpImpl
+
+            _refused(placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
+        return self
+
     @field_validator("arg_schema")
     @classmethod
     def _takes_an_object(cls, schema: JSON) -> JSON:
@@ -182,6 +191,16 @@ def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -
     if given[wanted] is None:
         return f"a tool of type {kind} needs {wanted}"
     return f"a tool of type {kind} has no {other}" if given[other] is not None else None
+
+
+def credential_warning(bundle_slug: str, place: str) -> str:
+    from ot.backends.http_tool.credentials import secret_name
+
+    name = secret_name(bundle_slug, place.rpartition(".")[2] if place != "auth.value" else "auth")
+    return (
+        f"httpImpl.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
+        f"Hint: put it into secrets.yaml as {name}, and write ${{secret:{name}}}"
+    )
 
 
 def _checked_schema(schema: JSON) -> JSON:
@@ -270,6 +289,17 @@ class StoredTool(_Model):
         return self.is_enabled and self.bundle_enabled and self.disabled_reason is None
 
     def as_json(self) -> JSON:
+        """As REST shows it: literal credentials are masked, and there are warnings about them."""
+        from ot.backends.http_tool import credentials
+
+        shown = self.as_stored()
+        if found := credentials.find(self.http_impl):
+            shown["httpImpl"] = credentials.mask(self.http_impl)
+            shown["warnings"] = [credential_warning(self.bundle_slug, place) for place, _ in found]
+        return shown
+
+    def as_stored(self) -> JSON:
+        """With credentials, so never for anybody to see."""
         absent = {"disabledReason", "pythonImpl" if self.type == "http" else "httpImpl"}
         shown = super().as_json()
         return {key: value for key, value in shown.items() if key not in absent or value is not None}

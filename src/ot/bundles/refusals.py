@@ -1,6 +1,6 @@
 """What the store refuses, in words: one function a reason, so that a reason is always told in the same way."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ot.bundles import rules
@@ -70,9 +70,16 @@ def checked_pair(number: int, slug: str, version: str) -> tuple[str, str]:
         raise _of_item(error, number, slug, version) from None
 
 
-def checked_draft(number: int, slug: str, version: str, draft: ToolDraft | Body) -> ToolDraft:
+def checked_draft(
+    number: int,
+    slug: str,
+    version: str,
+    draft: ToolDraft | Body,
+    restore: Callable[[str, Body], Body] = lambda _slug, body: body,
+) -> ToolDraft:
+    """`restore` puts back the credentials that the body has masks for."""
     try:
-        return ToolDraft.of(draft)
+        return ToolDraft.of(draft if isinstance(draft, ToolDraft) else restore(slug, draft))
     except BundleError as error:
         raise _of_item(error, number, slug, version) from None
 

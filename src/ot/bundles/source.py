@@ -338,14 +338,19 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
     """It was right when it was stored; somebody may have edited the file since."""
     from pydantic import ValidationError
 
+    from ot.backends.http_tool.declared import placeholder_problem
     from ot.backends.http_tool.impl import HttpImpl
     from ot.bundles.model import refusal
 
+    name = f"{stored.bundle_slug}.{stored.slug}"
     try:
-        return HttpImpl.model_validate(stored.http_impl)
+        impl = HttpImpl.model_validate(stored.http_impl)
     except ValidationError as error:
         wrong = refusal(error).message.removeprefix("the body is not valid: ")
-        raise ToolError(f"{stored.bundle_slug}.{stored.slug} has a wrong httpImpl in its file: {wrong}") from None
+        raise ToolError(f"{name} has a wrong httpImpl in its file: {wrong}") from None
+    if problem := placeholder_problem(impl, stored.arg_schema):
+        raise ToolError(f"{name} has a wrong httpImpl in its file: {problem}")
+    return impl
 
 
 def _is_readable(schema: object) -> bool:

@@ -6,9 +6,12 @@ folder at once. Where several refusals apply: malformed id, unknown, built-in, s
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from ot.backends.http_tool import credentials
 from ot.bundles import listing, refusals, rules
 from ot.bundles.builtins import SWITCHES, BuiltIns
 from ot.bundles.disk import NewFile
@@ -159,9 +162,19 @@ class BundleStore:
         bundle_id = rules.an_id(bundle_id)
         pairs = [refusals.checked_pair(number, slug, version) for number, (slug, version, _) in enumerate(given)]
         self._open_bundle(bundle_id)
-        drafts = [refusals.checked_draft(number, *one) for number, one in enumerate(given)]
+        restore = partial(self._with_credentials, bundle_id)
+        drafts = [refusals.checked_draft(number, *one, restore) for number, one in enumerate(given)]
         self._refuse_duplicates(bundle_id, pairs)
         return self._store_new(bundle_id, self._new_files(pairs, drafts)) if given else []
+
+    def _with_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
+        """The body of a new version, with the credentials of the newest one where it has masks for them."""
+        impl = body.get("httpImpl") if hasattr(body, "get") else None
+        if not isinstance(impl, Mapping) or credentials.mask_problem(impl) is None:
+            return body
+        versions = [tool for tool in self.tools_of(bundle_id) if tool.slug == slug]
+        newest = max(versions, key=attrgetter("modified_at"), default=None)
+        return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _new_files(self, pairs: Sequence[Pair], drafts: Sequence[ToolDraft]) -> list[ToolFile]:
         """Each a microsecond newer than the one before it, so that there is always a newest one."""

@@ -141,18 +141,28 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     from ot.bundles import archive
 
     bundle = _bundle(app, options.slug)
-    tools = [tool.as_json() for tool in app.bundles.store.tools_of(bundle.id)]
+    tools = [tool.as_stored() for tool in app.bundles.store.tools_of(bundle.id)]
     packed = archive.pack(bundle.as_json(), tools)
+    _, secrets = archive.without_credentials(bundle.slug, tools)
+    if secrets:
+        print(_replaced(secrets), file=sys.stderr)
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         return 0
     file = Path(options.file or f"{bundle.slug}.zip")
     _write_new(file, packed)
     if as_json:
-        print(json.dumps({"bundle": bundle.slug, "tools": len(tools), "file": str(file)}, ensure_ascii=False))
+        shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
+        print(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Secrets are named in it and not part of it.")
+        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. It names secrets and does not contain them.")
     return 0
+
+
+def _replaced(secrets: list[str]) -> str:
+    what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
+    names = ", ".join(f"${{secret:{name}}}" for name in secrets)
+    return f"onetool: note: {what} replaced in the archive by {names}. Whoever imports it sets them in secrets.yaml."
 
 
 def _write_new(file: Path, content: bytes) -> None:

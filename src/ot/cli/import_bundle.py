@@ -184,6 +184,7 @@ def _as_data(report: Report) -> dict[str, Any]:
         "written": not report.is_dry,
         "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.taken.added],
         "problems": report.found.problems,
+        "warnings": report.found.warnings,
         "hosts": report.found.hosts,
         "missingHosts": [] if report.is_written else report.hosts,
         "missingSecrets": report.secrets,
@@ -195,6 +196,7 @@ def _as_data(report: Report) -> dict[str, Any]:
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
     yield from _left_out(report.found.problems)
+    yield from (f"Warning: {warning}" for warning in report.found.warnings[:MOST_PROBLEMS])
     if report.secrets:
         yield f"Put these secrets into {report.folders.data / SECRETS}, which only you may be able to read:"
         yield from (f"{INDENT}{name}: ..." for name in report.secrets)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
+from ot.backends.http_tool import credentials
 from ot.backends.http_tool.body import parse_body
 from ot.backends.http_tool.entries import Entry
 from ot.backends.http_tool.headers import Basic, Header, check_headers
@@ -136,6 +137,13 @@ class HttpImpl(Part):
     max_calls_per_minute: Count | None = None
     max_request_bytes: Count | None = None
     max_response_bytes: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_mask(cls, data: Any) -> Any:
+        if problem := credentials.mask_problem(data):
+            raise ValueError(problem)
+        return data
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

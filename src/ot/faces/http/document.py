@@ -67,7 +67,7 @@ SAID_MORE_EXACTLY: Final[dict[str, JSON]] = {
     "createdAt": MOMENT,
     "modifiedAt": {**MOMENT, "description": "When the content was last changed; switching on or off does not count"},
 }
-SOMETIMES_ABSENT: Final = frozenset({"disabledReason", "httpImpl", "pythonImpl"})
+SOMETIMES_ABSENT: Final = frozenset({"disabledReason", "httpImpl", "pythonImpl", "warnings"})
 
 
 def ref(name: str) -> JSON:
@@ -136,7 +136,8 @@ def _tool() -> JSON:
     schema["properties"] |= {
         "lastCalledAt": or_null(MOMENT),
         "disabledReason": {"type": "string", "description": "Why it cannot be called although it is switched on"},
-        "httpImpl": {"type": "object", "description": "As it was sent; see HttpImpl"},
+        "httpImpl": {"type": "object", "description": "As it was sent, with literal credentials masked; see HttpImpl"},
+        "warnings": {"type": "array", "items": {"type": "string"}, "description": "Literal credentials that it holds"},
         "pythonImpl": ref("PythonImpl"),
     }
     return schema

@@ -20,6 +20,7 @@ from ot.faces.http.refusals import Refusal
 from ot.schema import JSON
 
 ZIP: Final = "application/zip"
+REPLACED: Final = "onetool-replaced-credentials"  # a header: names of secrets
 
 
 class Imports:
@@ -39,22 +40,25 @@ class Imports:
         store, found = self._api.app.bundles.store, taking.read(content, name=name, server=server or None)
         _refuse_taken(store, found.bundle["slug"])
         taken = taking.take_over(store, found)
-        shown: JSON = self._api.hiding.of({"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems})
+        left = {"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems, "warnings": found.warnings}
+        shown: JSON = self._api.hiding.of(left)
         return {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
 
     async def give(self, request: Request) -> Response:
         self._api.refuse_without_settings()
         bundle_id, context = str(request.path_params["bundleID"]), callers.context_of(request, self._api.app)
         await self._api.app.bundles.discover()
-        slug, packed = await self._api.in_thread(lambda: self._packed(bundle_id, context))
+        slug, packed, secrets = await self._api.in_thread(lambda: self._packed(bundle_id, context))
         name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"
-        return Response(packed, media_type=ZIP, headers={"content-disposition": name})
+        replaced = {REPLACED: ", ".join(secrets)} if secrets else {}
+        return Response(packed, media_type=ZIP, headers={"content-disposition": name, **replaced})
 
-    def _packed(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes]:
+    def _packed(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes, list[str]]:
         store = self._api.app.bundles.store
         bundle = store.get_bundle(bundle_id)
-        tools = [tool.as_json() for tool in store.tools_of(bundle_id) if self._is_seen(tool, context)]
-        return bundle.slug, archive.pack(bundle.as_json(), tools)
+        tools = [tool.as_stored() for tool in store.tools_of(bundle_id) if self._is_seen(tool, context)]
+        _, secrets = archive.without_credentials(bundle.slug, tools)
+        return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
 
     def _is_seen(self, stored: StoredTool, context: ToolContext) -> bool:
         if context.tools is None:

@@ -156,4 +156,5 @@ def _of_imports() -> dict[str, JSON]:
     taken: JSON = {"bundle": ref("Bundle"), "toolCount": WHOLE, "hosts": many(TEXT), "secrets": many(TEXT)}
     taken["hosts"] = {**many(TEXT), "description": "They belong into http.allowedHosts"}
     taken["secrets"] = {**many(TEXT), "description": "They belong into secrets.yaml"}
+    taken["warnings"] = {**many(TEXT), "description": "Literal credentials in the tools"}
     return {"ImportedBundle": an_object({**taken, "problems": many(TEXT)})}

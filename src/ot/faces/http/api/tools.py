@@ -5,8 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +25,9 @@ from ot.registry import python_name
 from ot.schema import JSON
 from ot.signature import signature
 from ot.tool import Tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LONGEST_KEPT: Final = 40  # characters of a name in a token; a token is short, and names may not be
 

@@ -1,5 +1,5 @@
-/** The request that an HTTP tool makes, as a form. Secrets are named (`${NAME}`) and kept elsewhere; a value that is
- * none is not shown. */
+/** The request that an HTTP tool makes, as a form. Secrets are named (`${secret:NAME}`) and stored in secrets.yaml; a
+ * literal credential is not shown. */
 import { h } from "../core/h.js";
 import { labelled } from "../core/parts.js";
 import { say } from "../core/say.js";
@@ -57,7 +57,7 @@ class HttpFields extends HTMLElement {
           autocomplete: "off",
           spellcheck: "false",
           value: isNamed(this.secret) ? this.secret : "",
-          placeholder: this.secret && !isNamed(this.secret) ? say("secret.kept") : "${API_KEY}",
+          placeholder: this.secret && !isNamed(this.secret) ? say("secret.kept") : "${secret:API_KEY}",
         }),
         { hint: say("http.auth.hint") },
       ),

@@ -118,12 +118,12 @@ class ToolEditor extends HTMLElement {
     };
   }
 
-  /** Names that the request uses and nobody has described are texts; those in capitals are secrets. */
+  /** Add the arguments that the request uses and nobody has described, as texts. */
   #schema() {
     const known = this.args.names;
     if (known)
       for (const name of this.http.placeholders)
-        if (!known.has(name) && name !== name.toUpperCase()) this.args.add(name);
+        if (!known.has(name)) this.args.add(name);
     return this.args.value;
   }
 

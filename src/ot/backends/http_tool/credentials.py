@@ -1,0 +1,286 @@
+"""Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with references.
+
+What counts is a guess from names (`Authorization`, `api_key`) and from values that look like keys. One too many is
+masked without need; one too few would leave the machine. References to secrets and arguments are never touched.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_plus
+
+MASK: Final = "[masked]"
+JSON = dict[str, Any]
+Replace = Callable[[str, str], str]  # place and literal value -> what stands there instead
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_TELLING_WORDS: Final = frozenset(
+    {
+        *(
+            "password",
+            "passwd",
+            "passphrase",
+            "pwd",
+            "pass",
+            "secret",
+            "token",
+            "authorization",
+            "auth",
+            "bearer",
+            "jwt",
+        ),
+        *(
+            "credential",
+            "credentials",
+            "cookie",
+            "signature",
+            "sig",
+            "hmac",
+            "otp",
+            "apikey",
+            "authtoken",
+            "accesstoken",
+        ),
+    }
+)
+_TELLING_PARTS: Final = (
+    *("apikey", "accesskey", "privatekey", "secretkey", "authkey", "appkey", "subscriptionkey", "masterkey"),
+    *("sharedkey", "signingkey", "encryptionkey", "accesstoken", "sessionid", "sessionkey", "clientsecret", "webhook"),
+)
+_HARMLESS_ENDINGS: Final = frozenset(
+    {
+        *("type", "url", "uri", "endpoint", "limit", "count", "name", "id", "user", "username", "email", "expiry"),
+        *("expires", "ttl", "mode", "method", "header", "field", "format", "style", "policy", "algorithm", "version"),
+        *("length", "size", "required", "enabled", "scope", "realm"),
+    }
+)
+_HARMLESS_KEYS: Final = frozenset({"idempotency", "cache", "sort", "partition", "primary", "public", "routing"})
+_HARMLESS_VALUE = re.compile(r"(?i)\s*(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*")
+_SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)")
+_REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
+_RUN = re.compile(r"[A-Za-z0-9+/_=.~-]{12,}")  # beside a reference, only what looks like a key
+_DIGIT = re.compile(r"[0-9]")
+_TELLING_VALUE = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,200}|gh[pousr]_\w{20,200}|github_pat_\w{20,200}"
+    r"|glpat-[\w-]{16,200}|xox[abeoprs]-[\w-]{10,200}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,200}|hf_\w{20,200}"
+    r"|npm_\w{20,200}|ya29\.[\w-]{20,200}|eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}"
+    r"|SG\.[\w-]{16,100}\.[\w-]{16,100}|[0-9]{8,10}:[\w-]{35}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
+)
+_ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
+# Every repetition has an end, so that no text takes long.
+_PAIR = re.compile(
+    r"(?P<key>[\w.%-]{2,64})(?P<sign>[\"']?\s{0,9}[:=]\s{0,9}[\"']?)"
+    r"(?P<value>(?:\$\{[^{}]{0,200}\}|[^\"'&\s,;<>}]){1,4000})"
+)
+_ELEMENT = re.compile(r"(?P<key>[\w.-]{2,64})(?P<sign>(?:\s[^<>]{0,200})?>)(?P<value>[^<]{1,4000})(?=</)")
+
+
+class Found(NamedTuple):
+    place: str
+    value: str
+
+
+def find(impl: Mapping[str, Any] | None) -> list[Found]:
+    """Return the literal credentials of a definition, with their places."""
+    found: list[Found] = []
+
+    def note(place: str, value: str) -> str:
+        found.append(Found(place, value))
+        return value
+
+    replace(impl, note)
+    return found
+
+
+def mask(impl: Mapping[str, Any] | None) -> JSON | None:
+    """Return the definition with its literal credentials masked."""
+    return replace(impl, lambda _place, _value: MASK)
+
+
+def mask_url(url: str) -> str:
+    masked = mask({"urlTemplate": url}) or {}
+    return str(masked["urlTemplate"])
+
+
+def replace(impl: Mapping[str, Any] | None, by: Replace) -> JSON | None:
+    """Return the definition with each literal credential replaced by what `by` gives for its place and value."""
+    return None if impl is None else _Walk(by).impl(impl)
+
+
+def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON | None:
+    """Return the definition with masks replaced by the credentials that the stored one has in the same places.
+
+    Only for the same origin: otherwise whoever may write tools could send the credential to another host.
+    """
+    if stored is None or _origin(impl) != _origin(stored):
+        return dict(impl)
+    known: dict[str, list[str]] = {}
+    for place, value in find(stored):
+        known.setdefault(place, []).append(value)
+    seen: dict[str, int] = {}
+
+    def put_back(place: str, value: str) -> str:
+        number = seen[place] = seen.get(place, -1) + 1
+        return known[place][number] if value == MASK and number < len(known.get(place, ())) else value
+
+    return replace(impl, put_back)
+
+
+def _origin(impl: Mapping[str, Any]) -> tuple[str, ...]:
+    found = _ORIGIN.match(str(impl.get("urlTemplate", "")))
+    return tuple(part.lower() for part in found.groups("")) if found else ()
+
+
+def mask_problem(value: Any, place: str = "") -> str | None:
+    """Return what is wrong where somebody sends back the mask that was shown instead of a credential."""
+    if isinstance(value, str):
+        shown = f"{place} is" if place else "a value is"
+        return (
+            f"{shown} {MASK}, which is shown instead of a credential; send ${{secret:NAME}}" if MASK in value else None
+        )
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    problems = (mask_problem(item, f"{place}.{key}" if place else str(key)) for key, item in inside)
+    return next(filter(None, problems), None)
+
+
+def secret_name(*words: str) -> str:
+    """Return a name for a secret, made of these words."""
+    name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
+    return name if re.match(r"[A-Z]", name) else f"SECRET_{name}".rstrip("_")
+
+
+def is_credential_name(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)]
+    joined = "".join(words)
+    if any(part in joined for part in _TELLING_PARTS):
+        return True
+    return bool(words) and words[-1] not in _HARMLESS_ENDINGS and not _TELLING_WORDS.isdisjoint(words)
+
+
+def _is_key(name: str) -> bool:
+    """`key` and `X-Some-Key`, where a parameter or a header is named so."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and words[-1] == "key" and _HARMLESS_KEYS.isdisjoint(words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    by: Replace
+
+    def impl(self, impl: Mapping[str, Any]) -> JSON:
+        known = {"auth": self._auth, "headers": self._named, "query": self._named, "urlTemplate": self._url}
+        return {key: known.get(key, self._value)(key, value) for key, value in impl.items()}
+
+    def _auth(self, place: str, auth: Any) -> Any:
+        if not isinstance(auth, Mapping) or not isinstance(auth.get("value"), str):
+            return self._value(place, auth, is_credential=True)
+        value, user = auth["value"], ""
+        if auth.get("type") == "basic" and ":" in value:
+            name, _, value = value.partition(":")
+            user = f"{name}:"
+        return {**auth, "value": user + self._secret(f"{place}.value", value)}
+
+    def _named(self, place: str, pairs: Any) -> Any:
+        """Headers and parameters."""
+        if not isinstance(pairs, Mapping):
+            return self._value(place, pairs)
+        return {name: self._header(f"{place}.{name}", str(name), value) for name, value in pairs.items()}
+
+    def _header(self, place: str, name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if name.lower() == "cookie":
+            return "; ".join(self._cookie(place, cookie) for cookie in re.split(r";\s*", value))
+        return self._text(place, value, is_credential=is_credential_name(name) or _is_key(name))
+
+    def _cookie(self, place: str, cookie: str) -> str:
+        name, sign, value = cookie.partition("=")
+        return f"{name}={self._secret(place, value)}" if sign else self._secret(place, name)
+
+    def _url(self, place: str, url: Any) -> Any:
+        if not isinstance(url, str):
+            return self._value(place, url)
+        start, sign, query = _USER_INFO.sub(lambda found: self._user_info(place, found), url).partition("?")
+        pairs = "&".join(self._parameter(place, pair) for pair in query.split("&"))
+        return self._by_value(place, start) + sign + pairs
+
+    def _user_info(self, place: str, found: re.Match[str]) -> str:
+        user, sign, password = found[2].partition(":")
+        shown = f"{user}:{self._secret(place, password)}" if sign else self._secret(place, user)
+        return f"{found[1]}{shown}@"
+
+    def _parameter(self, place: str, pair: str) -> str:
+        name, sign, value = pair.partition("=")
+        plain = unquote_plus(name)
+        is_credential = is_credential_name(plain) or _is_key(plain)
+        return name + sign + self._text(f"{place}?{plain}", value, is_credential=is_credential)
+
+    def _value(self, place: str, value: Any, *, is_credential: bool = False) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._member(place, key, value, is_credential=is_credential) for key in value}
+        if isinstance(value, list):
+            items = enumerate(value)
+            return [self._value(f"{place}[{index}]", item, is_credential=is_credential) for index, item in items]
+        if not isinstance(value, str):
+            return value
+        return self._text(place, value, is_credential=is_credential) if is_credential else self._in_text(place, value)
+
+    def _member(self, place: str, key: Any, around: Mapping[Any, Any], *, is_credential: bool) -> Any:
+        """A value is a credential by its name, by one around it, or by that beside it: `{name: x, value: y}`."""
+        words = [word.lower() for word in _WORD.findall(str(key))]
+        named = next((around[name] for name in ("name", "key") if isinstance(around.get(name), str)), "")
+        is_one = is_credential_name(str(key)) or (key == "value" and is_credential_name(named))
+        inherits = is_credential and bool(words) and words[-1] not in _HARMLESS_ENDINGS
+        return self._value(f"{place}.{key}", around[key], is_credential=is_one or inherits)
+
+    # --- texts -------------------------------------------------------------------------------------------------
+
+    def _in_text(self, place: str, text: str) -> str:
+        """A text may be a document itself: JSON, a form or XML."""
+        if (data := _document(text)) is not None:
+            changed = self._value(place, data)
+            return text if changed == data else json.dumps(changed, ensure_ascii=False)
+        for pattern in (_PAIR, _ELEMENT):
+            text = pattern.sub(lambda found: self._pair(place, found), text)
+        return self._by_value(place, text)
+
+    def _pair(self, place: str, found: re.Match[str]) -> str:
+        key = unquote_plus(found["key"])
+        is_credential = is_credential_name(key)
+        return found["key"] + found["sign"] + self._text(f"{place}.{key}", found["value"], is_credential=is_credential)
+
+    def _text(self, place: str, text: str, *, is_credential: bool) -> str:
+        if is_credential and not _HARMLESS_VALUE.fullmatch(text):
+            return self._secret(place, text)
+        return self._by_value(place, text)
+
+    def _by_value(self, place: str, text: str) -> str:
+        return _TELLING_VALUE.sub(lambda found: self.by(place, found[0]), text)
+
+    def _secret(self, place: str, text: str) -> str:
+        """Replace what is literal; keep a scheme such as `Bearer` and references."""
+        scheme = _SCHEME.match(text)
+        start, rest = (scheme[0], text[scheme.end() :]) if scheme else ("", text)
+        parts = _REFERENCE.split(rest)
+        if len(parts) == 1:
+            return start + self.by(place, rest) if rest.strip() else text
+        return start + "".join(
+            part if number % 2 else _RUN.sub(lambda found: self._run(place, found[0]), part)
+            for number, part in enumerate(parts)
+        )
+
+    def _run(self, place: str, text: str) -> str:
+        return self.by(place, text) if _DIGIT.search(text) else text
+
+
+def _document(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
