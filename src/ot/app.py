@@ -286,6 +286,10 @@ class OneTool:
         return self._now.media
 
     @property
+    def audit(self) -> Audit:
+        return self._now.audit
+
+    @property
     def net(self) -> Net:
         return self._now.net
 

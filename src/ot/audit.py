@@ -7,7 +7,7 @@ be written is not made. A rejected call is only a `call` line. Values of secrets
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,15 +18,23 @@ import anyio.to_thread
 
 from ot.bus.authorise import in_order, required
 from ot.bus.bus import Call
+from ot.config.load import Loaded
 from ot.context import Permission
 from ot.errors import AuditUnavailable, SandboxDenied
 from ot.logging import Log
+from ot.paths import placed
 from ot.redact import Redactor
 
 WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 LONGEST = 1000  # characters of one argument
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
+
+
+def audit_of(loaded: Loaded) -> "Audit":
+    """Return the audit log that a configuration names, for somebody to close."""
+    file = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
+    return Audit(file, Redactor(loaded.secrets.values()))
 
 
 class Audit:
@@ -113,6 +121,10 @@ class Audit:
         if isinstance(value, list | tuple | set | frozenset):
             return [self._clean(item) for item in islice(value, LONGEST)]
         return self._redact.beginning(str(value), LONGEST)
+
+    def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
+        """Record that somebody has changed stored tools or switches. Names only: values may be credentials."""
+        self._log.event("change", action=action, names=list(names), actor=actor, transport=transport)
 
     @property
     def problem(self) -> str | None:

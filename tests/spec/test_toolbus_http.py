@@ -219,7 +219,7 @@ def test_a_bus_alone_reaches_only_what_the_agent_is_given(site: Site) -> None:
         get(site.url(), {})
     assert refused.value.message == (
         "Host 127.0.0.1 is not allowed. To allow it, add this to onetool.yaml: "
-        "agents: {default: {tool_config: {http.get: {allowed_hosts: [127.0.0.1]}}}}"
+        f'agents: {{default: {{tool_config: {{http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}}}}}}}}'
     )
     with pytest.raises(NetworkError) as refused:
         get(site.url(), {"allowed_hosts": "127.0.0.1"})

@@ -127,7 +127,8 @@ def test_the_index_finds_exactly_what_the_ranking_says(
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
         files = [written(database, number, *fields) for number, fields in enumerate(tools)]
         places = {
-            key: place_of(question, folded(file.slug), folded(file.display_name), Texts.of(file)) for key, file in files
+            key: place_of(question, folded(file.slug), folded(file.display_name), Texts.of(file, "tools tools"))
+            for key, file in files
         }
         newest_first = sorted((key for key, place in places.items() if place is not None), reverse=True)
         expected = [Hit(places[key] or 0, key) for key in sorted(newest_first, key=lambda key: places[key] or 0)]

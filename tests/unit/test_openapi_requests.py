@@ -114,10 +114,10 @@ def test_a_document_without_a_usable_server_asks_for_one(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "told", "base"),
     [
-        ("/v1", "https://a.example", "https://a.example/v1"),
-        ("v1", "a.example", "https://a.example/v1"),
+        ("/v1", "https://a.example", "https://a.example"),
+        ("v1", "a.example/v1/", "https://a.example/v1"),
         ("/v1", "https://a.example/other", "https://a.example/other"),
-        ("https://b.example/v2", "http://localhost:8080", "http://localhost:8080/v2"),
+        ("https://b.example/v2", "http://localhost:8080", "http://localhost:8080"),
         ("https://{x}.example", "https://a.example", "https://a.example"),
     ],
 )

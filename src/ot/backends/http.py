@@ -20,7 +20,7 @@ import anyio.to_thread
 from ot.backends.http_tool import credentials
 from ot.backends.http_tool.answer import Hiding, Reader, packed_as
 from ot.backends.http_tool.placeholders import Values
-from ot.backends.http_tool.rates import Rates
+from ot.backends.http_tool.rates import Rates, SharedRates
 from ot.backends.http_tool.request import size_of
 from ot.backends.http_tool.retry import Repetition
 from ot.context import ToolContext
@@ -52,7 +52,7 @@ class HttpBackend:
         defaults: Callable[[], "Http"],
         secrets: Callable[[str], str | None],
         *,
-        rates: Rates | None = None,
+        rates: Rates | SharedRates | None = None,
         identity: str = "",
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         random: Callable[[], float] = standard_random.random,
@@ -74,7 +74,7 @@ class HttpBackend:
         request = self._template.filled(values)
         self._check_size(request)
         if self.impl.max_calls_per_minute is not None:
-            self._rates.take(self._identity or tool.name, self.impl.max_calls_per_minute)
+            await self._count(self._identity or tool.name, self.impl.max_calls_per_minute)
         settings, hiding = self._defaults(), self._hiding_of(values.revealed)
         response = await self._send(request, settings, hiding)
         if self.impl.succeeds(response.status):
@@ -82,6 +82,12 @@ class HttpBackend:
         if self.impl.error_mode == "empty":
             return None
         raise self._failure(response, hiding)
+
+    async def _count(self, identity: str, limit: int) -> None:
+        if isinstance(self._rates, SharedRates):
+            await anyio.to_thread.run_sync(self._rates.take, identity, limit)
+        else:
+            self._rates.take(identity, limit)
 
     def _check_size(self, request: Request) -> None:
         if len(request.url) > LONGEST_URL:

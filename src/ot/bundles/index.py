@@ -23,7 +23,7 @@ from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, cuts, folded, misspe
 from ot.registry import python_name
 from ot.search.words import HIDDEN
 
-FORMAT: Final = 1  # to be changed with every change of what is written, here or in `texts`
+FORMAT: Final = 2  # to be changed with every change of what is written, here or in `texts`
 BUSY_SECONDS: Final = 15.0
 KEYS_A_MICROSECOND: Final = 1024
 MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
@@ -37,7 +37,8 @@ _MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for nu
 _PARTS: Final = f"""
     ' ' || slug || ' {HIDDEN}' || replace(slug, ' ', '') as slug,
     ' ' || name || ' {HIDDEN}' || replace(name, ' ', '') as name,
-    ' ' || tags || ' ' as tags, ' ' || substr(description, 1, {MOST_FOR_PARTS}) || ' ' as description
+    ' ' || tags || ' ' as tags, ' ' || substr(description, 1, {MOST_FOR_PARTS}) || ' ' as description,
+    ' ' || bundle || ' ' as bundle
 """
 _PART_TABLES: Final = "\n".join(
     f"create virtual table parts_of_{field} using fts5 ({field}, content = 'parts', content_rowid = 'key',"
@@ -295,19 +296,39 @@ def write_tool(
     row = (key, file.id, bundle_id, file.slug, file.version, name, file.is_enabled, *starts, _text(file))
     database.execute("insert into tools values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size))
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
-    _write_texts(database, key, Texts.of(file), familiar)
+    _write_texts(database, key, Texts.of(file, bundle_words(database, bundle_id)), familiar)
     return key
 
 
+def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
+    """Write what is searched of the tools of a bundle again: the bundle has another name."""
+    words = bundle_words(database, bundle_id)
+    query = "select key, body from tools where bundle = ?"
+    for key, body in database.execute(query, (bundle_id,)).fetchall():
+        _drop_texts(database, key)
+        _write_texts(database, key, Texts.of(ToolFile.read(body.encode()), words), set())
+
+
+def bundle_words(database: sqlite3.Connection, bundle_id: str) -> str:
+    """What a bundle is called, for the search of its tools."""
+    query = "select slug || ' ' || json_extract(body, '$.displayName') from bundles where id = ?"
+    return str(database.execute(query, (bundle_id,)).fetchone()[0])
+
+
 def drop_tool(database: sqlite3.Connection, key: int) -> None:
-    for table in _TABLES:  # before the texts, which they look up to forget them
-        database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
-    for table in ("texts", "tags", "tools"):
+    _drop_texts(database, key)
+    for table in ("tags", "tools"):
         database.execute(f"delete from {table} where key = ?", (key,))  # noqa: S608 - names of ours
 
 
+def _drop_texts(database: sqlite3.Connection, key: int) -> None:
+    for table in _TABLES:  # before the texts, which they look up to forget them
+        database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
+    database.execute("delete from texts where key = ?", (key,))
+
+
 def _write_texts(database: sqlite3.Connection, key: int, texts: Texts, familiar: set[str]) -> None:
-    database.execute("insert into texts values (?, ?, ?, ?, ?)", (key, *texts.fields()))
+    database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
     insert = "insert into {0} (rowid, {1}) select key, {1} from {2} where key = ?"
     database.execute(insert.format("words", "terms", "marked"), (key,))
     for field in FIELDS:

@@ -1,8 +1,8 @@
 """How well a tool fits a question, decided by the tool and the question alone, so that pages never shift.
 
 Places, the best first: the slug, then the display name, starts with the whole question; all its words are whole words
-of slug, display name, tags, description, or of these fields down to that one; all are parts of words in one of these
-fields, or one slip of the finger away from words in the fields down to that one.
+of slug, display name, tags, description, names of the bundle, or of these fields down to that one; all are parts of
+words in one of these fields, or one slip of the finger away from words in the fields down to that one.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,8 @@ SHORTEST_PART: Final = 3  # letters
 PLACES: Final[tuple[Match, ...]] = (
     "prefix",
     "prefix",
-    "word",
-    "word",
-    "word",
-    "word",
-    "fuzzy",
-    "fuzzy",
-    "fuzzy",
-    "fuzzy",
+    *("word",) * 5,
+    *("fuzzy",) * 5,
 )
 FIRST_WORD, FIRST_FUZZY = PLACES.index("word"), PLACES.index("fuzzy")
 

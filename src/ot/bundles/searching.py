@@ -21,7 +21,7 @@ LAST_LETTER, FIRST_SURROGATE, AFTER_SURROGATES = "\U0010ffff", 0xD800, "\ue000"
 LONGER_THAN_ANY = 1000  # letters of a name, of which there is none after the last of all letters
 STARTS: Final = ("slug_start", "name_start")
 ROW: Final = f"""
-select t.slug_start, t.name_start, x.slug, x.name, x.tags, x.description from tools t
+select t.slug_start, t.name_start, x.slug, x.name, x.tags, x.description, x.bundle from tools t
 join texts x on x.key = t.key join bundles b on b.id = t.bundle
 where t.key = ? and {IN_USE} and b.deleted_at is null
 """  # noqa: S608

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from ot.backends.http_tool.rates import Rates
+from ot.backends.http_tool.rates import SharedRates
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
 from ot.errors import ToolError, ToolNotFound
@@ -68,7 +68,7 @@ def store_of(loaded: Loaded) -> "BundleStore":
 class BundleSource:
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
-        self._rates = Rates()
+        self._rates: SharedRates | None = None
         self._reading = asyncio.Lock()
         self._store: BundleStore | None = None
         self.described: dict[str, str] = {}
@@ -91,6 +91,7 @@ class BundleSource:
         self._unregister()
         self._made_for, self._version, self._has_everything = wanted, UNREAD, False
         self.pack_names, self._names_version = [], UNREAD
+        self._rates = SharedRates(wanted[0] / ".usage" / "rates.db")
         old, self._store = self._store, None
         return old
 
@@ -103,7 +104,8 @@ class BundleSource:
     @property
     def problems(self) -> list[str]:
         kept = self._store.problems if self._store is not None else []
-        return [*kept, *self.collisions.values()]
+        uncounted = [self._rates.problem] if self._rates is not None and self._rates.problem else []
+        return [*kept, *uncounted, *self.collisions.values()]
 
     def close(self) -> None:
         """Write down what is left. It waits for the disk."""

@@ -31,6 +31,11 @@ from ot.storage_errors import is_full
 
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
+Check = Callable[[Bundle | StoredTool | None], None]  # is given what is stored now, and raises to prevent a change
+
+
+def unconditionally(_current: Bundle | StoredTool | None) -> None:
+    """Prevent no change."""
 
 
 def new_id() -> str:
@@ -59,7 +64,9 @@ class BundleStore:
 
     # --- bundles -----------------------------------------------------------------------------------------------
 
-    def put_bundle(self, bundle_id: str, draft: BundleDraft | Body) -> tuple[Bundle, bool]:
+    def put_bundle(
+        self, bundle_id: str, draft: BundleDraft | Body, check: Check = unconditionally
+    ) -> tuple[Bundle, bool]:
         """The bundle, and whether it is new."""
         bundle_id = rules.an_id(bundle_id)
         self._refuse_built_in(self._reader.any_bundle(bundle_id))
@@ -67,6 +74,7 @@ class BundleStore:
         with self._vault.writing() as journal:
             folder = self._writer.folder_of(journal, bundle_id)
             known = self._reader.any_bundle(bundle_id)
+            check(known.shown() if known is not None and known.row.deleted_at is None else None)
             self._refuse_taken_slug(checked.slug, bundle_id)
             file, is_new = self._put(known, bundle_id, checked)
             folder = self._writer.put_bundle(journal, folder, file)
@@ -78,39 +86,50 @@ class BundleStore:
             return BundleFile.new(bundle_id, draft, self._clock()), True
         return known.row.file().replaced(draft, self._clock()), False
 
-    def set_bundle_enabled(self, bundle_id: str, switch: bool | Switch | Body) -> Bundle:
+    def set_bundle_enabled(
+        self, bundle_id: str, switch: bool | Switch | Body, check: Check = unconditionally
+    ) -> Bundle:
         """`switch` may be the raw body of a PATCH, which is then checked at its turn."""
         placed = self._reader.bundle(bundle_id)
         on = refusals.checked_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
         if placed.built_in:
+            check(placed.shown())
             self._switch_built_in("bundles", placed.row.id, on=on)
         else:
-            self._change_bundle(bundle_id, {"is_enabled": on})
+            self._change_bundle(bundle_id, {"is_enabled": on}, check)
         return self.get_bundle(bundle_id)
 
-    def delete_bundle(self, bundle_id: str) -> None:
+    def delete_bundle(self, bundle_id: str, check: Check = unconditionally) -> None:
         """It can be brought back for a while, unless the disk is too full to note that it is deleted."""
         self._refuse_built_in(self._reader.bundle(bundle_id))
         try:
-            self._change_bundle(bundle_id, {"soft_deleted_at": self._clock()}, check=self._refuse_full)
+            self._change_bundle(bundle_id, {"soft_deleted_at": self._clock()}, check, self._refuse_full)
         except BundleError as error:
             if not is_full(error):
                 raise
-            self._remove_bundle(bundle_id)
+            self._remove_bundle(bundle_id, check)
 
-    def _remove_bundle(self, bundle_id: str) -> None:
+    def _remove_bundle(self, bundle_id: str, check: Check) -> None:
         with self._vault.writing() as journal:
-            row = self._reader.bundle(bundle_id).row
+            placed = self._reader.bundle(bundle_id)
+            check(placed.shown())
+            row = placed.row
             self._refuse_full(row)
             self._writer.remove_bundle(journal, row.folder)
         self._writer.settle(".")
 
     def _change_bundle(
-        self, bundle_id: str, change: Mapping[str, Any], check: Callable[[BundleRow], None] = lambda _: None
+        self,
+        bundle_id: str,
+        change: Mapping[str, Any],
+        check: Check,
+        refuse: Callable[[BundleRow], None] = lambda _: None,
     ) -> None:
         with self._vault.writing() as journal:
-            row = self._reader.bundle(bundle_id).row
-            check(row)
+            placed = self._reader.bundle(bundle_id)
+            row = placed.row
+            check(placed.shown())
+            refuse(row)
             file = row.file()
             changed = file.model_copy(update=dict(change))
             if changed != file:
@@ -153,10 +172,14 @@ class BundleStore:
 
     # --- tools -------------------------------------------------------------------------------------------------
 
-    def put_tool(self, bundle_id: str, slug: str, version: str, draft: ToolDraft | Body) -> StoredTool:
-        return self.put_many(bundle_id, [(slug, version, draft)])[0]
+    def put_tool(
+        self, bundle_id: str, slug: str, version: str, draft: ToolDraft | Body, check: Check = unconditionally
+    ) -> StoredTool:
+        return self.put_many(bundle_id, [(slug, version, draft)], check)[0]
 
-    def put_many(self, bundle_id: str, tools: Iterable[tuple[str, str, ToolDraft | Body]]) -> list[StoredTool]:
+    def put_many(
+        self, bundle_id: str, tools: Iterable[tuple[str, str, ToolDraft | Body]], check: Check = unconditionally
+    ) -> list[StoredTool]:
         """All of them, or none where one is refused; details of the refusal say which (`index`, `slug`, `version`)."""
         given = list(tools)
         bundle_id = rules.an_id(bundle_id)
@@ -164,8 +187,8 @@ class BundleStore:
         self._open_bundle(bundle_id)
         restore = partial(self._with_credentials, bundle_id)
         drafts = [refusals.checked_draft(number, *one, restore) for number, one in enumerate(given)]
-        self._refuse_duplicates(bundle_id, pairs)
-        return self._store_new(bundle_id, self._new_files(pairs, drafts)) if given else []
+        self._refuse_duplicates(bundle_id, pairs, check)
+        return self._store_new(bundle_id, self._new_files(pairs, drafts), check) if given else []
 
     def _with_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
         """The body of a new version, with the credentials of the newest one where it has masks for them."""
@@ -185,13 +208,13 @@ class BundleStore:
             for (slug, version), draft, moment in zip(pairs, drafts, moments, strict=True)
         ]
 
-    def _store_new(self, bundle_id: str, files: Sequence[ToolFile]) -> list[StoredTool]:
+    def _store_new(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> list[StoredTool]:
         contents = [refusals.checked_content(number, file) for number, file in enumerate(files)]
         written = self._writer.write(contents)
         try:
             with self._vault.writing() as journal:
                 bundle = self._open_bundle(bundle_id).row
-                self._refuse_duplicates(bundle_id, [(file.slug, file.version) for file in files])
+                self._refuse_duplicates(bundle_id, [(file.slug, file.version) for file in files], check)
                 self._refuse_too_many(len(files))
                 self._writer.add_tools(journal, bundle.folder, files, written)
         finally:
@@ -199,31 +222,36 @@ class BundleStore:
         self._writer.settle(bundle.folder)
         return [_as_stored(bundle, file, new) for file, new in zip(files, written, strict=True)]
 
-    def set_tool_enabled(self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body) -> StoredTool:
+    def set_tool_enabled(
+        self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body, check: Check = unconditionally
+    ) -> StoredTool:
         placed, row = self._reader.tool(bundle_id, slug, version)
         if not placed.built_in:
             self._refuse_disabled(placed)
         on = refusals.checked_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
         if placed.built_in:
+            check(self._reader.shown([row], built_in=True)[0])
             self._switch_built_in("tools", row.id, on=on)
         else:
-            self._switch_tool(bundle_id, slug, version, on=on)
+            self._switch_tool(bundle_id, slug, version, check, on=on)
         return self.get_tool(bundle_id, slug, version)
 
-    def _switch_tool(self, bundle_id: str, slug: str, version: str, *, on: bool) -> None:
+    def _switch_tool(self, bundle_id: str, slug: str, version: str, check: Check, *, on: bool) -> None:
         with self._vault.writing() as journal:
             placed, row = self._reader.tool(bundle_id, slug, version)
             self._refuse_disabled(placed)
+            check(self._reader.shown([row], built_in=False)[0])
             file = row.content()
             if file.is_enabled != on:
                 changed = file.model_copy(update={"is_enabled": on})
                 self._writer.replace(journal, f"{placed.row.folder}/{row.file}", changed.text())
         self._writer.settle(placed.row.folder)
 
-    def delete_tool(self, bundle_id: str, slug: str, version: str) -> None:
+    def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = unconditionally) -> None:
         self._refuse_built_in(self._reader.tool(bundle_id, slug, version)[0])
         with self._vault.writing() as journal:
             placed, row = self._reader.tool(bundle_id, slug, version)
+            check(self._reader.shown([row], built_in=False)[0])
             self._writer.delete(journal, f"{placed.row.folder}/{row.file}")
         self._writer.settle(placed.row.folder)
         self._counters.forget(row.id)
@@ -341,11 +369,13 @@ class BundleStore:
         if left:
             raise refusals.not_empty(row.id, len(left))
 
-    def _refuse_duplicates(self, bundle_id: str, pairs: Sequence[Pair]) -> None:
-        taken = self._vault.read(lambda db: [listing.tool(db, bundle_id, *pair) is not None for pair in pairs])
+    def _refuse_duplicates(self, bundle_id: str, pairs: Sequence[Pair], check: Check) -> None:
+        there = self._vault.read(lambda db: [listing.tool(db, bundle_id, *pair) for pair in pairs])
         seen: set[Pair] = set()
         for number, pair in enumerate(pairs):
-            if taken[number] or pair in seen:
+            row = there[number]
+            check(self._reader.shown([row], built_in=False)[0] if row else None)
+            if row or pair in seen:
                 raise refusals.duplicate(number, *pair)
             seen.add(pair)
 

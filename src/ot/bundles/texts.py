@@ -1,6 +1,6 @@
 """What of a tool is searched, as words: folded and taken apart by the one search of the product.
 
-The four fields stand in the order in which a match in them counts. The index keeps exactly these texts, so that what
+The fields stand in the order in which a match in them counts. The index keeps exactly these texts, so that what
 is found and how it is ranked never disagree.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 from ot.bundles.records import ToolFile
 from ot.search.words import HIDDEN, fold, words
 
-FIELDS: Final = ("slug", "name", "tags", "description")
+FIELDS: Final = ("slug", "name", "tags", "description", "bundle")
 MOST_CHARACTERS: Final = 4_000  # of a description
 MOST_FOR_PARTS: Final = 300  # of a description, in which parts of words are looked for
 SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
@@ -23,19 +23,21 @@ class Texts:
     name: str
     tags: str
     description: str
+    bundle: str
 
     @classmethod
-    def of(cls, tool: ToolFile) -> "Texts":
-        fields = (tool.slug, tool.display_name, " ".join(tool.tags), tool.description[:MOST_CHARACTERS])
+    def of(cls, tool: ToolFile, bundle: str) -> "Texts":
+        """`bundle` is what the bundle of the tool is called."""
+        fields = (tool.slug, tool.display_name, " ".join(tool.tags), tool.description[:MOST_CHARACTERS], bundle)
         return cls(*(" ".join(words(field)) for field in fields))
 
-    def fields(self) -> tuple[str, str, str, str]:
-        return self.slug, self.name, self.tags, self.description
+    def fields(self) -> tuple[str, str, str, str, str]:
+        return self.slug, self.name, self.tags, self.description, self.bundle
 
-    def for_parts(self) -> tuple[str, str, str, str]:
+    def for_parts(self) -> tuple[str, str, str, str, str]:
         """The same, for matches inside of words: names also with nothing between their words, which is no word."""
         slug, name = (f" {text} {HIDDEN}{text.replace(' ', '')}" for text in (self.slug, self.name))
-        return slug, name, f" {self.tags} ", f" {self.description[:MOST_FOR_PARTS]} "
+        return slug, name, f" {self.tags} ", f" {self.description[:MOST_FOR_PARTS]} ", f" {self.bundle} "
 
 
 def folded(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Bundles of stored tools: list, export as ZIP, import, switch on and off. Running servers see a change at once."""
+"""Bundles of stored tools: list, export, import, enable, disable, delete. Running servers see changes at once."""
 
 import argparse
 import json
@@ -8,7 +8,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from ot.cli.identity import user_name
 from ot.cli.opening import with_settings
+from ot.cli.terminal import is_terminal
 from ot.errors import BundleError, ToolError
 from ot.registry import nearest, python_name, shown
 from ot.sanitise import clean
@@ -35,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     taking = actions.add_parser("import", help="take a bundle over from a ZIP archive")
     taking.add_argument("file", type=Path, metavar="FILE.zip")
     taking.add_argument("--name", default="", metavar="SLUG", help="what to call the bundle here")
+    where = taking.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="into ~/.onetool, for all directories")
+    where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
+    delete = actions.add_parser("delete", help="delete a bundle with its tools, a tool, or one version")
+    delete.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+    delete.add_argument("--yes", action="store_true", help="delete without asking")
+    _add_json(delete)
     for word in ("enable", "disable"):
         action = actions.add_parser(word, help=f"switch a bundle or a tool {'on' if word == 'enable' else 'off'}")
         action.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
@@ -53,6 +62,8 @@ def main(options: argparse.Namespace) -> int:
     as_json = getattr(options, "json", False)
     if options.action == "import":
         return _import(options, as_json=as_json)
+    if options.action == "delete":
+        return _confirm_and_delete(options, as_json=as_json)
     work = {"export": _export, "enable": _switch, "disable": _switch}.get(options.action, _list)
 
     async def in_a_thread(app: "OneTool") -> int:
@@ -67,8 +78,8 @@ def main(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace, *, as_json: bool) -> int:
     from ot.cli import import_bundle
 
-    given = {"name": options.name, "server": None, "user": False, "write": False, "dry_run": False, "json": as_json}
-    named = argparse.Namespace(config=options.config, **given)
+    given = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
+    named = argparse.Namespace(config=options.config, user=options.user, project=options.project, **given)
     return import_bundle.main(named, options.file, import_bundle.content_of(options.file))
 
 
@@ -175,6 +186,72 @@ def _write_new(file: Path, content: bytes) -> None:
         raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
+# --- delete --------------------------------------------------------------------------------------------------------
+
+
+def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
+    """Ask in between: somebody who thinks about it must hold nothing open."""
+    slug, tool, version = _parts(options.what)
+
+    async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
+        return _chosen(app, slug, tool, version)
+
+    bundle, tools = with_settings(options, plan)
+    what = _described(bundle, tools, is_bundle=not tool)
+    _confirm(what, options)
+
+    async def delete(app: "OneTool") -> list[str]:
+        return _delete(app, bundle, tools, is_bundle=not tool)
+
+    deleted = with_settings(options, delete)
+    print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"deleted {what}")
+    return 0
+
+
+def _chosen(app: "OneTool", slug: str, tool: str, version: str) -> "tuple[Bundle, list[StoredTool]]":
+    bundle = _bundle(app, slug)
+    if bundle.is_built_in:
+        hint = f"Hint: onetool bundles disable {bundle.slug}"
+        raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool\n{hint}")
+    tools = app.bundles.store.tools_of(bundle.id)
+    return bundle, _versions(bundle, tools, tool, version) if tool else tools
+
+
+def _described(bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> str:
+    if is_bundle:
+        return f"the bundle {bundle.slug} with {number(len({tool.slug for tool in tools}), 'tool')}"
+    return ", ".join(f"{bundle.slug}.{tool.slug}@{tool.version}" for tool in tools)
+
+
+def _confirm(what: str, options: argparse.Namespace) -> None:
+    if options.yes:
+        return
+    if not is_terminal(sys.stdin):
+        options.refuse(f"deleting {what} needs --yes when nobody can be asked")
+    print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise ToolError("nothing was deleted")
+
+
+def _delete(app: "OneTool", bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> list[str]:
+    store, deleted = app.bundles.store, []
+    try:
+        for tool in tools:
+            store.delete_tool(bundle.id, tool.slug, tool.version)
+            deleted.append(f"{bundle.slug}.{tool.slug}@{tool.version}")
+        if is_bundle:
+            store.delete_bundle(bundle.id)
+            deleted.append(bundle.slug)
+    finally:
+        if deleted:
+            _record(app, "bundle.deleted" if is_bundle else "tool.deleted", deleted)
+    return deleted
+
+
+def _record(app: "OneTool", action: str, names: list[str]) -> None:
+    app.audit.change(action, names, actor=user_name(), transport="cli")
+
+
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
@@ -188,6 +265,7 @@ def _switch(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     else:
         chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
         changed = [_switched(store, bundle, one, on=on) for one in chosen]
+    _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
     _print_switched(changed, bundle, on=on, as_json=as_json, is_bundle=not tool)
     return 0
 

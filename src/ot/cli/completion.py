@@ -222,5 +222,6 @@ _SOURCES: dict[tuple[str, str], Callable[[Known, str, list[str]], Iterable[str]]
     ("bundles export", "slug"): lambda known, *_: known.bundles,
     ("bundles enable", "what"): _stored,
     ("bundles disable", "what"): _stored,
+    ("bundles delete", "what"): _stored,
     ("import", "source"): _clients_or_files,
 }

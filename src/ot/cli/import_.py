@@ -42,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = "an OpenAPI document, a bundle's ZIP, a client's configuration file"
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
     parser.add_argument("--name", default="", metavar="SLUG", help="of tools: what to call their bundle")
-    parser.add_argument("--server", metavar="URL", help="of a document: where the API is")
+    parser.add_argument("--server", metavar="URL", help="of a document: base URL to use instead, with its path")
     parser.add_argument("--write", action="store_true", help="of tools: write http.allowedHosts into onetool.yaml")
-    parser.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
+    where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
     parser.add_argument("--keep-values", action="store_true", help="leave secrets where they are used")
     parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")

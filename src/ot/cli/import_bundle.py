@@ -13,19 +13,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ot.audit import audit_of
 from ot.bundles.imported import Imported, ToolEntry
 from ot.bundles.source import folder_of, store_of
 from ot.bundles.taking import Taken, read, take_over
 from ot.cli import editing
 from ot.cli.connect import this_place, what_to_ask
 from ot.cli.endings import undisturbed
+from ot.cli.identity import user_name
 from ot.clients import files, hiding, yaml_edit, yaml_lists
 from ot.config.load import Loaded, load
 from ot.config.trust import is_trusted, trust
 from ot.errors import BundleError, ConfigError, NetworkError, ToolError
 from ot.net import HostRules
 from ot.net.addresses import is_public, parsed
-from ot.paths import SECRETS, Folders, find_folders
+from ot.paths import FOLDER, SECRETS, Folders, find_folders
 from ot.redact import Redactor
 from ot.registry import python_name
 from ot_child.summary import number
@@ -79,7 +81,7 @@ def content_of(path: Path) -> bytes:
 
 def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     with undisturbed():
-        folders, done = _trusted(_folders(options), is_dry=options.dry_run)
+        folders, done = _target(options)
     loaded = load(folders, os.environ, trust=True if folders.project else None)
     try:
         found = read(content, name=options.name, server=options.server)
@@ -93,18 +95,30 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     return 0
 
 
-def _folders(options: argparse.Namespace) -> Folders:
+def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
+    """Where the tools go, and what there is to say about it: into a trusted project, else to the user's directory."""
     folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
-    return replace(folders, project=None, config_file=None) if options.user else folders
-
-
-def _trusted(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
-    """Whoever takes something over into a folder of a project trusts it."""
-    project = folders.project
-    if project is None or folders.config_file is not None or is_dry or is_trusted(project, folders.user, os.environ):
+    if options.user:
+        return replace(folders, project=None, config_file=None), []
+    if folders.config_file is not None:
         return folders, []
+    if options.project:
+        return _project(folders, is_dry=options.dry_run)
+    if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
+        return folders, []
+    said = f"{folders.project} is not trusted, so it was left alone. Hint: --project imports into it and trusts it"
+    return replace(folders, project=None), [said]
+
+
+def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
+    project = folders.project or folders.working_dir / FOLDER
+    chosen, is_new = replace(folders, project=project), not project.exists()
+    if is_dry or (not is_new and is_trusted(project, folders.user, os.environ)):
+        return chosen, []
+    project.mkdir(exist_ok=True)
     trust(project, folders.user)
-    return folders, [f"{project} is trusted now, with everything that was in it before: look at it once"]
+    also = "" if is_new else ", with everything that was in it before: look at it once"
+    return chosen, [f"{project} is trusted now{also}"]
 
 
 def _taken(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Report:
@@ -113,9 +127,18 @@ def _taken(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Repo
         taken = take_over(store, found, dry=is_dry)
     finally:
         store.close()
+    if not is_dry:
+        _record(loaded, taken)
     secrets = [name for name in found.secrets if name not in loaded.secrets]
     hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
     return Report(path, loaded, found, taken, is_dry, hosts, secrets)
+
+
+def _record(loaded: Loaded, taken: Taken) -> None:
+    audit = audit_of(loaded)
+    names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
+    audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
+    audit.close()
 
 
 def _is_allowed(host: str, loaded: Loaded) -> bool:
@@ -130,7 +153,8 @@ def _advised(error: BundleError, path: Path) -> ToolError:
     command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
     if details.get("needs") == "server":
         return ToolError(
-            f"{error.message.partition('; say it')[0]}. Say it: {command} --server https://api.example.com"
+            f"{error.message.partition('; say it')[0]}. Say it: "
+            f"{command} --server {details.get('example', 'https://api.example.com')}"
         )
     if "suggestion" in details:
         return ToolError(f"{error.message}. Give this one another name: {command} --name {details['suggestion']}")

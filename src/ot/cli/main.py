@@ -22,7 +22,7 @@ COMMANDS = {
     "help": "help on a tool, a pack, or some words",
     "connect": "connect an assistant: print its MCP configuration, or write it",
     "import": "take over servers from an assistant's configuration, or tools from an OpenAPI document or a ZIP",
-    "bundles": "list, export, import, enable and disable bundles of stored tools",
+    "bundles": "list, export, import, enable, disable and delete bundles of stored tools",
     "init": "make .onetool/ in this folder, with an example pack",
     "stats": "show what has been called and what it saved",
     "doctor": "check everything and say what to do",

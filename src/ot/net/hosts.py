@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ot.net.urls import Target
 
 HOSTS: Final = "HOSTS"
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class HostRules:
 
     def _refusal(self, target: "Target") -> str:
         host = f"[{target.host}]" if ":" in target.host else target.host
+        if target.port != DEFAULT_PORTS.get(target.scheme):
+            host = f"{host}:{target.port}"
         names = ", ".join(map(_in_yaml, [*self.allowed_hosts, host]))
         line = self.setting.replace(HOSTS, names)
         at_port = "" if not _knows(self.allowed_hosts, target) else f" at port {target.port}"

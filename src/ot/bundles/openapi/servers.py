@@ -6,7 +6,7 @@ An address that a document gives in relation to itself is known only to the pers
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 
 from ot.bundles.openapi.document import as_list, as_mapping, as_text
 from ot.bundles.rules import invalid
@@ -18,32 +18,32 @@ _IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class Servers:
-    """`told` is what the person said."""
+    """`told` is the base URL that a person gave. It replaces that of the document, with its path."""
 
     def __init__(self, told: str | None) -> None:
         self._told = None if told is None else _checked(told if "://" in told else f"https://{told}")
 
     def base(self, servers: Iterable[Any]) -> str:
         """Without a slash at its end."""
-        urls = [_filled(as_mapping(server)) for server in servers] or ["/"]
         if self._told is not None:
-            return self._as_told(urls)
+            return self._told
+        urls = [_filled(as_mapping(server)) for server in servers] or ["/"]
         absolute = [url for url in urls if url.startswith(("https://", "http://"))]
         if not absolute:
+            example = f"https://api.example.com{_path_of(urls[0])}"
             raise invalid(
                 f"the document does not say on which host the API is (only {urls[0][:100]!r}); say it: "
-                'server="https://api.example.com"',
+                f'server="{example}"',
                 needs="server",
+                example=example,
             )
         return next(filter(None, map(_usable, absolute)), None) or _checked(absolute[0])
 
-    def _as_told(self, urls: list[str]) -> str:
-        """A bare host is completed by the path of the document; an address with a path is the whole address."""
-        assert self._told is not None
-        if urlsplit(self._told).path:
-            return self._told
-        path = urlsplit(urls[0]).path if "://" in urls[0] else urls[0]
-        return _checked(urljoin(f"{self._told}/", path)) if not path.startswith("//") else self._told
+
+def _path_of(url: str) -> str:
+    """The path of a relative URL, if it is one that can be shown as it is."""
+    path = f"/{url.strip('/')}" if url.strip("/") else ""
+    return path if re.fullmatch(r"[\w./~-]{0,80}", path) else ""
 
 
 def servers_of(*places: Mapping[str, Any]) -> list[Any]:

@@ -1,4 +1,8 @@
-"""How data goes out: as JSON that every reader takes, and with a tag, so that nobody is sent what they have already."""
+"""How data goes out: as JSON that every reader takes, and with a tag, so that nobody is sent what they have already.
+
+The tag of a stored tool has two parts: one for what a person can change, and one for what moves by itself (how often it
+was called). `If-None-Match` of a reader compares both, `If-Match` of a writer the first.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,29 +11,78 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
+from ot.bundles.model import Bundle, StoredTool
+from ot.bundles.store import Check
+from ot.errors import BundleError
 from ot_child.data import text
 
 MEDIA_TYPE: Final = "application/json"
 REVALIDATED: Final = "no-cache"
+MOVING: Final = frozenset({"callCount", "lastCalledAt", "disabledReason"})
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(_written(data), status, headers, MEDIA_TYPE)
 
 
+def stored(item: Bundle | StoredTool, status: int = 200) -> Response:
+    """What was just written, with its tag."""
+    data = item.as_json()
+    return answer(data, status, {"etag": _tag(data)})
+
+
 def tagged(data: Any, asked: Headers) -> Response:
     """The data, or only the word that it is still what the asker has."""
-    content = _written(data)
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {"etag": tag, "cache-control": REVALIDATED}
-    if _has(tag, asked):
+    headers = {"etag": _tag(data), "cache-control": REVALIDATED}
+    if _is_among(headers["etag"], _tags(asked, "if-none-match", is_weak_allowed=True)):
         return Response(None, 304, headers)
-    return Response(content, 200, headers, MEDIA_TYPE)
+    return Response(_written(data), 200, headers, MEDIA_TYPE)
 
 
-def _has(tag: str, asked: Headers) -> bool:
-    known = [one.strip().removeprefix("W/") for line in asked.getlist("if-none-match") for one in line.split(",")]
+def precondition(asked: Headers) -> Check:
+    """Return the check that `If-Match` and `If-None-Match` of a write ask for."""
+    wanted, unwanted = _tags(asked, "if-match"), _tags(asked, "if-none-match", is_weak_allowed=True)
+
+    def check(current: Bundle | StoredTool | None) -> None:
+        tag = None if current is None else _tag(current.as_json())
+        if wanted and (tag is None or not _is_among(_lasting(tag), map(_lasting, wanted))):
+            raise _failed("If-Match", tag)
+        if unwanted and tag is not None and _is_among(_lasting(tag), map(_lasting, unwanted)):
+            raise _failed("If-None-Match", tag)
+
+    return check
+
+
+def _failed(header: str, tag: str | None) -> BundleError:
+    now = "it does not exist" if tag is None else f"its ETag is {tag} now"
+    message = f"the precondition {header} failed: {now}. Hint: read it again, then repeat the change"
+    return BundleError(message, code="precondition_failed", details={"etag": tag})
+
+
+def _tag(data: Any) -> str:
+    if not isinstance(data, dict) or MOVING.isdisjoint(data):
+        return f'"{_digest(data)}"'
+    lasting = {key: value for key, value in data.items() if key not in MOVING}
+    return f'"{_digest(lasting)}-{_digest([data.get(key) for key in sorted(MOVING)])}"'
+
+
+def _lasting(tag: str) -> str:
+    return tag.strip('"').partition("-")[0]
+
+
+def _tags(asked: Headers, name: str, *, is_weak_allowed: bool = False) -> list[str]:
+    """Of the tags, a weak one is good for reading only."""
+    given = [one.strip() for line in asked.getlist(name) for one in line.split(",") if one.strip()]
+    return [tag.removeprefix("W/") if is_weak_allowed else tag for tag in given]
+
+
+def _is_among(tag: str, tags: Any) -> bool:
+    known = list(tags)
     return tag in known or "*" in known
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(_written(data)).hexdigest()[:32]
 
 
 def _written(data: Any) -> bytes:

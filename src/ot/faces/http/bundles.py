@@ -1,6 +1,7 @@
 """REST of the store: the routes under `/tools`, and what the document says of each. What they do is in `handlers`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from fastapi import FastAPI
@@ -11,6 +12,7 @@ from ot.faces.http.handlers import BundleHandlers
 from ot.faces.http.routing import Operation, add
 
 ROOT: Final = "/tools"
+WRITES: Final = frozenset({"PUT", "PATCH", "DELETE"})
 BUNDLES: Final = f"{ROOT}/bundles"
 BUNDLE: Final = f"{BUNDLES}/{{bundleID}}"
 TOOL: Final = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
@@ -37,7 +39,7 @@ WANTED: Final = doc.in_query(
 def add_routes(web: FastAPI, app: OneTool) -> None:
     handlers = BundleHandlers(app)
     for operation in (*_of_bundles(handlers), *_of_tools(handlers), *_of_all(handlers)):
-        add(web, operation)
+        add(web, replace(operation, is_conditional=operation.method in WRITES))
 
 
 def _of_bundles(do: BundleHandlers) -> Iterator[Operation]:

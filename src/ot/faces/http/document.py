@@ -231,6 +231,15 @@ KNOWN_TAG: Final[JSON] = {
 }
 
 
+PRECONDITIONS: Final[tuple[JSON, ...]] = tuple(
+    {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
+    for name, words in (
+        ("If-Match", "Change it only if its ETag is one of these; otherwise the answer is 412"),
+        ("If-None-Match", "Change it only if its ETag is none of these; `*` creates it only if it does not exist"),
+    )
+)
+
+
 def body(name: str) -> JSON:
     return {"required": True, "content": {MEDIA_TYPE: {"schema": ref(name)}}}
 

@@ -17,7 +17,7 @@ from ot.backends.http_tool.answer import Hiding
 from ot.bundles.model import Found, Page, StoredTool
 from ot.bundles.store import BundleStore
 from ot.faces.http import callers, paging
-from ot.faces.http.answers import answer, tagged
+from ot.faces.http.answers import answer, precondition, stored, tagged
 from ot.faces.http.api.events import while_heard
 from ot.faces.http.bodies import Sent
 from ot.faces.http.gate import agent_of
@@ -59,54 +59,81 @@ class BundleHandlers:
         sent = await Sent.with_request(request)
 
         def put(store: BundleStore) -> Response:
-            bundle, is_new = store.put_bundle(_bundle_id(request), sent.data())
-            return answer(bundle.as_json(), 201 if is_new else 200)
+            bundle, is_new = store.put_bundle(_bundle_id(request), sent.data(), precondition(request.headers))
+            self._record(request, "bundle.created" if is_new else "bundle.updated", bundle.slug)
+            return stored(bundle, 201 if is_new else 200)
 
         return await self._writing(request, put)
 
     async def patch_bundle(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
-        return await self._writing(
-            request, lambda store: answer(store.set_bundle_enabled(_bundle_id(request), sent.data()).as_json())
-        )
+
+        def patch(store: BundleStore) -> Response:
+            bundle = store.set_bundle_enabled(_bundle_id(request), sent.data(), precondition(request.headers))
+            self._record(request, _switched("bundle", on=bundle.is_enabled), bundle.slug)
+            return stored(bundle)
+
+        return await self._writing(request, patch)
 
     async def delete_bundle(self, request: Request) -> Response:
-        await self._writing(request, lambda store: store.delete_bundle(_bundle_id(request)))
-        return Response(status_code=204)
+        def delete(store: BundleStore) -> Response:
+            bundle = store.get_bundle(_bundle_id(request))
+            store.delete_bundle(bundle.id, precondition(request.headers))
+            self._record(request, "bundle.deleted", bundle.slug)
+            return Response(status_code=204)
+
+        return await self._writing(request, delete)
 
     # --- tools -------------------------------------------------------------------------------------------------
 
     async def get_tool(self, request: Request) -> Response:
-        stored = await self._stored(request)
-        return await self._in_thread(lambda: tagged(stored.as_json(), request.headers))
+        tool = await self._stored(request)
+        return await self._in_thread(lambda: tagged(tool.as_json(), request.headers))
 
     async def put_tool(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
-        stored = await self._writing(request, lambda store: store.put_tool(*_tool_path(request), sent.data()))
-        return answer((await self._shown([stored]))[0].as_json(), 201)
+
+        def put(store: BundleStore) -> StoredTool:
+            tool = store.put_tool(*_tool_path(request), sent.data(), precondition(request.headers))
+            self._record(request, "tool.created", self._app.bundles.tool_name(tool))
+            return tool
+
+        tool = await self._writing(request, put)
+        return stored((await self._shown([tool]))[0], 201)
 
     async def patch_tool(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
-        stored = await self._writing(request, lambda store: store.set_tool_enabled(*_tool_path(request), sent.data()))
-        return answer((await self._shown([stored]))[0].as_json())
+
+        def patch(store: BundleStore) -> StoredTool:
+            tool = store.set_tool_enabled(*_tool_path(request), sent.data(), precondition(request.headers))
+            self._record(request, _switched("tool", on=tool.is_enabled), self._app.bundles.tool_name(tool))
+            return tool
+
+        tool = await self._writing(request, patch)
+        return stored((await self._shown([tool]))[0])
 
     async def delete_tool(self, request: Request) -> Response:
-        await self._writing(request, lambda store: store.delete_tool(*_tool_path(request)))
-        return Response(status_code=204)
+        def delete(store: BundleStore) -> Response:
+            tool = store.get_tool(*_tool_path(request))
+            store.delete_tool(*_tool_path(request), precondition(request.headers))
+            self._record(request, "tool.deleted", self._app.bundles.tool_name(tool))
+            return Response(status_code=204)
+
+        return await self._writing(request, delete)
 
     async def invoke(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
-        stored = await self._stored(request)
-        check_in_use(stored)
+        tool = await self._stored(request)
+        check_in_use(tool)
         args = arguments_in(await self._in_thread(sent.data))
-        result = await while_heard(request, self._called(request, stored, args))
+        result = await while_heard(request, self._called(request, tool, args))
         hiding = Hiding(self._app.redact, ())
         return await self._in_thread(lambda: answer(outcome_of(result, hiding)))
 
-    async def _called(self, request: Request, stored: StoredTool, args: JSON) -> Result:
+    async def _called(self, request: Request, tool: StoredTool, args: JSON) -> Result:
         context = self._app.context(agent_of(request.scope))
         async with turn(request.scope, context.agent_id, CALLS):
-            return await self._app.bus.call_tool(self._app.bundles.tool_name(stored), args, context)
+            return await self._app.bus.call_tool(self._app.bundles.tool_name(tool), args, context)
 
     # --- over all bundles --------------------------------------------------------------------------------------
 
@@ -145,8 +172,8 @@ class BundleHandlers:
     # --- around ------------------------------------------------------------------------------------------------
 
     async def _stored(self, request: Request) -> StoredTool:
-        stored = await self._reading(lambda store: store.get_tool(*_tool_path(request)))
-        return (await self._shown([stored]))[0]
+        tool = await self._reading(lambda store: store.get_tool(*_tool_path(request)))
+        return (await self._shown([tool]))[0]
 
     async def _shown(self, tools: list[StoredTool]) -> list[StoredTool]:
         """As they are now; a function may have been written or removed a moment ago."""
@@ -171,6 +198,9 @@ class BundleHandlers:
         self._refuse_without_settings()
         return await anyio.to_thread.run_sync(lambda: work(self._app.bundles.store), limiter=self._writers)
 
+    def _record(self, request: Request, action: str, name: str) -> None:
+        callers.record_change(request, self._app, action, name)
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._readers)
 
@@ -179,6 +209,10 @@ class BundleHandlers:
         error = self._app.config_error
         if error is not None:
             raise Refusal("busy", f"the configuration is wrong, so nothing works until it is right:\n{error}")
+
+
+def _switched(what: str, *, on: bool) -> str:
+    return f"{what}.{'enabled' if on else 'disabled'}"
 
 
 def _bundle_id(request: Request) -> str:

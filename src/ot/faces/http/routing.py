@@ -30,6 +30,7 @@ class Operation:
     body: str | None = None
     refusals: Sequence[str] = ()
     is_tagged: bool = False
+    is_conditional: bool = False  # a write with If-Match and If-None-Match
 
 
 def add(web: FastAPI, operation: Operation) -> None:
@@ -63,11 +64,13 @@ def _responses(operation: Operation) -> Iterator[tuple[int, JSON]]:
     if operation.is_tagged:
         yield 304, doc.with_tag({"description": "It is still what If-None-Match says"})
     of_body = ("unsupported_media_type",) if operation.body else ()
-    yield from doc.refused(*operation.refusals, *of_body).items()
+    conditional = ("precondition_failed",) if operation.is_conditional else ()
+    yield from doc.refused(*operation.refusals, *of_body, *conditional).items()
 
 
 def _extra(operation: Operation) -> JSON:
     parameters = [*operation.parameters, *([doc.KNOWN_TAG] if operation.is_tagged else [])]
+    parameters += doc.PRECONDITIONS if operation.is_conditional else ()
     extra: JSON = {"parameters": parameters}
     if operation.body is not None:
         extra["requestBody"] = doc.body(operation.body)

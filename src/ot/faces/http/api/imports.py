@@ -12,9 +12,11 @@ from starlette.responses import Response
 from ot.bundles import archive, taking
 from ot.bundles.model import StoredTool
 from ot.bundles.store import BundleStore
+from ot.bundles.taking import Taken
 from ot.context import ToolContext
 from ot.faces.http import callers, paging
 from ot.faces.http.answers import answer
+from ot.faces.http.api import common
 from ot.faces.http.api.common import Api
 from ot.faces.http.refusals import Refusal
 from ot.schema import JSON
@@ -32,17 +34,25 @@ class Imports:
         self._api.refuse_without_settings()
         content = await request.body()
         name, server = (paging.single(request.query_params, key) or "" for key in ("name", "server"))
-        shown = await self._api.in_thread(lambda: self._taken(content, name, server))
-        await self._api.app.bundles.discover()
-        return answer(shown, 201)
+        is_update = common.switch(request.query_params, "update") or False
 
-    def _taken(self, content: bytes, name: str, server: str) -> JSON:
+        def take() -> tuple[Taken, JSON]:
+            return self._taken(content, name, server, is_update=is_update)
+
+        taken, shown = await self._api.in_thread(take)
+        names = [f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added]
+        callers.record_change(request, self._api.app, "bundle.imported", taken.bundle.slug, *names)
+        await self._api.app.bundles.discover()
+        return answer(shown, 201 if taken.is_new else 200)
+
+    def _taken(self, content: bytes, name: str, server: str, *, is_update: bool) -> tuple[Taken, JSON]:
         store, found = self._api.app.bundles.store, taking.read(content, name=name, server=server or None)
-        _refuse_taken(store, found.bundle["slug"])
+        if not is_update:
+            _refuse_taken(store, found.bundle["slug"])
         taken = taking.take_over(store, found)
         left = {"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems, "warnings": found.warnings}
         shown: JSON = self._api.hiding.of(left)
-        return {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
+        return taken, {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
 
     async def give(self, request: Request) -> Response:
         self._api.refuse_without_settings()
@@ -68,9 +78,10 @@ class Imports:
 
 
 def _refuse_taken(store: BundleStore, slug: str) -> None:
-    """An import makes a bundle; it adds nothing to one that somebody else may have made."""
+    """Without `update`, an import makes a bundle; it adds nothing to one that somebody else may have made."""
     there = store.bundle_by_slug(slug)
     if there is not None and there.slug == slug:
         free = taking.free_slug(store, slug)
         details = {"slug": slug, "bundleID": there.id, "suggestion": free}
-        raise Refusal("slug_taken", f"there is a bundle {slug} already; ?name={free} is free", details)
+        message = f"there is a bundle {slug} already; ?update=true adds new versions to it, ?name={free} is free"
+        raise Refusal("slug_taken", message, details)

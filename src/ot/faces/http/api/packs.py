@@ -71,6 +71,7 @@ class Packs:
             await self._api.in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
         if pack.bundle_id is None or on:
             await app.switch(pack.name, on=on)
+        callers.record_change(request, app, f"pack.{'enabled' if on else 'disabled'}", pack.name)
         return answer(self._api.hiding.of(_named(pack.name, await self._seen(context)).shown()))
 
     def _refuse_what_settings_say(self, pack: _Pack, *, on: bool) -> None:

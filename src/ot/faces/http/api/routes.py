@@ -140,9 +140,13 @@ def _add_imports(web: FastAPI, imports: Imports) -> None:
     """What comes in is no JSON of ours: its kinds are told in the document beside the operation."""
     query = (
         doc.in_query("name", TEXT, "The slug that the bundle is to have"),
-        doc.in_query("server", TEXT, "The address of the API, where the document does not tell"),
+        doc.in_query("server", TEXT, "The base URL of the API, instead of that in the document"),
+        doc.in_query("update", YES_OR_NO, "Add new versions to the bundle of this slug, if there is one"),
     )
-    taken = {201: doc.given("ImportedBundle", "The new bundle, and what is left to do")}
+    taken = {
+        200: doc.given("ImportedBundle", "The bundle that was updated, and what is left to do"),
+        201: doc.given("ImportedBundle", "The new bundle, and what is left to do"),
+    }
     refused = ("permission_denied", "slug_taken")
     add(web, Operation("POST", f"{ROOT}/import", imports.take, "Import a bundle", taken, query, refusals=refused))
     route = web.routes[-1]

@@ -125,6 +125,7 @@ class Tools:
             await app.bundles.discover()
         if kind_of(tool) != "bundle" or on:
             await app.switch(tool.name, on=on)
+        callers.record_change(request, app, f"tool.{'enabled' if on else 'disabled'}", name)
         return answer(self._api.hiding.of(_line(await self._catalogue.find(name, context))))
 
     def _refuse_where_the_pack_is_off(self, tool: Tool) -> None:

@@ -1,0 +1,260 @@
+"""Changes of stored tools over REST and the command line: preconditions, updates, the audit log, deleting, limits."""
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.bundles_support import new_bundle, slugs_found, store_in, tool_body
+from tests.http_support import served
+from tests.rest_support import Rest, code_of, draft, http_draft, new_id, serving
+from tests.support import PROGRAM, command_line, configure, environment
+
+from ot.backends.http_tool.rates import SharedRates
+from ot.errors import BudgetExceeded
+
+BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
+
+
+def document(version: str = "1.0", path: str = "/pets") -> bytes:
+    operation = {"get": {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}}
+    info = {"title": "Petstore", "version": version}
+    servers = [{"url": "https://pets.example.com/v1"}]
+    return json.dumps({"openapi": "3.0.3", "info": info, "servers": servers, "paths": {path: operation}}).encode()
+
+
+# --- preconditions -------------------------------------------------------------------------------------------------
+
+
+def with_headers(rest: Rest, method: str, path: str, body: object = None, **headers: str) -> Any:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return rest.send(method, path, body, headers=named)
+
+
+def test_a_bundle_is_changed_only_if_it_is_what_the_writer_knows(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest, path = served_app.rest, f"/tools/bundles/{new_id()}"
+        failed = (412, "precondition_failed")
+        assert code_of(with_headers(rest, "PUT", path, BODY, If_Match='"x"')) == failed
+        assert code_of(with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
+        created = with_headers(rest, "PUT", path, BODY, If_None_Match="*")
+        assert created.status_code == 201
+        assert code_of(with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
+        tag = created.headers["etag"]
+        assert rest.client.get(path).headers["etag"] == tag
+        changed = with_headers(rest, "PUT", path, {**BODY, "description": "New"}, If_Match=tag)
+        assert changed.status_code == 200
+        for method, body in (("PUT", BODY), ("PATCH", {"isEnabled": False}), ("DELETE", None)):
+            assert code_of(with_headers(rest, method, path, body, If_Match=tag)) == failed
+            assert code_of(with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}")) == failed
+        assert rest.get(path)["description"] == "New"
+        both = f'"old", {changed.headers["etag"]}'
+        assert with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code == 200
+        assert with_headers(rest, "DELETE", path, If_Match="*").status_code == 204
+
+
+def test_a_tool_is_changed_only_if_it_is_what_the_writer_knows_and_calls_do_not_count(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest, app = served_app.rest, served_app.onetool
+        path = f"{rest.bundle('shop')}/tools/now/version/1"
+        assert with_headers(rest, "PUT", path, draft("machine.now"), If_None_Match="*").status_code == 201
+        assert code_of(with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (412, "precondition_failed")
+        assert code_of(rest.send("PUT", path, draft())) == (409, "duplicate")
+        tag = rest.client.get(path).headers["etag"]
+        assert rest.invoke(path).json()["ok"]
+        app.bundles.store.flush()
+        assert rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200  # it was called since
+        off = with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
+        assert off.status_code == 200
+        assert code_of(with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
+        assert with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
+
+
+def test_of_writers_with_the_same_tag_one_wins(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest, path = served_app.rest, served_app.rest.bundle("shop")
+        tag = rest.client.get(path).headers["etag"]
+
+        def put(number: int) -> int:
+            body = {**BODY, "description": str(number)}
+            return int(with_headers(rest, "PUT", path, body, If_Match=tag).status_code)
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sorted(threads.map(put, range(8))) == [200, *[412] * 7]
+
+
+# --- imports -------------------------------------------------------------------------------------------------------
+
+
+def test_an_import_over_rest_updates_a_bundle_if_it_is_told_to(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        post = served_app.rest.client.post
+        assert post("/api/import", content=document()).status_code == 201
+        refused = post("/api/import", content=document("2.0"))
+        assert code_of(refused) == (409, "slug_taken")
+        assert "?update=true" in refused.json()["error"]["message"]
+        updated = post("/api/import", params={"update": "true"}, content=document("2.0"))
+        assert (updated.status_code, updated.json()["toolCount"]) == (200, 1)
+        tools = served_app.rest.get("/tools", bundleIDs=updated.json()["bundle"]["id"])["tools"]
+        assert [tool["version"] for tool in tools] == ["1.0", "2.0"]
+        new = post("/api/import", params={"update": "true", "name": "other"}, content=document())
+        assert new.status_code == 201
+        other = post("/api/import", params={"update": "true"}, content=document("3.0", "/unlike"))
+        assert other.status_code in {200, 409}
+
+
+def test_a_base_url_that_a_person_gives_replaces_that_of_the_document(tmp_path: Path) -> None:
+    (tmp_path / "api.json").write_bytes(document())
+    assert command_line(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
+    (file,) = (tmp_path / ".onetool" / "bundles").glob("petstore-*/list-pets@1.0.json")
+    assert json.loads(file.read_text())["httpImpl"]["urlTemplate"] == "http://127.0.0.1:9999/pets"
+
+
+def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / ".onetool").mkdir(parents=True)
+    (work / ".onetool" / "onetool.yaml").write_text("servers: {x: {command: evil}}\n")
+    (work / "api.json").write_bytes(document())
+
+    def run(*arguments: str) -> str:
+        command, env = [PROGRAM, *arguments], environment(tmp_path)
+        done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said = run("import", "api.json")
+    assert f"{work / '.onetool'} is not trusted" in said
+    assert str(tmp_path / ".onetool" / "bundles") in said
+    assert not (work / ".onetool" / "bundles").exists()
+    said = run("import", "api.json", "--project")
+    assert f"{work / '.onetool'} is trusted now" in said
+    assert list((work / ".onetool" / "bundles").glob("petstore-*"))
+    assert str(work / ".onetool" / "bundles") in run("import", "api.json", "--name", "second")
+    assert str(tmp_path / ".onetool" / "bundles") in run("import", "api.json", "--name", "third", "--user")
+
+
+# --- deleting, and the audit log -----------------------------------------------------------------------------------
+
+
+def changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
+    (file,) = home.rglob("audit.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    found = [line for line in lines if line["name"] == "change"]
+    return [(line["action"], tuple(line["names"]), line["actor"], line["transport"]) for line in found]
+
+
+def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_values(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest = served_app.rest
+        bundle = rest.bundle("shop")
+        rest.send("PUT", bundle, {**BODY, "description": "hunter2"})
+        tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com", headers={"X-Api-Key": "hunter2"}))
+        rest.switch(tool, on=False)
+        rest.switch(bundle, on=False)
+        rest.switch(bundle, on=True)
+        rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False})
+        rest.send("PATCH", "/api/packs/machine", {"isEnabled": False})
+        rest.send("DELETE", tool)
+        rest.send("DELETE", bundle)
+        rest.client.post("/api/import", content=document())
+        assert code_of(rest.send("DELETE", bundle)) == (404, "not_found")
+    by = ("owner", "http")
+    assert changes(tmp_path) == [
+        ("bundle.created", ("shop",), *by),
+        ("bundle.updated", ("shop",), *by),
+        ("tool.created", ("shop.t@1",), *by),
+        ("tool.disabled", ("shop.t@1",), *by),
+        ("bundle.disabled", ("shop",), *by),
+        ("bundle.enabled", ("shop",), *by),
+        ("tool.disabled", ("machine.now",), *by),
+        ("pack.disabled", ("machine",), *by),
+        ("tool.deleted", ("shop.t@1",), *by),
+        ("bundle.deleted", ("shop",), *by),
+        ("bundle.imported", ("petstore", "petstore.list-pets@1.0"), *by),
+    ]
+    assert "hunter2" not in next(tmp_path.rglob("audit.jsonl")).read_text()
+
+
+def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(tmp_path: Path) -> None:
+    with store_in(tmp_path / ".onetool" / "bundles") as store:
+        bundle = new_bundle(store, "shop")
+        for slug, version in (("one", "1"), ("one", "2"), ("two", "1"), ("three", "1")):
+            store.put_tool(bundle, slug, version, tool_body())
+    unasked = command_line(tmp_path, "bundles", "delete", "shop")
+    assert unasked.returncode == 2
+    assert "the bundle shop with 3 tools needs --yes" in unasked.stderr
+    assert command_line(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "deleted shop.one@2\n"
+    assert "shop.two@1" in command_line(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
+    assert "did you mean" in command_line(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
+    assert "part of OneTool" in command_line(tmp_path, "bundles", "delete", "essentials", "--yes").stderr
+    command_line(tmp_path, "bundles", "disable", "shop")
+    done = command_line(tmp_path, "bundles", "delete", "shop", "--yes")
+    assert done.stdout == "deleted the bundle shop with 2 tools\n", done.stderr
+    with store_in(tmp_path / ".onetool" / "bundles") as store:
+        assert store.list_bundles(include_disabled=True).items == []
+    actions = [(action, transport) for action, _, _, transport in changes(tmp_path)]
+    assert actions == [(name, "cli") for name in ("tool.deleted", "tool.deleted", "bundle.disabled", "bundle.deleted")]
+
+
+# --- limits --------------------------------------------------------------------------------------------------------
+
+
+def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None:
+    with served() as site:
+        configure(tmp_path, yaml.safe_dump({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}))
+        with store_in(tmp_path / ".onetool" / "bundles") as store:
+            store.put_tool(new_bundle(store, "shop"), "t", "1", http_draft(site.url(), maxCallsPerMinute=2))
+        calls = [command_line(tmp_path, "call", "shop.t") for _ in range(3)]
+        assert [call.returncode for call in calls] == [0, 0, 1]
+        assert "maxCallsPerMinute is 2" in calls[2].stderr + calls[2].stdout
+        assert len(site.requests) == 2
+
+
+def test_a_minute_later_calls_are_allowed_again_and_old_ones_are_forgotten(tmp_path: Path) -> None:
+    times = [1000.0]
+    one, other = (SharedRates(tmp_path / "rates.db", lambda: times[0]) for _ in range(2))
+    one.take("tool", 2)
+    other.take("tool", 2)
+    other.take("another", 1)
+    with pytest.raises(BudgetExceeded) as caught:
+        one.take("tool", 2)
+    assert caught.value.retry_after == 60
+    times[0] += 60
+    one.take("tool", 2)
+    times[0] -= 3600  # the clock was set back
+    one.take("tool", 1)
+    assert one.problem is None
+
+
+def test_without_a_usable_file_each_process_counts_alone_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    rates = SharedRates(tmp_path / "file" / "rates.db")
+    rates.take("tool", 1)
+    assert "maxCallsPerMinute" in (rates.problem or "")
+    with pytest.raises(BudgetExceeded):
+        rates.take("tool", 1)
+
+
+# --- search --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest = served_app.rest
+        bundle = rest.bundle("petstore")
+        rest.tool(bundle, "list-all", "1", **draft("machine.now"))
+        for q in ("petstore", "PETSTORE", "petstore list", "petst", "petstroe"):
+            assert [tool["slug"] for tool in rest.get("/tools/search", q=q)["tools"]] == ["list-all"], q
+        rest.send("PUT", bundle, {**BODY, "displayName": "Zoo"})
+        assert rest.get("/tools/search", q="petstore")["tools"] == []
+        assert [tool["slug"] for tool in rest.get("/tools/search", q="zoo")["tools"]] == ["list-all"]
+
+
+def test_a_tool_that_is_named_so_comes_before_the_tools_of_a_bundle_that_is(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.put_tool(new_bundle(store, "other"), "weather", "1", tool_body())
+        store.put_tool(new_bundle(store, "weather"), "today", "1", tool_body())
+        assert slugs_found(store, "weather") == ["weather", "today"]
