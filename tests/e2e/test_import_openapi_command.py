@@ -155,7 +155,7 @@ def test_another_api_of_the_same_name_is_refused(tmp_path: Path) -> None:
 def test_an_address_that_is_missing_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path, petstore("/v1"))
     words = refused(tmp_path, "petstore.yaml")
-    assert words.rstrip().endswith("petstore.yaml --server https://api.example.com")
+    assert words.rstrip().endswith("petstore.yaml --server https://api.example.com/v1")
     assert "allowedHosts: [api.example.com]" in typed(tmp_path, "petstore.yaml", "--server", "api.example.com")
 
 
@@ -265,7 +265,7 @@ def test_importing_into_a_project_trusts_it_and_says_so(tmp_path: Path) -> None:
     folder, user = tmp_path / "work", tmp_path / ".onetool"
     configure(folder, "log_level: INFO\n")
     write(folder, petstore())
-    done = imported(tmp_path, "petstore.yaml", "--write", folder=folder)
+    done = imported(tmp_path, "petstore.yaml", "--write", "--project", folder=folder)
     assert done.returncode == 0, done.stderr
     assert "is trusted now, with everything that was in it before" in done.stdout
     assert is_trusted(folder / ".onetool", user, {})
