@@ -33,8 +33,10 @@ ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
 
 def audit_of(loaded: Loaded) -> "Audit":
     """Return the audit log that a configuration names, for somebody to close."""
-    file = placed(loaded.settings.audit.file, loaded.folders.data, loaded.folders.home)
-    return Audit(file, Redactor(loaded.secrets.values()))
+    settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
+    audit = Audit(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
+    audit.use(redact, settings.max_bytes, settings.keep)
+    return audit
 
 
 class Audit:
