@@ -121,13 +121,16 @@ def _by_message(headline: str) -> str | None:
 
 def suspects(error: Mapping[str, Any]) -> set[str]:
     """Return the names in an error that may be packs: unknown or imported ones, or variables that hide one."""
-    kind = str(error.get("class"))
-    if kind == "AttributeError" and isinstance(variables := error.get("variables"), list):
-        return {str(name)[:NAME_SHOWN] for name in variables}
-    if kind in {"ImportError", "ModuleNotFoundError", "NameError"}:
-        return {str(error.get("name") or "").partition(".")[0][:NAME_SHOWN]}
-    found = LOCAL_VARIABLE.search(str(error.get("message"))) if kind == "UnboundLocalError" else None
-    return {found[1]} if found else set()
+    kind, names = str(error.get("class")), [error.get("name")]
+    if kind == "AttributeError":
+        variables = error.get("variables")
+        names = variables if isinstance(variables, list) else []
+    elif kind == "UnboundLocalError":
+        names = LOCAL_VARIABLE.findall(str(error.get("message")))
+    elif kind not in {"ImportError", "ModuleNotFoundError", "NameError"}:
+        return set()
+    first = (str(name).partition(".")[0] for name in names)  # of a module, the package
+    return {name for name in first if name.isidentifier() and len(name) <= NAME_SHOWN}
 
 
 def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:

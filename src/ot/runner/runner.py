@@ -255,7 +255,9 @@ class _Host:
             return Result(ok=False, error=error)
 
     async def _names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
-        wanted, others = ([str(name) for name in some[:MAX_NAMES]] for some in (names, used))
+        wanted, others = (
+            [each for each in map(str, some[:MAX_NAMES]) if each.isidentifier()] for some in (names, used)
+        )
         return await self._runner.names(wanted, others, self._journal)
 
     async def _pack(self, name: str) -> str:
