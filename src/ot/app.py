@@ -178,6 +178,7 @@ class OneTool:
         preset_format: str | None = None,
         meta: Mapping[str, Any] | None = None,
         is_owner: bool = False,
+        token_id: str = "",
     ) -> Answer:
         """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
         state = self._now
@@ -189,7 +190,7 @@ class OneTool:
             )
         journal = journal or Journal()
         try:
-            context = self.context(agent, journal, meta, is_owner=is_owner)
+            context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal, self.bus.events, command) as outcome:
@@ -211,6 +212,7 @@ class OneTool:
         meta: Mapping[str, Any] | None = None,
         *,
         is_owner: bool = False,
+        token_id: str = "",
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
         self._apply_switches()
@@ -225,6 +227,7 @@ class OneTool:
             notice=journal.notify if journal else None,
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
+            token_id=token_id,
         )
 
     def warm_up(self) -> None:

@@ -70,6 +70,7 @@ class Foreign(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     agent_id: str = "default"
+    token_id: str = ""  # of the token that was shown; empty for the owner and on standard input
     agent_config: Mapping[str, Any] = field(default_factory=dict)
     working_dir: Path = field(default_factory=Path.cwd)
     permissions: frozenset[Permission] = frozenset()

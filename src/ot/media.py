@@ -35,28 +35,30 @@ class Media:
     ) -> None:
         self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
 
-    def keep(self, data: bytes, mime_type: str, agent: str) -> str:
-        """The handle under which this agent finds it again."""
+    def keep(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
+        """Store it and return the handle under which this agent, with this token, finds it again."""
         handle = secrets.token_hex(16)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(len(data))
             self._write(handle, "bin", data)
-            about = {"version": VERSION, "mime_type": mime_type, "agent": agent}
+            about = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
             self._write(handle, "json", json.dumps(about).encode())
         except OSError as error:
             reason = error.strerror or error
             raise StorageError(f"{mime_type} could not be stored in {self._folder}: {reason}") from None
         return handle
 
-    def read(self, handle: object, agent: str) -> Content:
+    def read(self, handle: object, agent: str, token_id: str = "") -> Content:
+        """Return what is stored under the handle. Without a token, an agent reads what any of its tokens stored."""
         missing = ToolError(f"there is no media {str(handle)[:50]!r}, or it has expired; run the call again")
         if not isinstance(handle, str) or not HANDLE.fullmatch(handle):
             raise missing
         try:
             about = json.loads(self._file(handle, "json").read_bytes())
             refuse_newer(about.get("version"), VERSION, f"the media {handle}")
-            if about["agent"] != agent or self._is_over(self._file(handle, "bin").stat()):
+            is_own = about["agent"] == agent and token_id in {"", about.get("token_id", "")}
+            if not is_own or self._is_over(self._file(handle, "bin").stat()):
                 raise missing
             return Content(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):

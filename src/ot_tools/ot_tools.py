@@ -356,6 +356,7 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
         unit=unit,
         ignore_case=ignore_case,
         agent=context.agent_id,
+        token_id=context.token_id,
     )
     found: dict[str, Any] = await anyio.to_thread.run_sync(window)
     await _tell_origin(context, handle)
@@ -376,14 +377,14 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
     results = _system(context).results
     await _tell_origin(context, handle)
     if part is None:
-        return await anyio.to_thread.run_sync(results.load, handle, context.agent_id)
-    return await anyio.to_thread.run_sync(results.part, handle, part, context.agent_id)
+        return await anyio.to_thread.run_sync(results.load, handle, context.agent_id, context.token_id)
+    return await anyio.to_thread.run_sync(results.part, handle, part, context.agent_id, context.token_id)
 
 
 async def _tell_origin(context: ToolContext, handle: str) -> None:
     """What a server said is still what it said when it is looked at later."""
     if context.heard is not None:
-        origin = partial(_system(context).results.origin, handle, context.agent_id)
+        origin = partial(_system(context).results.origin, handle, context.agent_id, context.token_id)
         source, is_untrusted = await anyio.to_thread.run_sync(origin)
         if is_untrusted:
             context.heard(Foreign(source, {}, is_untrusted))

@@ -99,7 +99,7 @@ def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
         assert found is not None, answer
         handle = found.group(1) or found.group(0)
         assert said(robot, f"len(ot.load({handle!r}))") == "1000"
-        assert "line 7" in said(robot, f"ot.result(handle={handle!r}, search='line 7')")
+        assert "line 7" in said(robot, f"ot.result(handle={handle!r}, search='line 7', limit=2)")
         for code in (f"ot.load({handle!r})", f"ot.result(handle={handle!r})"):
             refused = desk.run(code)
             assert refused.is_error

@@ -24,16 +24,17 @@ from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
 
 from ot.config.model import RunLimits
 from ot.faces.http import patience, running
+from ot.faces.http.gate import TOKEN_ID_CHARACTERS
 from ot.faces.http.patience import Crowd
 from ot.logging import Log
 
 AT_ONCE_EACH: Final = RunLimits().running
-TOKENS: Final = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
+TOKENS: Final = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS: Final = {
     "agents": {name: {"permissions": ["read"]} for name in TOKENS},
     "auth": {
         "tokens": [
-            {"name": name, "agent": name, "hash": hashlib.sha256(token.encode()).hexdigest()}
+            {"name": name, "agent": name.partition("-")[0], "hash": hashlib.sha256(token.encode()).hexdigest()}
             for name, token in TOKENS.items()
         ]
     },
@@ -448,7 +449,7 @@ def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
     for path in (f"/api/results/{handle}", f"/api/runs/{run}"):
         assert client.get(path, headers=bearer("ada")).status_code == 200
         assert code_of(client.get(path, headers=bearer("bob"))) == (404, "not_found")
-    stolen = {"command": f"ot.result({handle!r})"}
+    stolen = {"command": f"ot.result({handle!r}, limit=1)"}
     assert client.post("/api/run", json=stolen, headers=bearer("bob")).json()["isError"]
     assert not client.post("/api/run", json=stolen, headers=bearer("ada")).json()["isError"]
     assert client.get("/api/runs", headers=bearer("bob")).json()["runs"][0]["id"] != run
@@ -456,15 +457,44 @@ def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
     assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
 
 
+def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> None:
+    client = server.rest.client
+    ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
+    handle = json.loads(ran["blocks"][-1])["handle"]
+    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
+    picture = server.onetool.media.keep(b"picture", "image/png", "ada", token_id)
+    for path in (f"/api/results/{handle}", f"/api/media/{picture}"):
+        assert client.get(path, headers=bearer("ada")).status_code == 200
+        assert code_of(client.get(path, headers=bearer("ada-2"))) == (404, "not_found")
+    for code in (f"ot.result({handle!r}, limit=1)", f"ot.load({handle!r})"):
+        answers = [client.post("/api/run", json={"command": code}, headers=bearer(name)).json() for name in TOKENS]
+        assert [answer["isError"] for answer in answers] == [False, True, True]
+        called = client.post(
+            f"/api/tools/{code[: code.index('(')]}/call", json={"args": {"handle": handle}}, headers=bearer("ada-2")
+        )
+        assert not called.json()["ok"]
+    shown = {"command": f"{{'type': 'image', 'media': {picture!r}}}"}
+    media = [client.post("/api/run", json=shown, headers=bearer(name)).json()["media"] for name in TOKENS]
+    assert [len(each) for each in media] == [1, 0, 0]
+
+
+def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: Served) -> None:
+    results = server.onetool.results
+    of_token = results.store("kept", tool="run", token_id="a" * TOKEN_ID_CHARACTERS)["handle"]
+    of_owner = results.store("kept", tool="run")["handle"]
+    for handle in (of_token, of_owner):
+        assert server.rest.get(f"/api/results/{handle}")["lines"] == ["kept"]
+
+
 def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(server: Served) -> None:
     def figures(command: str, **headers: str) -> Any:
         body = {"command": command, "format": "json"}
         return server.rest.client.post("/api/run", json=body, headers=headers).json()["blocks"][-1]
 
-    for name in TOKENS:
+    for name in ("ada", "bob"):
         figures("ot.version()", **bearer(name))
     count = "ot.stats()['total_calls']"
-    assert [figures(count, **bearer(name)) for name in TOKENS] == ["1", "1"]
+    assert [figures(count, **bearer(name)) for name in ("ada", "bob")] == ["1", "1"]
     assert figures(count) == "4"
     called = server.rest.client.post("/api/tools/ot.stats/call", json={"args": {}}, headers=bearer("ada"))
     assert called.json()["value"]["total_calls"] == 2

@@ -20,10 +20,11 @@ from tests.conformance_support import ERAS, Published, publishing
 from tests.rest_support import process
 from tests.support import PATIENCE, THREE_LINES, eventually
 
+from ot.faces.http.gate import TOKEN_ID_CHARACTERS
 from ot.stats.summary import summarise
 from ot.tool import tool
 
-TOKENS = {"ada": "ot_token-of-ada", "bob": "ot_token-of-bob"}
+TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS = {
     "agents": {
         "default": {"permissions": ["read", "network"]},
@@ -32,7 +33,7 @@ SETTINGS = {
     },
     "auth": {
         "tokens": [
-            {"name": name, "agent": name, "hash": hashlib.sha256(token.encode()).hexdigest()}
+            {"name": name, "agent": name.partition("-")[0], "hash": hashlib.sha256(token.encode()).hexdigest()}
             for name, token in TOKENS.items()
         ]
     },
@@ -254,17 +255,31 @@ def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(serve
         assert client.said("run", command="bool(machine.disk())") == "True"
 
 
+@pytest.mark.parametrize("other", ["bob", "ada-2"])
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_result_is_kept_for_its_agent_alone(server: Published, mode: str) -> None:
-    with server.client(mode, TOKENS["ada"]) as ada, server.client(mode, TOKENS["bob"]) as bob:
+def test_a_result_is_kept_for_its_agent_and_token_alone(server: Published, mode: str, other: str) -> None:
+    with server.client(mode, TOKENS["ada"]) as ada, server.client(mode, TOKENS[other]) as bob:
         stored = ada.said("run", command="'secret words ' * 200")
         found = re.search(r"ot\.result\(handle=['\"](\w+)", stored) or re.search(r"handle\W+(\w{8,})", stored)
         assert found, stored
         handle = found.group(1)
-        assert "secret words" in ada.said("run", command=f"ot.result(handle={handle!r})")
-        refused = bob.call("run", command=f"ot.result(handle={handle!r})")
-        assert refused.is_error
-        assert "secret words" not in str(refused.content)
+        assert "secret words" in ada.said("run", command=f"ot.result(handle={handle!r}, limit=50, unit='chars')")
+        for code in (f"ot.result(handle={handle!r}, limit=50, unit='chars')", f"ot.load({handle!r})"):
+            refused = bob.call("run", command=code)
+            assert refused.is_error
+            assert "secret words" not in str(refused.content)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_media_is_kept_for_its_agent_and_token_alone(server: Published, mode: str) -> None:
+    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
+    handle = server.onetool.media.keep(b"sound", "audio/wav", "ada", token_id)
+    shown = {}
+    for name, token in TOKENS.items():
+        with server.client(mode, token) as client:
+            answer = client.call("run", command=f"{{'type': 'audio', 'media': {handle!r}}}")
+            shown[name] = [block.type for block in answer.content]
+    assert shown == {"ada": ["text", "audio"], "ada-2": ["text"], "bob": ["text"]}
 
 
 def test_a_wrong_token_gets_nowhere(server: Published) -> None:

@@ -10,6 +10,7 @@ from mcp.server.connection import Connection
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ot.app import OneTool
+from ot.faces.http import gate
 
 LONGEST_NAME = 64
 OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
@@ -28,6 +29,11 @@ def agent_of(app: OneTool, context: Any) -> str:
 def is_owner(context: Any) -> bool:
     """Tell whether the request needed no token: it came on standard input, or over HTTP from the machine itself."""
     return _state(context).get("agent") is None
+
+
+def token_id_of(context: Any) -> str:
+    """Return what identifies the token of the request; empty if it needed none."""
+    return gate.token_id_of(context.request.scope) if context.request is not None else ""
 
 
 def counted_as(app: OneTool, context: Any) -> str:

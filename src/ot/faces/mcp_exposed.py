@@ -19,7 +19,7 @@ from ot.app import OneTool
 from ot.bus.authorise import authorise
 from ot.context import ToolContext
 from ot.errors import ToolError
-from ot.faces.mcp_callers import agent_of, is_owner, request_meta
+from ot.faces.mcp_callers import agent_of, is_owner, request_meta, token_id_of
 from ot.faces.mcp_publishing import as_wire, cleaned, definition, each_text, named, of_error, of_value, with_texts
 from ot.faces.mcp_relaying import Relaying
 from ot.proxy.relay import RELAY, Relay
@@ -253,7 +253,8 @@ class Exposed:
     def _caller(self, context: Any) -> ToolContext:
         try:
             meta, owner = request_meta(context), is_owner(context)
-            return self._app.context(agent_of(self._app, context), meta=meta, is_owner=owner)
+            token_id = token_id_of(context)
+            return self._app.context(agent_of(self._app, context), meta=meta, is_owner=owner, token_id=token_id)
         except ToolError as error:
             raise MCPError(types.INVALID_REQUEST, error.message) from None
 

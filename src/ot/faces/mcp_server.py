@@ -28,6 +28,7 @@ from ot.faces.mcp_callers import (
     request_id_of,
     request_meta,
     session_of,
+    token_id_of,
 )
 from ot.faces.mcp_changes import Changes, End
 from ot.faces.mcp_exposed import Exposed
@@ -120,7 +121,7 @@ class OneToolServer(Server[Any]):
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_level)
         self.add_notification_handler("notifications/initialized", types.NotificationParams, self._meet)
         sealing = RequestStateSecurity.ephemeral()
-        sealing.bind_principal = lambda context: agent_of(self._app, context)
+        sealing.bind_principal = lambda context: f"{agent_of(self._app, context)}:{token_id_of(context)}"
         self.middleware.append(RequestStateBoundary(sealing, default_audience=self.name))
 
     def create_initialization_options(
@@ -185,13 +186,13 @@ class OneToolServer(Server[Any]):
         return await self._run(context, arguments["command"])
 
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
-        app, agent = self._app, agent_of(self._app, context)
+        app, agent, token_id = self._app, agent_of(self._app, context), token_id_of(context)
         journal = Journal(request_id=request_id_of(context))
         async with reporting(context, journal):
             meta, owner = request_meta(context), is_owner(context)
-            answer = await app.run(command, agent=agent, journal=journal, meta=meta, is_owner=owner)
+            answer = await app.run(command, agent=agent, journal=journal, meta=meta, is_owner=owner, token_id=token_id)
         shown = _text(*answer.blocks, is_error=answer.is_error)
-        shown.content += [block for handle in answer.media for block in await _media(app, handle, agent)]
+        shown.content += [block for handle in answer.media for block in await _media(app, handle, agent, token_id)]
         shown.meta = journal.meta or None
         return shown
 
@@ -275,10 +276,10 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
     )
 
 
-async def _media(app: OneTool, handle: str, agent: str) -> list[types.ContentBlock]:
+async def _media(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
     """The thing itself; nothing where the code made the handle up."""
     try:
-        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, agent)
+        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, agent, token_id)
     except ToolError:
         return []
     text = base64.b64encode(data).decode("ascii")

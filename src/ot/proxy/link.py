@@ -38,7 +38,7 @@ class Link:
         *,
         lists: Lists,
         launch: Launch,
-        keep: Callable[[bytes, str, str], str],
+        keep: Callable[[bytes, str, str, str], str],
         on_change: Callable[[], Awaitable[None]],
         log: Callable[..., None],
     ) -> None:

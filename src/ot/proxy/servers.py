@@ -32,7 +32,7 @@ from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
-Keep = Callable[[bytes, str, str], str]  # content, its type and the agent it is for; gives a handle
+Keep = Callable[[bytes, str, str, str], str]  # content, its type, agent and token; gives a handle
 LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
 MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
 NO_NAME = re.compile(r"[\s@.\x00-\x1f]")

@@ -103,7 +103,7 @@ class Upstream(Link):
         """Who gets the answer as it is needs no handles of what is in it."""
         if relay_of(context) is not None:
             return lambda _data, _mime_type: ""
-        return lambda data, mime_type: self._keep(data, mime_type, context.agent_id)
+        return lambda data, mime_type: self._keep(data, mime_type, context.agent_id, context.token_id)
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the resources and templates that the agent may read."""

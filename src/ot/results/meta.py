@@ -22,6 +22,7 @@ class Meta:
     kind: Literal["json", "text"]
     total_chars: int
     value_beside: bool  # whether the data has a file of its own, because the text shows it in another form
+    token_id: str = ""  # of the token that the agent came with
     is_untrusted: bool = False  # whether it came from a server whose answers are always to be wrapped
     version: int = VERSION
 

@@ -54,6 +54,7 @@ class ResultStore:
         *,
         tool: str,
         agent: str = "default",
+        token_id: str = "",
         is_json: bool = False,
         about: str = "",
         beside: str | None = None,
@@ -73,7 +74,7 @@ class ResultStore:
                 self._files.publish(handle, "json", [beside.encode("utf-8", "backslashreplace")])
             with self._content(handle) as content:
                 meta = self._facts(handle, content, tool, agent, is_json=is_json, beside=beside is not None)
-                meta = replace(meta, is_untrusted=is_untrusted)
+                meta = replace(meta, is_untrusted=is_untrusted, token_id=token_id)
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [facts.written(meta)])
         removed = self._make_room(results, meta)
@@ -90,6 +91,7 @@ class ResultStore:
         unit: Unit = "auto",
         ignore_case: bool = False,
         agent: str = "default",
+        token_id: str = "",
     ) -> dict[str, Any]:
         """A part of a result: `limit` lines, or characters, from the `offset`-th on.
 
@@ -100,7 +102,7 @@ class ResultStore:
         count these. `matched_lines` is how many there are, and `positions` are their offsets in the whole.
         """
         window.check(offset, limit, unit)
-        with self._opened(handle, agent) as (meta, content):
+        with self._opened(handle, agent, token_id) as (meta, content):
             in_chars = meta.has_long_lines if unit == "auto" else unit == "chars"
             if search:
                 find = self._similar if fuzzy else self._matching
@@ -110,14 +112,14 @@ class ResultStore:
                 part = _plain(content, meta, offset, limit, in_chars)
         return window.answer(meta, part, offset, in_chars=in_chars)
 
-    def origin(self, handle: str, agent: str = "default") -> tuple[str, bool]:
+    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]:
         """What it came from, and whether that is to be wrapped whenever it is shown."""
-        meta = self._meta(handle, agent)
+        meta = self._meta(handle, agent, token_id)
         return meta.tool, meta.is_untrusted
 
-    def load(self, handle: str, agent: str = "default") -> Any:
+    def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any:
         """The whole value: data where it was data and JSON can hold it, else the text."""
-        with self._opened(handle, agent) as (meta, content):
+        with self._opened(handle, agent, token_id) as (meta, content):
             if meta.kind == "text":
                 return content.whole()
             text = self._value_beside(meta) if meta.value_beside else content.whole()
@@ -126,11 +128,11 @@ class ResultStore:
         except (ValueError, RecursionError):
             raise ToolError(f"The result {handle} cannot be read back as data. Use ot.result().") from None
 
-    def part(self, handle: str, number: int, agent: str = "default") -> dict[str, Any]:
+    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]:
         """The same in parts of text, for who cannot take it in one: the part of this number, and that of the next."""
         if number < 0:
             raise ValueError(f"part must be >= 0, got {number}")
-        with self._opened(handle, agent) as (meta, content):
+        with self._opened(handle, agent, token_id) as (meta, content):
             if meta.value_beside:
                 return {"text": self._value_beside(meta).decode(), "next": None, "is_json": True}
             start = 1 + number * _PART
@@ -201,8 +203,8 @@ class ResultStore:
             yield Content(file, index)
 
     @contextmanager
-    def _opened(self, handle: str, agent: str) -> Iterator[tuple[Meta, Content]]:
-        meta = self._meta(handle, agent)
+    def _opened(self, handle: str, agent: str, token_id: str) -> Iterator[tuple[Meta, Content]]:
+        meta = self._meta(handle, agent, token_id)
         with ExitStack() as stack:
             try:
                 content = stack.enter_context(self._content(handle))
@@ -212,7 +214,8 @@ class ResultStore:
                 raise _not_found(handle)
             yield meta, content
 
-    def _meta(self, handle: object, agent: str) -> Meta:
+    def _meta(self, handle: object, agent: str, token_id: str) -> Meta:
+        """Return the facts of a result. Without a token, an agent reads what any of its tokens stored."""
         if not is_handle(handle):
             raise _not_found(handle)
         try:
@@ -221,7 +224,7 @@ class ResultStore:
             age = self._clock() - meta.created
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             raise _not_found(handle) from None
-        if meta.agent != agent:
+        if meta.agent != agent or token_id not in {"", meta.token_id}:
             raise _not_found(handle)
         if age > self._ttl:
             raise _expired(handle)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from ot.config.model import Output
-from ot.context import Foreign
+from ot.context import Foreign, ToolContext
 from ot.errors import ArgumentError, ToolError, error_type
 from ot.redact import Redactor
 from ot.render import render
@@ -131,32 +131,34 @@ class Presenter:
     def live(self, journal: Journal) -> Live:
         return Live(journal, self._redact, is_wrapped=self._output.sanitize)
 
-    async def success(self, journal: Journal, result: dict[str, Any], agent: str) -> Answer:
+    async def success(self, journal: Journal, result: dict[str, Any], caller: ToolContext) -> Answer:
         """The code may have forged the result: nothing in it is certain but its size."""
         sanitize = result.get("sanitize")
         try:
             value = await _in_thread_if(_is_work(result), partial(_value, journal, result))
         except ToolError as error:  # it cannot be shown
             text = explain.refusal(error, journal.calls)
-            return await self.failure(journal, text, error_type(error), agent, sanitize=sanitize)
+            return await self.failure(journal, text, error_type(error), caller, sanitize=sanitize)
         _mark(value, journal, result)
         blocks = [*_printed(journal), *value]
-        texts = await self._shown(blocks, journal, agent, sanitize)
+        texts = await self._shown(blocks, journal, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         return Answer(texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=_media(result.get("value")))
 
-    async def failure(self, journal: Journal, text: str, kind: str, agent: str, *, sanitize: object) -> Answer:
+    async def failure(self, journal: Journal, text: str, kind: str, caller: ToolContext, *, sanitize: object) -> Answer:
         shown = explain.shortened(text, LONGEST_ERROR)
         blocks = [*_printed(journal), _Block([shown], len(shown.encode("utf-8", "replace")), stays=True)]
-        return Answer(await self._shown(blocks, journal, agent, sanitize), is_error=True, error=kind)
+        return Answer(await self._shown(blocks, journal, caller, sanitize), is_error=True, error=kind)
 
-    async def _shown(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
+    async def _shown(
+        self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
+    ) -> tuple[str, ...]:
         size, limit = sum(block.size for block in blocks), self._output.max_inline_size
         is_work = size > LARGE_ANSWER or bool(limit and size > limit)  # what is stored waits for the disk
-        return await _in_thread_if(is_work, partial(self._texts, blocks, journal, agent, sanitize))
+        return await _in_thread_if(is_work, partial(self._texts, blocks, journal, caller, sanitize))
 
-    def _texts(self, blocks: list[_Block], journal: Journal, agent: str, sanitize: object) -> tuple[str, ...]:
-        self._store_what_is_too_much(blocks, journal, agent)
+    def _texts(self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object) -> tuple[str, ...]:
+        self._store_what_is_too_much(blocks, journal, caller)
         texts = (_valid(self._redact(_inline(block))) for block in blocks)
         wanted = sanitize if isinstance(sanitize, bool) else self._output.sanitize
         if not (wanted or journal.is_untrusted):
@@ -164,7 +166,7 @@ class Presenter:
         source = ", ".join(sorted(journal.sources)[:MOST_SOURCES]) or "run"
         return tuple(sanitise(text, source) for text in texts)
 
-    def _store_what_is_too_much(self, blocks: list[_Block], journal: Journal, agent: str) -> None:
+    def _store_what_is_too_much(self, blocks: list[_Block], journal: Journal, caller: ToolContext) -> None:
         """The largest block first: a short value beside a long printout stays where it is."""
         shown, limit = sum(block.size for block in blocks), self._output.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
@@ -173,9 +175,9 @@ class Presenter:
                 if block.is_window:
                     _reject_window(block, limit)
                 else:
-                    self._put_away(block, journal, agent)
+                    self._put_away(block, journal, caller)
 
-    def _put_away(self, block: _Block, journal: Journal, agent: str) -> None:
+    def _put_away(self, block: _Block, journal: Journal, caller: ToolContext) -> None:
         kept = self._redact.pieces(_consumed(_by_record(block)))
         beside = None if block.beside is None else self._redact(block.beside())
         tool, about = _tool(journal), block.about
@@ -183,7 +185,8 @@ class Presenter:
             standing_for_it = self._store.store(
                 kept,
                 tool=tool,
-                agent=agent,
+                agent=caller.agent_id,
+                token_id=caller.token_id,
                 about=about,
                 is_json=block.is_json,
                 beside=beside,

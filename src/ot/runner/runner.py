@@ -74,7 +74,7 @@ class Runner:
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
             self._refuse_too_large(result["bytes"])
             live.end()
-            return await self._presenter.success(journal, result, context.agent_id)
+            return await self._presenter.success(journal, result, context)
         except RemoteError as error:
             await self._discover_suspects(error.data)
             text = explain.failure(error.data, journal.calls, self.bus.registry, snippet, self.settings.snippets)
@@ -82,7 +82,7 @@ class Runner:
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
         live.end()
-        return await self._presenter.failure(journal, text, kind, context.agent_id, sanitize=sanitize)
+        return await self._presenter.failure(journal, text, kind, context, sanitize=sanitize)
 
     async def expansion(self, name: str, values: dict[str, Any]) -> Result:
         """The code of a snippet that code calls, and what it has words for."""

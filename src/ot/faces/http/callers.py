@@ -10,7 +10,7 @@ from ot.app import OneTool
 from ot.bus.authorise import line_to_permit
 from ot.context import Permission, ToolContext
 from ot.errors import ToolError
-from ot.faces.http.gate import agent_of
+from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.refusals import Refusal
 from ot.runner.answer import Journal
 
@@ -24,7 +24,8 @@ def seen_agent(request: Request) -> str | None:
 def context_of(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
     """What the caller may do, as the context of a call."""
     try:
-        return app.context(agent_of(request.scope), journal, is_owner=seen_agent(request) is None)
+        owner, token_id = seen_agent(request) is None, token_id_of(request.scope)
+        return app.context(agent_of(request.scope), journal, is_owner=owner, token_id=token_id)
     except ToolError as error:  # the agent of a token has left the configuration
         raise Refusal("permission_denied", error.message) from None
 

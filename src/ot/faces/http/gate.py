@@ -32,6 +32,7 @@ HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | 
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # nothing in them is anybody's
 PAGE: Final = "/page/"
 TOKEN_HASH: Final = "token_hash"  # noqa: S105 - where the state of a request has it
+TOKEN_ID_CHARACTERS: Final = 32
 STRANGER: Final = ""  # no agent has this name, so whoever has it owns nothing
 # Headers that no client sends by itself: they tell that a proxy, or a tool of OneTool, passed the request on.
 PROXY_HEADERS: Final = frozenset(
@@ -348,6 +349,11 @@ class _Answer:
         if not self.is_complete:
             with contextlib.suppress(Exception):  # an answer of a known length is cut off by the server instead
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def token_id_of(scope: Scope) -> str:
+    """Return what identifies the token of the request, and does not reveal it; empty if the request needed none."""
+    return str(scope.get("state", {}).get(TOKEN_HASH, ""))[:TOKEN_ID_CHARACTERS]
 
 
 def agent_of(scope: Scope) -> str:

@@ -20,7 +20,7 @@ from ot.faces.http import callers, paging
 from ot.faces.http.answers import answer, precondition, stored, tagged
 from ot.faces.http.api.events import while_heard
 from ot.faces.http.bodies import Sent
-from ot.faces.http.gate import agent_of
+from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.invoking import arguments_in, check_in_use, outcome_of
 from ot.faces.http.queue import CALLS, turn
 from ot.faces.http.refusals import Refusal
@@ -131,7 +131,7 @@ class BundleHandlers:
         return await self._in_thread(lambda: answer(outcome_of(result, hiding)))
 
     async def _called(self, request: Request, tool: StoredTool, args: JSON) -> Result:
-        context = self._app.context(agent_of(request.scope))
+        context = self._app.context(agent_of(request.scope), token_id=token_id_of(request.scope))
         async with turn(request.scope, context.agent_id, CALLS):
             return await self._app.bus.call_tool(self._app.bundles.tool_name(tool), args, context)
 

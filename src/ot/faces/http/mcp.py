@@ -1,7 +1,7 @@
 """MCP over HTTP at /mcp: both eras, behind the gate. Sessions and streams are the SDK's.
 
 The gate has checked where a request comes from and how large it is, so that the SDK's own rules for that are off. A
-session of before 2026 belongs to the agent that opened it: to all others it is not there.
+session of before 2026 belongs to the agent and the token that opened it: to all others it is not there.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.app import OneTool
 from ot.faces.http.api.events import STOPPING
+from ot.faces.http.gate import token_id_of
 from ot.faces.http.intake import MOST_BODY
 from ot.faces.http.replays import ResumableSessions
 from ot.faces.mcp_server import build_server
@@ -50,7 +51,7 @@ class Mcp:
             await self._is_ready.wait()
         state = scope.get("state", {})
         if state.get("agent") is not None:
-            scope["user"] = _holder(state["agent"])
+            scope["user"] = _holder(state["agent"], token_id_of(scope))
         stopping = state.get(STOPPING)
         if stopping is not None:
             self._ending = self._ending or asyncio.ensure_future(self._end_streams(stopping))
@@ -70,9 +71,9 @@ class Mcp:
         self._server.end_streams()
 
 
-def _holder(agent: str) -> AuthenticatedUser:
+def _holder(agent: str, token_id: str) -> AuthenticatedUser:
     """Whom the SDK takes a session to belong to."""
-    return AuthenticatedUser(AccessToken(token="", client_id=agent, scopes=[]))
+    return AuthenticatedUser(AccessToken(token="", client_id=f"{agent}:{token_id}", scopes=[]))
 
 
 async def _until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,7 +13,7 @@ from ot.faces.http import paging
 from ot.faces.http.answers import answer
 from ot.faces.http.api import common
 from ot.faces.http.api.common import Api
-from ot.faces.http.gate import agent_of
+from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.refusals import Refusal
 from ot.results.window import Unit
 from ot.schema import JSON
@@ -45,11 +45,11 @@ class Results:
         offset, limit = common.number(query, "offset", 1), common.number(query, "limit", DEFAULT_LINES)
         search = paging.single(query, "search") or ""
         fuzzy, ignore_case = (common.switch(query, name) or False for name in ("fuzzy", "ignoreCase"))
-        agent = agent_of(request.scope)
+        whose = {"agent": agent_of(request.scope), "token_id": token_id_of(request.scope)}
 
         def read() -> Response:
             found = self._api.app.results.window(
-                handle, offset, min(limit, most), search, fuzzy, unit=unit, ignore_case=ignore_case, agent=agent
+                handle, offset, min(limit, most), search, fuzzy, unit=unit, ignore_case=ignore_case, **whose
             )
             return answer(_shown(found))
 
@@ -59,9 +59,13 @@ class Results:
             raise _refusal(error) from None
 
     async def media(self, request: Request) -> Response:
-        handle, agent = str(request.path_params["handle"]), agent_of(request.scope)
+        handle, agent, token_id = (
+            str(request.path_params["handle"]),
+            agent_of(request.scope),
+            token_id_of(request.scope),
+        )
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent))
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent, token_id))
         except ToolError:
             raise _gone() from None
         if mime_type in SHOWN:

@@ -16,7 +16,7 @@ from ot.faces.http.api import events
 from ot.faces.http.api.common import Api, only
 from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
-from ot.faces.http.gate import agent_of
+from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.queue import turn
 from ot.faces.http.refusals import Refusal
 from ot.runner.answer import Answer, Journal
@@ -47,18 +47,20 @@ class Runs:
         return EventStream(told)
 
     async def _ended(self, command: str, chosen: str | None, request: Request, watch: "_Watch") -> JSON:
-        agent = agent_of(request.scope)
+        agent, token_id = agent_of(request.scope), token_id_of(request.scope)
         journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
         async with turn(request.scope, agent):
             owner = callers.seen_agent(request) is None
-            found = await self._api.app.run(command, agent=agent, journal=journal, preset_format=chosen, is_owner=owner)
-        media = [shown for handle in found.media for shown in await self._media(handle, agent)]
+            found = await self._api.app.run(
+                command, agent=agent, journal=journal, preset_format=chosen, is_owner=owner, token_id=token_id
+            )
+        media = [shown for handle in found.media for shown in await self._media(handle, agent, token_id)]
         return _body(found, watch.run_id, media)
 
-    async def _media(self, handle: str, agent: str) -> list[JSON]:
+    async def _media(self, handle: str, agent: str, token_id: str) -> list[JSON]:
         """The thing itself; nothing where the code made the handle up."""
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent))
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent, token_id))
         except ToolError:
             return []
         encoded = await self._api.in_thread(lambda: base64.b64encode(data).decode("ascii"))
