@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ot_child import cell, confine, syscalls
 from ot_child.scratch import remove
@@ -91,8 +91,19 @@ def _strongest(options: Options) -> Confinement:
         for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
         confine.Filter(syscalls.zygote_filter(platform.machine())).install()
         layers.append("seccomp")
+        socket.socket.sendmsg = _Missing()  # type: ignore[assignment, method-assign]
     in_cells = for_cells if "seccomp" in layers else None
     return Confinement(tuple(layers), in_cells, tuple(confine.around_standard_library(options.scratch)))
+
+
+class _Missing:
+    """An attribute that `hasattr` does not find, although a base class has it.
+
+    The filter denies `sendmsg`. From Python 3.12 on, asyncio uses it for `writelines` unless sockets lack it.
+    """
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError("sendmsg is not available here: use send")
 
 
 def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:

@@ -690,12 +690,12 @@ FORGERIES = [
     _forged(
         "descriptors sent along",
         """
-        import array
+        import _socket, array
         line = socket.socket(fileno=os.dup(own))
         notice = json.dumps({'method': 'output', 'params': {'text': '.'}}).encode() + bytes([10])
         rights = array.array('i', [os.open('/dev/null', os.O_RDONLY)] * 3)
         for _ in range(200):
-            try: line.sendmsg([notice], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            try: _socket.socket.sendmsg(line, [notice], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             except OSError: time.sleep(0.01)  # too many on their way
         'on'
         """,
@@ -1071,13 +1071,14 @@ time.sleep(3)
         "memory",
         "sockets full of sockets",
         """
-        import array, socket
+        import _socket, array, socket
         sent, pairs = 0, []
         try:
             while sent < 10000:
                 ours, theirs = socket.socketpair()
                 carrier = pairs[-1][0] if pairs else ours
-                carrier.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [theirs.fileno()]))])
+                rights = array.array('i', [theirs.fileno()])
+                _socket.socket.sendmsg(carrier, [b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
                 pairs = [(ours, theirs)]
                 sent += 1
         except OSError as error:
@@ -1328,8 +1329,10 @@ DISK: list[Attempt] = [
         "files whose descriptors wait in a socket",
         EPERM,
         """
+        import _socket, array
         ours, theirs = socket.socketpair()
-        socket.send_fds(ours, [b'x'], [os.open('own', os.O_CREAT | os.O_RDWR)])
+        rights = array.array('i', [os.open('own', os.O_CREAT | os.O_RDWR)])
+        _socket.socket.sendmsg(ours, [b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         return True
         """,
         proven=True,
@@ -1575,6 +1578,21 @@ def _works(what: str, body: str, says: str) -> Attempt:
 
 
 ORDINARY = [
+    _works(
+        "several lines at once through a stream",
+        """
+        import asyncio, socket
+        async def main():
+            ours, theirs = socket.socketpair()
+            _, writer = await asyncio.open_connection(sock=ours)
+            reader, _ = await asyncio.open_connection(sock=theirs)
+            writer.writelines([b'one,', b'two'])
+            writer.write_eof()
+            return (await reader.read()).decode()
+        asyncio.run(main())
+        """,
+        "one,two",
+    ),
     _works(
         "files in the scratch folder",
         """
