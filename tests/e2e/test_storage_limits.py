@@ -1,12 +1,17 @@
 """No client fills the disk: stored results and messages for people are bounded, and the answers say so."""
 
+import contextlib
 import json
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cells_support import IS_ROOT
 from tests.rest_support import serving
-from tests.support import blocks, configure, connected
+from tests.support import PROGRAM, Connection, blocks, configure, connected
 
 SETTINGS = """
 output: {max_stored_bytes: 6000000, max_stored_bytes_per_agent: 3000000}
@@ -79,6 +84,73 @@ def test_a_window_is_never_stored_again(tmp_path: Path) -> None:
         assert blocks(client.run(f"len(ot.result(handle={handle!r}, limit=2000)['lines'])")) == ["2000"]
         assert not client.run(f"ot.result(handle={handle!r}, limit=200)").is_error
     assert len(list((tmp_path / ".onetool" / "tmp").glob("*.txt"))) == 1
+
+
+LARGE_VALUES = {
+    "records": (RECORDS % 2_000, ""),
+    "other letters": ("'\\n'.join('\u00e4\u6f22\\U0001f600\\t\"' * 9 for _ in range(900))", ""),
+    "one line": ("'\u00e4 ' * 20_000", ""),
+    "a few long lines": ("'\\n'.join('x' * 700 for _ in range(30)) + '\\n' + 'y' * 9_000", ""),
+    "hits": (RECORDS % 2_000, ", search='record'"),
+    "hits in one line": ("'\u00e4 b ' * 20_000", ", search='b', unit='chars'"),
+    "a line that is too long": ("'\\n'.join(['z' * 30_000] * 3)", ", unit='lines'"),
+    "in pieces": (RECORDS % 30_000, ""),
+}
+
+
+@pytest.mark.parametrize(("code", "arguments"), LARGE_VALUES.values(), ids=LARGE_VALUES)
+@pytest.mark.parametrize("limit", [900, 10_000])
+def test_a_window_that_is_too_large_names_the_limit_that_fits(
+    small_and_large: dict[int, Connection], code: str, arguments: str, limit: int
+) -> None:
+    client = small_and_large[limit]
+    handle = json.loads(blocks(client.run(code))[-1])["handle"]
+    rejected = client.run(f"ot.result({handle!r}, limit=1000000{arguments})")
+    found = re.search(r"Hint: use limit=(\d+)(, unit='chars')?, or", blocks(rejected)[-1])
+    assert rejected.is_error
+    assert found, blocks(rejected)
+    arguments = found[2] or arguments
+    shown = client.run(f"ot.result({handle!r}, limit={found[1]}{arguments})")
+    assert not shown.is_error, blocks(shown)
+    assert len(blocks(shown)[-1].encode()) <= limit
+    if not found[2]:
+        assert client.run(f"ot.result({handle!r}, limit={int(found[1]) + 1}{arguments})").is_error
+
+
+@pytest.fixture(scope="module")
+def small_and_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Connection]]:
+    with contextlib.ExitStack() as stack:
+        clients = {}
+        for limit in (900, 10_000):
+            home = tmp_path_factory.mktemp(f"inline-{limit}")
+            configure(home, f"output: {{max_inline_size: {limit}}}")
+            clients[limit] = stack.enter_context(connected(home))
+        yield clients
+
+
+@pytest.mark.parametrize(
+    "forged", ["{}", "{'returned': 1e400, 'lines': 3}", "{'returned': 10 ** 4000, 'lines': [{}] * 9_999}"]
+)
+def test_a_forged_window_is_only_rejected(small_and_large: dict[int, Connection], forged: str) -> None:
+    client = small_and_large[900]
+    handle = json.loads(blocks(client.run(RECORDS % 100))[-1])["handle"]
+    answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")
+    assert "output.max_inline_size is 900" in blocks(answer)[-1]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can mount a directory")
+def test_stored_results_are_read_from_a_read_only_disk(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        handle = json.loads(blocks(client.run(RECORDS % 2_000))[-1])["handle"]
+    command = (sys.executable, str(Path(__file__).parent / "read_only.py"), str(tmp_path), PROGRAM)
+    with connected(tmp_path, command=command) as client:
+        assert not client.run(f"ot.result({handle!r}, limit=2)").is_error
+        assert blocks(client.run(f"len(ot.load({handle!r}))"))[-1] == "2000"
+        rejected = client.run("'x' * 100_000")
+        assert rejected.is_error
+        assert "Read-only file system" in blocks(rejected)[-1]
+        assert str(tmp_path / ".onetool" / "tmp") in blocks(rejected)[-1]
+        assert blocks(client.run("1 + 1"))[-1] == "2"
 
 
 def test_help_is_shown_whole(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A part of a result, by lines or by characters, and the answer that shows it."""
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -53,3 +54,26 @@ def answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[s
     if window.positions is not None:
         shown |= {"matched_lines": window.total, "positions": window.positions}
     return shown
+
+
+def find_largest_limit(shown: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
+    """Return the largest limit whose answer fits; `shown` itself is too large. Return 0 if none fits."""
+    low, high = 0, 1
+    while high < shown["returned"] and fits(_shorten(shown, high)):
+        low, high = high, high * 2
+    high = min(high, shown["returned"])
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(_shorten(shown, middle)) else (low, middle)
+    return low
+
+
+def _shorten(shown: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return what the answer would be with this limit."""
+    if "positions" in shown:
+        parts: dict[str, Any] = {"lines": shown["lines"][:limit], "positions": shown["positions"][:limit]}
+    elif shown.get("unit") == "chars":
+        parts = {"lines": "\n".join(shown["lines"])[:limit].split("\n")}
+    else:
+        parts = {"lines": shown["lines"][:limit]}
+    return {**shown, **parts, "returned": limit, "has_more": True}

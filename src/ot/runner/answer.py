@@ -18,6 +18,7 @@ from ot.errors import ArgumentError, ToolError, error_type
 from ot.redact import Redactor
 from ot.render import render
 from ot.results import ResultStore
+from ot.results.window import find_largest_limit
 from ot.runner import explain
 from ot.sanitise import sanitise
 from ot_child.data import FORMATS, has_too_much_indentation, record_lines
@@ -118,7 +119,7 @@ class _Block:
     format: str | None = None
     beside: Callable[[], str] | None = None  # the data as JSON, where the text shows it in another way
     stays: bool = False  # whether it is shown however long it is
-    is_window: bool = False  # whether it is a part of a stored result, which is not stored again
+    find_limit: Callable[[int], str] | None = None  # of a part of a stored result, which is not stored again
     error: str | None = None  # the type of the error, if it could not be stored
 
 
@@ -172,8 +173,8 @@ class Presenter:
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and shown > limit and not block.stays:
                 shown -= block.size
-                if block.is_window:
-                    _reject_window(block, limit)
+                if block.find_limit is not None:
+                    _reject_window(block, limit, block.find_limit(limit - shown))
                 else:
                     self._put_away(block, journal, caller)
 
@@ -230,14 +231,39 @@ def _mark(value: list[_Block], journal: Journal, result: dict[str, Any]) -> None
     called = {name for name, _ in journal.calls}
     for block in value:
         block.stays = called == {"ot.help"} and block.size <= MAX_HELP_BYTES
-        block.is_window = called == {"ot.result"} and bool(result.get("from_ot"))
+        if called == {"ot.result"} and result.get("from_ot"):
+            block.find_limit = partial(_find_limit, block, result)
 
 
-def _reject_window(block: _Block, limit: int) -> None:
+def _reject_window(block: _Block, limit: int, fitting: str) -> None:
     what = f"the part of the result has {block.size} bytes, and output.max_inline_size is {limit}"
-    hint = "Hint: ask for fewer lines with limit=, for characters with unit='chars', or use ot.load(handle) in code"
+    hint = f"Hint: use {fitting or 'a larger output.max_inline_size'}, or ot.load(handle) in code"
     block.pieces = [f"ArgumentError: {what}\n{hint}"]
     block.error = ArgumentError.type
+
+
+def _find_limit(block: _Block, result: dict[str, Any], room: int) -> str:
+    """Return the arguments of ot.result whose answer fits into so many bytes; empty if there are none."""
+
+    def fits(shown: dict[str, Any]) -> bool:
+        return len(render(shown, _format(result), flow=True).encode("utf-8", "replace")) <= room
+
+    try:
+        return _describe_limit(result.get("value") or json.loads("".join(block.pieces)), block.size, fits)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # forged by the code
+        return ""
+
+
+def _describe_limit(shown: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> str:
+    shown = {**shown, "returned": min(shown["returned"], size)}
+    if limit := find_largest_limit(shown, fits):
+        return f"limit={limit}"
+    if "positions" in shown or "unit" in shown:
+        return ""
+    line, total = shown["lines"][0], shown["total_lines"] * size
+    by_chars = {"lines": [line], "returned": len(line), "unit": "chars", "total_chars": total}
+    limit = find_largest_limit({**shown, **by_chars}, fits)
+    return f"limit={limit}, unit='chars'" if limit else ""
 
 
 def _inline(block: _Block) -> str:
