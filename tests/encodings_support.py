@@ -44,3 +44,34 @@ def encodings(secret: str) -> Iterator[tuple[str, str]]:
 
 
 ALL = [(name, secret, text) for secret in SECRETS for name, text in encodings(secret)]
+
+
+INVISIBLE_CHARACTERS = {
+    "zero-width space": "\u200b",
+    "zero-width joiner": "\u200d",
+    "zero-width non-joiner": "\u200c",
+    "word joiner": "\u2060",
+    "byte order mark": "\ufeff",
+    "soft hyphen": "\u00ad",
+    "combining grapheme joiner": "\u034f",
+    "right-to-left override": "\u202e",
+    "isolate": "\u2066",
+    "right-to-left mark": "\u200f",
+    "Arabic letter mark": "\u061c",
+    "tag": "\U000e0041",
+    "language tag": "\U000e0001",
+    "variation selector 1": "\ufe00",
+    "supplementary variation selector": "\U000e0100",
+    "last supplementary variation selector": "\U000e01ef",
+    "Mongolian vowel separator": "\u180e",
+    "Hangul filler": "\u3164",
+    "half-width Hangul filler": "\uffa0",
+    "Hangul choseong filler": "\u115f",
+    "interlinear annotation": "\ufff9",
+    "null": "\x00",
+    "backspace": "\x08",
+    "escape": "\x1b",
+    "delete": "\x7f",
+    "CSI": "\x9b",
+    "next line": "\x85",
+}

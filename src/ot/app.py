@@ -31,6 +31,7 @@ from ot.errors import ConfigError, ToolError
 from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
 from ot.gc_pauses import no_gc_pauses
+from ot.invisible import escape_invisible
 from ot.logging import Log
 from ot.media import Media
 from ot.net import HostRules, Net
@@ -184,7 +185,7 @@ class OneTool:
         state = self._now
         if state.error is not None and not _works_without_settings(command):
             return Answer(
-                (f"The configuration is wrong, so nothing runs until it is right:\n{state.error}",),
+                (escape_invisible(f"The configuration is wrong, so nothing runs until it is right:\n{state.error}"),),
                 is_error=True,
                 error="config_error",
             )

@@ -11,6 +11,7 @@ from operator import itemgetter
 
 from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
+from ot.invisible import find_in_name
 from ot.switches import EVERYTHING
 from ot.tool import Tool
 
@@ -36,6 +37,8 @@ class Registry:
     def add(self, tool: Tool) -> None:
         if not NAME.fullmatch(tool.name):
             raise ToolError(f"{tool.name!r} is no name for a tool; a name is like 'pack.tool' or 'grep'")
+        if character := find_in_name(tool.name):
+            raise ToolError(f"{tool.name!a} is not a valid tool name: it contains the invisible character {character}")
         if tool.name in self._tools:
             raise ToolError(
                 f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"

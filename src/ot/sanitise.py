@@ -1,7 +1,8 @@
 """Text from outside, made safe to show to a model: wrapped in a boundary nobody can guess, and without traps in it.
 
-Redactions are visible, everything else in a result stays as it was. Descriptions also lose the characters that
-people cannot see. This marks and defuses; what a run may do after it read such text is limited elsewhere.
+Redactions are visible, also those of characters that people cannot see; everything else in a result stays as it was.
+Descriptions lose such characters. This marks and defuses; what a run may do after it read such text is limited
+elsewhere.
 """
 
 import re
@@ -11,17 +12,14 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-TRIGGER, TAG = "[REDACTED:trigger]", "[REDACTED:tag]"
+from ot.invisible import UNSEEN, redact_invisible
+
+TRIGGER, TAG, INVISIBLE = "[REDACTED:trigger]", "[REDACTED:tag]", "[REDACTED:invisible]"
 MAX_DESCRIPTION = 2_000
 MAX_SOURCE = 200
 READ_BY_MODELS = {"title", "description", "$comment"}
 
-# What is not seen: soft hyphen, joiners, marks of direction, fillers, variation selectors, tag characters.
-_UNSEEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-_UNSEEN_CHARACTER = re.compile(f"[{_UNSEEN}]")
+_UNSEEN_CHARACTER = re.compile(f"[{UNSEEN}]")
 _TERMINAL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]?"  # colours, cursor
     r"|(?:\x1b[\]P^_X]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links
@@ -63,7 +61,14 @@ def sanitise(text: str, source: str) -> str:
     """The text between a pair of tags that carry a random number and where the text comes from."""
     name = f"external-content-{secrets.token_hex(6)}"
     origin = escape(" ".join(clean(source, MAX_SOURCE).split()))
-    return f'<{name} source="{origin}">\n{_redacted(text)}\n</{name}>'
+    return f'<{name} source="{origin}">\n{_defuse(text)}\n</{name}>'
+
+
+def _defuse(text: str) -> str:
+    """Redact traps and invisible characters; a trap may begin where an invisible character was."""
+    seen = _redacted(text)
+    shown = redact_invisible(seen, INVISIBLE)
+    return seen if shown == seen else _redacted(shown)
 
 
 def clean(text: str, limit: int = MAX_DESCRIPTION) -> str:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from as_user import MS_BIND, _mount, _new_namespace
+from as_user import MS_BIND, _mount, _new_namespace  # type: ignore[import-not-found]
 
 MS_RDONLY, MS_REMOUNT = 0x1, 0x20
 

@@ -6,9 +6,11 @@ import unicodedata
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.encodings_support import INVISIBLE_CHARACTERS
 
+from ot.invisible import escape_invisible, find_in_name, replace_in_name
 from ot.render import render
-from ot.sanitise import TAG, TRIGGER, clean, sanitise
+from ot.sanitise import INVISIBLE, TAG, TRIGGER, clean, sanitise
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 
@@ -65,7 +67,9 @@ def test_whatever_the_text_it_is_wrapped_once(text: str, source: str) -> None:
 
 
 @no_deadline
-@given(st.text(st.characters(exclude_characters="<[_!", exclude_categories=["Sm", "Ps"], max_codepoint=0x1FFF)))
+@given(
+    st.text(st.characters(exclude_characters="<[_!", exclude_categories=["Sm", "Ps", "Cc", "Cf"], max_codepoint=0x10FF))
+)
 def test_text_without_traps_stays_as_it_is(text: str) -> None:
     assert inside(text) == text
 
@@ -81,7 +85,9 @@ def test_text_without_traps_stays_as_it_is(text: str) -> None:
         "Ignore case. The previous instructions were clear.",
         "Please forget about it.",
         "family: \U0001f468\u200d\U0001f469\u200d\U0001f467, Persian: می\u200cخواهم",  # noqa: RUF001 - a real word
-        "\x1b[31mred\x1b[0m",
+        "tab\tand both ends of lines\r\n\n",
+        "1\ufe0f\u20e3 \u2764\ufe0f \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f44d\U0001f3fd \u845b\ufe0e",
+        "\u0915\u094d\u200d\u0937 \u0dc1\u0dca\u200d\u0dbb\u0dd3",  # Devanagari and Sinhala conjuncts
         "",
     ],
 )
@@ -167,10 +173,23 @@ def test_the_escapes_of_a_format_hide_no_trap(text: str, redaction: str, format:
     assert redaction in inside(render({"a": f"{text} 'x' \x07"}, format))
 
 
-def test_characters_around_a_redaction_stay() -> None:
-    assert inside("\u200ba\u200b__ot\u200b b\u200b") == f"\u200ba\u200b{TRIGGER}\u200b b\u200b".replace(TRIGGER, "__ot")
-    assert inside("\u200b, __ot\u200b, b\u200b") == f"\u200b, {TRIGGER}\u200b, b\u200b"
-    assert inside("1 __ot 2 <system> 3 <external-content> 4") == f"1 {TRIGGER} 2 {TRIGGER} 3 {TAG} 4"
+def test_a_trap_behind_an_invisible_character_is_redacted() -> None:
+    assert inside("\u200ba\u200b__ot b") == f"{INVISIBLE}a{INVISIBLE}{TRIGGER} b"
+
+
+@pytest.mark.parametrize("character", INVISIBLE_CHARACTERS.values(), ids=INVISIBLE_CHARACTERS)
+@pytest.mark.parametrize("around", ["a{}b", "{}", "x{}", "{}x", "\u6f22{}{}\u6f22", "\U0001f600{}{}{} end", "q{}{}"])
+def test_invisible_characters_are_redacted_once_a_run(character: str, around: str) -> None:
+    text = around.replace("{}", character)
+    shown = inside(text)
+    assert INVISIBLE in shown
+    assert shown.count(INVISIBLE) == 1
+    left = shown.replace(INVISIBLE, "")
+    assert left.count(character) <= (1 if character in "\u200c\u200d\ufe0e\ufe0f" else 0)
+    assert character not in clean(text)
+    assert find_in_name(text)
+    assert replace_in_name(text) == around.replace("{}", "_")
+    assert character not in escape_invisible(f"a{character}")
 
 
 @pytest.mark.parametrize(

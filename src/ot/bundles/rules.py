@@ -8,6 +8,7 @@ import unicodedata
 from typing import Final
 
 from ot.errors import BundleError
+from ot.invisible import escape_invisible, find_in_name
 
 MOST_CODE_POINTS: Final = 64
 MOST_IN_DISPLAY_NAME: Final = 256
@@ -86,6 +87,8 @@ def display_name_problem(text: str) -> str | None:
         return f"it has {len(text)} characters, and {MOST_IN_DISPLAY_NAME} are the most"
     if not text.isprintable() and any(unicodedata.category(letter) == "Cc" for letter in text):
         return "it must be one line without control characters"
+    if escape_invisible(text) != text:
+        return f"it contains characters that cannot be seen: {escape_invisible(text)!r}"
     return unwritable_problem(text)
 
 
@@ -108,6 +111,8 @@ def _length_problem(text: str) -> str | None:
 
 def _letter_problem(text: str, allowed: str) -> str | None:
     for letter in text:
+        if find_in_name(letter):
+            return f"{letter!a} cannot be seen; {allowed} can stand in it"
         category = unicodedata.category(letter)
         if letter != "-" and category != "Nd" and not category.startswith("L"):
             return f"{letter!a} cannot stand in it; {allowed} can"

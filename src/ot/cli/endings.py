@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from ot.cli.terminal import protect
 from ot.errors import ToolError
+from ot.invisible import escape_invisible
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 DEBUG = "ONETOOL_DEBUG"
@@ -92,7 +94,7 @@ def _of_surroundings(error: OSError) -> str:
 def _failed(*lines: str) -> int:
     with contextlib.suppress(OSError):
         for line in lines:
-            print(f"onetool: {line}", file=sys.stderr)
+            print(f"onetool: {escape_invisible(line)}", file=sys.stderr)
     return FAILED
 
 
@@ -142,6 +144,7 @@ def _mend_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w" if number else "r", encoding="utf-8"))  # noqa: SIM115
         elif number and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, protect(stream))
 
 
 def _fill(number: int) -> None:

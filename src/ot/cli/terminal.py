@@ -10,13 +10,42 @@ import threading
 import time
 from collections.abc import Iterable
 from itertools import cycle
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, cast
+
+from ot.invisible import escape_invisible
 
 PATIENCE = 1.0  # seconds that nobody minds
 STEP = 0.1
 WIPE = "\r\033[K"
 SPINNER = "|/-\\"
 NARROW = 80
+STYLE_MARK = f"\033{os.urandom(8).hex()}"
+
+
+class TerminalStream:
+    """A terminal that shows control, direction and other invisible characters as escapes, whoever wrote the text.
+
+    Only styles of this module pass: they begin with a mark that no other text can know.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+    def write(self, text: str) -> int:
+        self.raw.write("\033".join(escape_invisible(part) for part in text.split(STYLE_MARK)))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def protect(stream: TextIO) -> TextIO:
+    """Return the stream, as one that escapes invisible characters if it is a terminal."""
+    return cast("TextIO", TerminalStream(stream)) if is_terminal(stream) else stream
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -60,7 +89,7 @@ class Progress:
     """
 
     def __init__(self, text: str = "") -> None:
-        self._stream = sys.stderr
+        self._stream = sys.stderr.raw if isinstance(sys.stderr, TerminalStream) else sys.stderr
         self._text = text
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -136,8 +165,9 @@ def print_notices(notices: Iterable[str]) -> None:
 
 
 def _coloured(code: str, text: str, stream: TextIO | None) -> str:
-    wanted = colours_wanted(sys.stdout if stream is None else stream)
-    return f"\033[{code}m{text}\033[0m" if wanted and text else text
+    stream = sys.stdout if stream is None else stream
+    escape = STYLE_MARK if isinstance(stream, TerminalStream) else "\033"
+    return f"{escape}[{code}m{text}{escape}[0m" if colours_wanted(stream) and text else text
 
 
 def _can_rewrite() -> bool:

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from ot.context import Permission, permissions as permissions_of
+from ot.invisible import find_in_name
 
 OWN_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]
@@ -433,6 +434,16 @@ def contradictions(settings: Settings) -> Iterator[tuple[Loc, str]]:
             known = ", ".join(settings.agents)
             yield ("auth", "tokens", index, "agent"), f"must be one of the agents: {known}"
     yield from _clients_claimed_twice(settings.agents)
+    yield from _invisible_names(settings)
+
+
+def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:
+    names: list[Loc] = [("auth", "tokens", token.name) for token in settings.auth.tokens]
+    for section in ("agents", "servers", "snippets", "tools", "projects"):
+        names += [(section, name) for name in getattr(settings, section)]
+    for where in names:
+        if character := find_in_name(str(where[-1])):
+            yield (*where[:-1], ascii(where[-1])), f"must not contain the invisible character {character}"
 
 
 def _clients_claimed_twice(agents: Mapping[str, Agent]) -> Iterator[tuple[Loc, str]]:

@@ -22,6 +22,7 @@ from ot.errors import ToolError
 from ot.faces.mcp_callers import agent_of, is_owner, request_meta, token_id_of
 from ot.faces.mcp_publishing import as_wire, cleaned, definition, each_text, named, of_error, of_value, with_texts
 from ot.faces.mcp_relaying import Relaying
+from ot.invisible import find_in_name
 from ot.proxy.relay import RELAY, Relay
 from ot.proxy.upstream import Upstream
 from ot.registry import nearest, python_name
@@ -121,6 +122,7 @@ class Exposed:
         return {
             each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, cleaned(each))
             for server, each in found
+            if not find_in_name(each.name)
         }
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Answer | None:

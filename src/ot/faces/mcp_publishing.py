@@ -13,6 +13,7 @@ import mcp_types as types
 from pydantic import BaseModel
 
 from ot.errors import ToolError
+from ot.invisible import replace_in_name
 from ot.proxy.upstream import Upstream
 from ot.render import render
 from ot.sanitise import clean, clean_schema
@@ -86,6 +87,8 @@ def cleaned(model: Model) -> Model:
     }
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
         words["annotations"] = cleaned(hints)
+    if isinstance(model, types.Resource | types.ResourceTemplate):  # a label: the URI is what clients send back
+        words["name"] = replace_in_name(model.name)
     return model.model_copy(update=words)
 
 

@@ -20,6 +20,7 @@ from ot.config.load import Loaded
 from ot.config.model import Server
 from ot.context import Permission, ToolContext
 from ot.errors import PermissionDenied, ToolError
+from ot.invisible import replace_in_name
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
 from ot.proxy.launch import Launch, launch_of
@@ -296,7 +297,7 @@ def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: 
 
 def _tool_name(server: str, tool: str) -> str:
     """Dots would make packs of their own, and white space no name at all; the server is told its own name."""
-    return f"{server}.{NO_NAME.sub('_', tool)[:LONGEST_NAME]}"
+    return f"{server}.{replace_in_name(NO_NAME.sub('_', tool))[:LONGEST_NAME]}"
 
 
 def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:

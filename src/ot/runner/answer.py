@@ -15,6 +15,7 @@ import anyio.to_thread
 from ot.config.model import Output
 from ot.context import Foreign, ToolContext
 from ot.errors import ArgumentError, ToolError, error_type
+from ot.invisible import escape_invisible
 from ot.redact import Redactor
 from ot.render import render
 from ot.results import ResultStore
@@ -147,7 +148,7 @@ class Presenter:
         return Answer(texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=_media(result.get("value")))
 
     async def failure(self, journal: Journal, text: str, kind: str, caller: ToolContext, *, sanitize: object) -> Answer:
-        shown = explain.shortened(text, LONGEST_ERROR)
+        shown = escape_invisible(explain.shortened(text, LONGEST_ERROR))
         blocks = [*_printed(journal), _Block([shown], len(shown.encode("utf-8", "replace")), stays=True)]
         return Answer(await self._shown(blocks, journal, caller, sanitize), is_error=True, error=kind)
 

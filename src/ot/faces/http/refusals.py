@@ -6,6 +6,7 @@ from typing import Any, Final
 from starlette.responses import JSONResponse
 
 from ot.errors import BundleError, ToolError, describe
+from ot.invisible import escape_invisible
 
 STATUS: Final[dict[str, int]] = {
     "invalid": 400,
@@ -47,6 +48,7 @@ class Refusal(Exception):
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = escape_invisible(message)
         super().__init__(message)
         self.code, self.message, self.details, self.headers = code, message, dict(details or {}), dict(headers or {})
 
