@@ -46,6 +46,8 @@ MAX_PACK_NAMES = 10_000
 class _Read:
     """What was found in the store, at one moment."""
 
+    made_for: tuple[Path, int] | None  # the store: its directory and its size
+    before: int  # the version that was registered when the reading began
     version: int
     is_everything: bool
     made: dict[str, tuple[bool, "StoredTool", Tool]] = field(default_factory=dict)  # by name@version
@@ -69,7 +71,8 @@ class BundleSource:
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
         self._rates: SharedRates | None = None
-        self._reading = asyncio.Lock()
+        self._reading_all, self._reading_some, self._registering = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._store: BundleStore | None = None
         self.described: dict[str, str] = {}
         self.collisions: dict[str, str] = {}
@@ -115,13 +118,29 @@ class BundleSource:
     # --- the registry -----------------------------------------------------------------------------------------------
 
     async def discover(self, words: Collection[str] | None = None) -> None:
-        """Have in the registry what the store holds now; `words` are the packs that matter, where not all do."""
-        async with self._reading:
-            found = await anyio.to_thread.run_sync(self._read, None if words is None else set(words))
-            if found is not None:
-                await self._register(found)
+        """Have in the registry what the store holds now; `words` are the packs that matter, where not all do.
+
+        Reading some packs does not wait for a reading of all. A caller that is cancelled leaves the work to the others.
+        """
+        task = asyncio.ensure_future(self._update(None if words is None else set(words)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
         for pack, why in self._off.items():  # others who read their packs anew forget what was said of ours
             self._registry.broken.setdefault(pack, why)
+
+    async def _update(self, words: set[str] | None) -> None:
+        async with self._reading_all if words is None else self._reading_some:
+            is_done = False
+            while not is_done:
+                found = await anyio.to_thread.run_sync(self._read, words)
+                async with self._registering:
+                    is_done = found is None or (not self._is_outdated(found) and await self._register(found))
+
+    def _is_outdated(self, found: _Read) -> bool:
+        """Whether something newer, or more of it, was registered since the reading began."""
+        is_older = self._version not in {found.before, found.version}
+        return is_older or found.made_for != self._made_for or found.is_everything < self._has_everything
 
     def tool_name(self, stored: "StoredTool") -> str:
         """By which this very version is called."""
@@ -136,17 +155,22 @@ class BundleSource:
 
     def _read(self, words: set[str] | None) -> _Read | None:
         """In a thread. None where all that is asked for is known."""
-        version = self.store.version()
+        if words is not None and not self._made and not self.store.may_have(words):
+            return None  # most words are variables, which must not wait for an index that is being built
+        made_for, before, version = self._made_for, self._version, self.store.version()
         if version != self._names_version:
             self.pack_names, self._names_version = self.store.pack_names(MAX_PACK_NAMES), version
         if version == self._version and (self._has_everything or (words is not None and words <= self._asked)):
             return None
         if words is None or self._has_everything:
-            return self._with_tools(_Read(version, is_everything=True), self.all_bundles())
+            return self._with_tools(_Read(made_for, before, version, is_everything=True), self.all_bundles())
         wanted = words | self._asked
         meant = {word: bundle for word in wanted if (bundle := self.store.bundle_by_slug(word)) is not None}
+        is_known = version == self._version and meant.keys() <= self._asked
         self._asked = wanted if len(wanted) < MOST_ASKED else set(meant)
-        return self._with_tools(_Read(version, is_everything=False), meant.values())
+        if is_known:
+            return None
+        return self._with_tools(_Read(made_for, before, version, is_everything=False), meant.values())
 
     def _with_tools(self, found: _Read, bundles: "Iterable[Bundle]") -> _Read:
         with no_gc_pauses():
@@ -181,20 +205,24 @@ class BundleSource:
             if token is None:
                 return bundles
 
-    async def _register(self, found: _Read) -> None:
-        """Bring the registry up to date, tool by tool. Other work gets its turn after every few of them."""
-        made_for = self._made_for
-        for count, change in enumerate(self._changes(found)):
-            if count % STEP == 0:
-                await asyncio.sleep(0)
-                if self._made_for is not made_for:  # a reload has put another store in the place of this one
-                    return
-            change()
+    async def _register(self, found: _Read) -> bool:
+        """Bring the registry up to date, tool by tool. Other work gets its turn after every few of them.
+
+        Return False if a reload puts another store in the place of this one meanwhile.
+        """
+        with no_gc_pauses():
+            for count, change in enumerate(self._changes(found)):
+                if count % STEP == 0:
+                    await asyncio.sleep(0)
+                    if self._made_for != found.made_for:
+                        return False
+                change()
         for pack in self._off.keys() - found.off.keys():
             self._registry.broken.pop(pack, None)
         self._off, self.described = found.off, found.described
         self.collisions = {name: why for name, why in self.collisions.items() if name in found.plain}
         self._version, self._has_everything = found.version, found.is_everything
+        return True
 
     def _changes(self, found: _Read) -> Iterator[Callable[[], None]]:
         for name in [name for name in self._made if name not in found.made]:

@@ -4,7 +4,7 @@ Methods wait for the disk, so callers on an event loop use threads; any number o
 folder at once. Where several refusals apply: malformed id, unknown, built-in, state, body, duplicate.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -27,6 +27,7 @@ from ot.bundles.usage import Counters, Usage
 from ot.bundles.vault import Vault
 from ot.bundles.writing import Writer
 from ot.errors import BundleError
+from ot.registry import python_name
 from ot.storage_errors import is_full
 
 Body = Mapping[str, Any]
@@ -149,6 +150,15 @@ class BundleStore:
         """Return the names by which code knows the bundles, disabled ones included."""
         shelves = self._reader.on_shelves(lambda database: listing.pack_names(database, limit))
         return [name for _, names in shelves for name in names]
+
+    def may_have(self, slugs: Collection[str]) -> bool:
+        """Whether a bundle may be called so in code. Without an index, which takes long to build, ask the files."""
+        if not self._root.is_dir() or self._vault.index.name is not None:
+            return True
+        names = {python_name(slug) for slug in slugs}
+        if self._builtins.read(lambda db: any(listing.bundle_by_slug(db, name, exactly=False) for name in names)):
+            return True
+        return not names.isdisjoint(map(python_name, self._vault.slugs_on_disk()))
 
     def list_bundles(
         self,

@@ -13,12 +13,14 @@ from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import Final, TypeVar
 
+from ot.bundles import disk
 from ot.bundles.disk import NewFile, Scratch
 from ot.bundles.fallback import MemoryIndex
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import Gone, Index, create, opened, touch
 from ot.bundles.locking import Journal, StoreLock
 from ot.bundles.mirror import Mirror
+from ot.bundles.records import BundleFile, Unreadable
 from ot.bundles.rules import unusable
 from ot.errors import BundleError
 from ot.storage_errors import CODE, storage_error
@@ -87,6 +89,14 @@ class Vault:
         self.problem = str(error if isinstance(error, BundleError) else storage_error(self.root, error))
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory.expire()
+
+    def slugs_on_disk(self) -> set[str]:
+        """Return the slugs of all bundles, deleted ones too, without the index."""
+        slugs = set()
+        for file in self.root.glob(f"*/{BUNDLE_FILE}"):
+            with suppress(OSError, Unreadable):
+                slugs.add(BundleFile.read(disk.read(file)[0]).slug)
+        return slugs
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
