@@ -13,6 +13,7 @@ from ot.audit import Audit
 from ot.bus.bus import Call
 from ot.bus.events import RUN, Events
 from ot.context import ToolContext
+from ot.gc_pauses import no_gc_pauses
 from ot.logging import Log
 from ot.raw_json import RawJson
 from ot.registry import Registry
@@ -117,6 +118,7 @@ def _is_worth_learning(call: Call) -> bool:
     return call.tool is not None and call.error is None and call.tool.output is None and call.tool.pack != "ot"
 
 
+@no_gc_pauses()
 def _definitions(registry: Registry) -> dict[str, int]:
     """The tokens that each tool would cost a client that was connected to it directly."""
     return {

@@ -16,6 +16,7 @@ from ot.switches import EVERYTHING
 from ot.tool import Tool
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
+NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
 MOST_SHOWN = 20
 NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
@@ -223,7 +224,7 @@ def _with_permissions(tool: Tool) -> Tool:
 
 def python_name(name: str) -> str:
     """The name with every character that cannot stand in a Python identifier made an underscore."""
-    return ".".join(re.sub(r"\W", "_", part) for part in name.split("."))
+    return NOT_IN_IDENTIFIERS.sub("_", name)
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:

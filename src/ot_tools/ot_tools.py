@@ -9,13 +9,16 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
 
 from ot.context import Foreign, Permission, System, ToolContext
 from ot.errors import ArgumentError, SandboxDenied, ToolError
+from ot.gc_pauses import no_gc_pauses
 from ot.registry import Registry, python_name
+from ot.search import Hit
 from ot.signature import arguments, signature
 from ot.tool import Tool, tool
 from ot.version import __version__
@@ -190,11 +193,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
         ot.packs(info="full")
     """
     system = await _listed(context)
-    found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
-    if info == "full":
-        texts = await anyio.to_thread.run_sync(lambda: [help_text.of_pack(pack, system) for pack in found])
-        return "\n\n".join(texts) or f"No pack matches {pattern!r}. Type ot.packs() to see all."
-    return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+    return await anyio.to_thread.run_sync(_list_packs, system, pattern, info)
 
 
 @tool()
@@ -253,12 +252,7 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
         raise ArgumentError(f"{wrong}. Say what you are looking for: ot.search(query='free disk space', limit=5)")
     system = await _listed(context)
     hits = await system.search(query, limit if context.tools is None else MOST_SEARCHED)
-    found = (
-        {"kind": hit.kind, "name": hit.name, **help_text.call(hit, system), "description": text, "score": hit.score}
-        for hit in help_text.in_order(hits)
-        if (text := help_text.line(hit, system)) is not None
-    )
-    return list(islice(found, limit))
+    return await anyio.to_thread.run_sync(_describe_hits, system, hits, limit)
 
 
 @tool()
@@ -403,7 +397,9 @@ async def _seen(context: ToolContext) -> System:
     """The product with all tools there are at this moment and that the agent may call."""
     system = _system(context)
     await system.discover()
-    return system if context.tools is None else cast("System", _Narrowed(system, context))
+    if context.tools is None:
+        return system
+    return cast("System", await anyio.to_thread.run_sync(_Narrowed, system, context))
 
 
 async def _listed(context: ToolContext) -> System:
@@ -433,14 +429,33 @@ def _has(pattern: str, *texts: str) -> bool:
     return any(pattern.casefold() in text.casefold() for text in texts)
 
 
+@no_gc_pauses()
 def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
     enabled = [entry for entry in system.registry if entry.enabled]
-    found = sorted((entry.name, entry) for entry in enabled if _has(pattern, entry.name, python_name(entry.name)))
+    matching = [entry for entry in enabled if _has(pattern, entry.name, python_name(entry.name))]
+    found = sorted(matching, key=attrgetter("name"))
     if info == "list":
-        return [name for name, _ in found]
+        return [entry.name for entry in found]
     if info == "min":
-        return [{"name": name, "description": entry.summary} for name, entry in found]
-    return [_full(entry, system.stores.shapes.text(name)) for name, entry in found]
+        return [{"name": entry.name, "description": entry.summary} for entry in found]
+    return [_full(entry, system.stores.shapes.text(entry.name)) for entry in found]
+
+
+def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
+    found = [pack for pack in system.registry.packs() if _has(python_name(pattern), pack)]
+    if info == "full":
+        texts = [help_text.of_pack(pack, system) for pack in found]
+        return "\n\n".join(texts) or f"No pack matches {pattern!r}. Type ot.packs() to see all."
+    return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+
+
+def _describe_hits(system: System, hits: list[Hit], limit: int) -> list[dict[str, Any]]:
+    found = (
+        {"kind": hit.kind, "name": hit.name, **help_text.call(hit, system), "description": text, "score": hit.score}
+        for hit in help_text.in_order(hits)
+        if (text := help_text.line(hit, system)) is not None
+    )
+    return list(islice(found, limit))
 
 
 def _full(entry: Tool, observed: str | None) -> dict[str, Any]:

@@ -189,8 +189,12 @@ class ToolBus:
             await tool.refresh()
         elif tool is not None:
             return tool
+        return await self.find_tool(name)
+
+    async def find_tool(self, name: str) -> Tool:
+        """Return the registered tool of this name. An unknown name is compared with many others in a thread."""
         if len(self.registry) > MANY_TOOLS and self.registry.get(name) is None:
-            return await anyio.to_thread.run_sync(self.registry.find, name)  # comparing the names takes a while
+            return await anyio.to_thread.run_sync(self.registry.find, name)
         return self.registry.find(name)
 
     @overload

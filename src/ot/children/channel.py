@@ -25,6 +25,7 @@ BURST, BURST_REST_SECONDS = 8, 0.001  # requests that are begun in one go, and t
 ROOM_SECONDS = 0.01
 MAX_UNSENT_BYTES = 16 << 20  # answers that the other end has not read, after which it gets no more for now
 LARGE = 20_000  # characters or items: better encoded by a thread
+MAX_ITEMS_AT_ONCE = 1_000  # of a list, encoded in one call, which holds the interpreter lock
 TEXTS = frozenset({"type", "class", "message"})  # of an error
 NO_MESSAGE = "it sent something that is no message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
@@ -291,7 +292,9 @@ async def _answer(ident: object, result: Result) -> Iterable[bytes]:
         return chain(frames, [_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
     message = {"id": ident, "result": result.value}
     try:
-        return [await anyio.to_thread.run_sync(_line, message) if _is_large(result.value) else _line(message)]
+        if _is_large(result.value):
+            return [await anyio.to_thread.run_sync(_large_line, ident, result.value)]
+        return [_line(message)]
     except Exception as no_data:  # noqa: BLE001 - whatever the methods of an object raise that a tool gave
         return [_failure(ident, no_data)]
 
@@ -314,6 +317,15 @@ def _is_large(value: Any) -> bool:
 
 def _line(message: dict[str, Any]) -> bytes:
     return encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
+
+
+def _large_line(ident: object, value: Any) -> bytes:
+    """Encode a large result. A list is encoded in parts: other threads get their turn after each."""
+    if not isinstance(value, list):
+        return _line({"id": ident, "result": value})
+    parts = (value[start : start + MAX_ITEMS_AT_ONCE] for start in range(0, len(value), MAX_ITEMS_AT_ONCE))
+    items = ",".join(encode(part)[1:-1] for part in parts)
+    return f'{{"jsonrpc":"2.0","id":{encode(ident)},"result":[{items}]}}\n'.encode("ascii")
 
 
 class RemoteError(Exception):

@@ -9,6 +9,7 @@ import time
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -77,7 +78,9 @@ class Runner:
             return await self._presenter.success(journal, result, context)
         except RemoteError as error:
             await self._discover_suspects(error.data)
-            text = explain.failure(error.data, journal.calls, self.bus.registry, snippet, self.settings.snippets)
+            registry, known = self.bus.registry, self.settings.snippets
+            explained = partial(explain.failure, error.data, journal.calls, registry, snippet, known)
+            text = await anyio.to_thread.run_sync(explained)  # it may compare an unknown name with all others
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
         except ToolError as error:
             text, kind = explain.refusal(error, journal.calls), error_type(error)
@@ -274,4 +277,4 @@ class _Host:
         pack = python_name(name).partition(".")[0]
         if self._bus.registry.get(name) is None and self._bus.registry.may_grow(pack):
             await self._runner.discover({pack})
-        return self._bus.registry.find(name).name
+        return (await self._bus.find_tool(name)).name

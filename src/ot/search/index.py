@@ -6,6 +6,7 @@ BM25, stemming and the index itself are those of FTS5. Where databases are kept 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import repeat
 from typing import Final
@@ -43,7 +44,7 @@ class Content:
         rules = f"{FORMAT} {SCHEMA} {TOPICS} {FULL_LENGTH} {self.embedder is not None}"
         return blake2b(rules.encode(), digest_size=4).hexdigest()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return blake2b(b"".join(sorted(self.digests.values())), digest_size=16).hexdigest()
 

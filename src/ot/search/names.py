@@ -9,6 +9,7 @@ from ot.search.words import squeezed
 
 SHORTEST_TYPO: Final = 4
 LEAST_LIKENESS: Final = 0.8
+FORMS_AT_ONCE: Final = 20_000  # compared in one call, which holds the interpreter lock
 LAST_CHARACTER: Final = "\U0010ffff"
 
 
@@ -47,8 +48,10 @@ class Names:
     def _alike(self, wanted: str) -> Iterator[tuple[str, float]]:
         from rapidfuzz import fuzz, process
 
-        near = process.extract(wanted, self._forms, scorer=fuzz.ratio, score_cutoff=100 * LEAST_LIKENESS, limit=None)
-        yield from ((form, likeness / 100) for form, likeness, _ in near)
+        for start in range(0, len(self._forms), FORMS_AT_ONCE):
+            part = self._forms[start : start + FORMS_AT_ONCE]
+            near = process.extract(wanted, part, scorer=fuzz.ratio, score_cutoff=100 * LEAST_LIKENESS, limit=None)
+            yield from ((form, likeness / 100) for form, likeness, _ in near)
         if wanted in self._all:
             yield from ((form, LEAST_LIKENESS) for form in self._forms if wanted in form)
 

@@ -15,6 +15,7 @@ from ot.context import ToolContext
 from ot.errors import BundleError, ToolNotFound
 from ot.faces.http.refusals import Refusal
 from ot.registry import python_name
+from ot.search import Hit
 from ot.tool import Tool
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
@@ -102,15 +103,19 @@ class Catalogue:
             await self._app.discover({python_name(name).partition(".")[0]})
         elif found.refresh is not None:
             await found.refresh()
-        return registry.find(name)
+        return await self._app.bus.find_tool(name)
 
     async def search(self, query: str, tools: Iterable[Tool]) -> list[Tool]:
         """Those that fit, the best first; and behind them those that are switched off and have all the words."""
-        by_name = {tool.name: tool for tool in tools}
         hits = await self._app.search(query, MOST_SEARCHED)
-        found = [by_name[hit.name] for hit in hits if hit.kind == "tool" and hit.name in by_name]
-        words = query.casefold().split()
-        return found + [tool for tool in by_name.values() if not tool.enabled and _has(words, tool)]
+        return await anyio.to_thread.run_sync(_matching, query, hits, tools)
+
+
+def _matching(query: str, hits: Iterable[Hit], tools: Iterable[Tool]) -> list[Tool]:
+    by_name = {tool.name: tool for tool in tools}
+    found = [by_name[hit.name] for hit in hits if hit.kind == "tool" and hit.name in by_name]
+    words = query.casefold().split()
+    return found + [tool for tool in by_name.values() if not tool.enabled and _has(words, tool)]
 
 
 def _has(words: list[str], tool: Tool) -> bool:

@@ -85,8 +85,7 @@ class Packs:
     async def _seen(self, context: ToolContext) -> dict[str, _Pack]:
         """By their names. Who may call some tools only sees the packs of those."""
         await self._catalogue.look()
-        tools = await self._api.in_thread(partial(self._catalogue.tools, context))
-        packs = _of_tools(tools)
+        packs = await self._api.in_thread(lambda: _of_tools(self._catalogue.tools(context)))
         for bundle in await self._api.in_thread(self._bundles):
             self._add_bundle(packs, bundle, is_all_seen=context.tools is None)
         if context.tools is None:
