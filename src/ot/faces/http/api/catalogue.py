@@ -84,7 +84,7 @@ class Catalogue:
         try:
             tool = await self._as_it_is_now(name)
         except ToolNotFound as error:
-            off = await self._that_is_off(name, context)
+            off = await anyio.to_thread.run_sync(self._that_is_off, name, context)
             if off is None:
                 raise _unknown(name, error.message if context.tools is None else "") from None
             tool = off
@@ -92,9 +92,8 @@ class Catalogue:
             raise _unknown(name)
         return tool
 
-    async def _that_is_off(self, name: str, context: ToolContext) -> Tool | None:
-        tools = await anyio.to_thread.run_sync(self.tools, context)
-        return next((tool for tool in tools if name in {tool.name, python_name(tool.name)}), None)
+    def _that_is_off(self, name: str, context: ToolContext) -> Tool | None:
+        return next((tool for tool in self.tools(context) if name in {tool.name, python_name(tool.name)}), None)
 
     async def _as_it_is_now(self, name: str) -> Tool:
         registry = self._app.registry

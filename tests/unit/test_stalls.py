@@ -1,0 +1,131 @@
+"""Many tools must not hold up other runs: work that grows with their number is done in threads."""
+
+import asyncio
+import gc
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.bundles_support import store_in
+from tests.rest_support import http_draft, new_id
+from tests.support import PATIENCE
+
+from ot import OneTool
+from ot.bundles.locking import StoreLock
+from ot.config.model import Settings
+from ot.faces.http.gate import Bind
+from ot.faces.http.server import build
+from ot.logging import Log
+from ot.registry import Registry
+from ot.schema import ANY_OBJECT, Schema
+from ot.tool import Tool
+
+FEW, MANY = 100, 20_000
+BEAT_SECONDS = 0.001
+RUNS = {
+    "ot.tools(info='list')[0]": "bundle_0.",
+    "ot.tools(pattern='tool_9')[0]['name']": "tool_9",
+    "ot.packs(pattern='bundle_1', info='list')": "bundle_1",
+    "ot.packs(pattern='bundle_1')[0]['tool_count'] > 0": "True",
+    "nothing_there.x()": "NameError",
+    "machine.nothing_there()": "there is no tool",
+    "ot.call('nothing.there')": "there is no tool",
+    "ot.help(query='qwxz')": "Nothing matches",
+    "ot.search(query='qwxz')": "[]",
+}
+REQUESTS = {
+    "/api/tools?pageSize=1": "bundle_0.",
+    "/api/packs": "bundle_0",
+    "/api/tools?q=tool_9&pageSize=1": "tool_9",
+    "/api/tools/nothing.there": "there is no tool",
+}
+
+
+def _fill(registry: Registry, count: int) -> None:
+    backend = registry.find("ot.version").backend
+    for number in range(len(registry), count):
+        name = f"bundle_{number % 50}.tool_{number}"
+        registry.add(Tool(name, backend, Schema.from_json(ANY_OBJECT), description="Do what nobody asks for."))
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    """A collection may happen in any thread, and is not what is measured."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@asynccontextmanager
+async def _longest_step() -> AsyncIterator[list[float]]:
+    """Yield CPU seconds of the event loop's thread between beats. How busy the machine is does not count."""
+    steps = []
+
+    async def beat() -> None:
+        while True:
+            started = time.thread_time()
+            await asyncio.sleep(BEAT_SECONDS)
+            steps.append(time.thread_time() - started)
+
+    beating = asyncio.create_task(beat())
+    yield steps
+    beating.cancel()
+
+
+async def _ask_everything(app: OneTool) -> dict[str, float]:
+    """Return the CPU seconds of the longest step of the event loop for each question."""
+    import httpx2
+
+    transport = httpx2.ASGITransport(build(app, Bind("127.0.0.1", 80)))
+    longest = {}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        for question, expected in (RUNS | REQUESTS).items():
+            async with _longest_step() as steps:
+                is_request = question in REQUESTS
+                text = (await client.get(question)).text if is_request else (await app.run(question)).text
+                await asyncio.sleep(2 * BEAT_SECONDS)
+            assert expected in text, question
+            longest[question] = max(steps)
+    return longest
+
+
+@pytest.mark.anyio
+async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(tmp_path: Path) -> None:
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        with _no_gc():
+            _fill(app.registry, FEW)
+            await _ask_everything(app)  # what is imported and made once
+            few = await _ask_everything(app)
+            _fill(app.registry, MANY)
+            many = await _ask_everything(app)
+            started = time.thread_time()
+            assert len([{"name": tool.name, "pack": tool.pack} for tool in app.registry]) >= MANY
+            least_work = time.thread_time() - started
+    slow = {name: (few[name], spent) for name, spent in many.items() if spent > few[name] + least_work}
+    assert not slow, f"CPU seconds with few and with many tools; the least work with all is {least_work}"
+
+
+@pytest.mark.anyio
+async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) -> None:
+    """Another process holds the store, as one does that builds the index."""
+    folder = tmp_path / "bundles"
+    with store_in(folder) as store:
+        bundle = new_id()
+        store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
+        store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
+    shutil.rmtree(folder / ".index")
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        await app.run("1 + 1")
+        with StoreLock(folder / ".lock").held():
+            cancelled, listing = (asyncio.create_task(app.run("ot.tools(pattern='weather')")) for _ in range(2))
+            await asyncio.wait_for(app.run("name = 'a'; name.upper()"), PATIENCE / 2)
+            cancelled.cancel()
+            answer = await asyncio.wait_for(app.run("name = 'a'; name.upper()"), PATIENCE / 2)
+            assert answer.text == "A"
+            assert not listing.done()
+        assert "weather.today" in (await asyncio.wait_for(listing, PATIENCE)).text
