@@ -31,6 +31,7 @@ from benchmarks import (
     proxy,
     roundtrip,
     serving,
+    stalls,
     startup,
     workers,
 )
@@ -51,6 +52,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "http": serving.measure,
     "invoke": invoke.measure,
     "page": page.measure,
+    "stalls": stalls.measure,
     "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
