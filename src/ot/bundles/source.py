@@ -168,7 +168,8 @@ class BundleSource:
         meant = {word: bundle for word in wanted if (bundle := self.store.bundle_by_slug(word)) is not None}
         is_known = version == self._version and meant.keys() <= self._asked
         self._asked = wanted if len(wanted) < MOST_ASKED else set(meant)
-        if is_known:
+        is_about_others = bool(words) and words.isdisjoint(meant) and words.isdisjoint(self.described)
+        if is_known or is_about_others:  # who asks about others does not wait for a registration
             return None
         return self._with_tools(_Read(made_for, before, version, is_everything=False), meant.values())
 
