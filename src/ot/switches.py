@@ -6,6 +6,8 @@ is off, because any tool may be one that a person has switched off.
 """
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +62,7 @@ class Switches:
     def _read(self) -> frozenset[str]:
         self.problem = None
         try:
-            data = json.loads(self._file.read_bytes())
+            data = json.loads(self._content())
             refuse_newer(data.get("version"), VERSION, self._file)
             return _names_in(data["off"])
         except FileNotFoundError:
@@ -72,6 +74,13 @@ class Switches:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self.problem = self._unreadable("it is damaged")
         return frozenset({EVERYTHING})
+
+    def _content(self) -> bytes:
+        """Read the file without waiting for the other end of a pipe."""
+        with os.fdopen(os.open(self._file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is not a regular file")
+            return file.read()
 
     def _unreadable(self, reason: str) -> str:
         return (

@@ -579,7 +579,7 @@ FORGERIES = [
     _forged("an empty line", "send(b''); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("bytes that are no UTF-8", "send(bytes([255, 254, 123])); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("NUL bytes", "send(bytes(1000)); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("nesting beyond all measure", "send(b'[' * 1000000); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("nesting beyond all measure", "send(b'[' * 1000000); time.sleep(1); 'on'", "more than 120000 values"),
     _forged("a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", NO_MESSAGE),
     _forged(
         "numbers that are none",
@@ -672,9 +672,10 @@ FORGERIES = [
         """
         for text in (None, 5, [], {}, True):
             send({'method': 'output', 'params': {'text': text}})
+        time.sleep(1)
         'on'
         """,
-        "on",
+        NO_MESSAGE,
     ),
     _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", NO_MESSAGE),
     _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without an answer"),

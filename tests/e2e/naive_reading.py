@@ -18,6 +18,7 @@ INSTEAD = re.compile(r"Did you mean ([^?\n]+)\?")
 DESCRIBED = re.compile(r"^- (\w+) \([^\n]*?\)(?: - ([^\n]*))?$", re.MULTILINE)
 NAME = re.compile(r"\$?[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 LISTED = re.compile(rf"^- ({NAME.pattern}):", re.MULTILINE)
+NOTE = re.compile(r"^Note: [^\n]*\n", re.MULTILINE)  # a content block of its own, before the value
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 EMPTY_WORDS = re.compile(r"a|an|and|are|as|at|be|by|for|from|how|if|in|is|it|me|of|on|or|the|there|to|what|which|with")
 
@@ -64,7 +65,7 @@ class Reading:
 
 def read(text: str) -> Reading:
     found = list(_calls(text))
-    data = _data(text)
+    data = _data(NOTE.sub("", text))
     entries = list(_entries(data))
     short = (
         (entry["name"], _signature(str(entry["call"]), {})) for entry in entries if {"name", "call"} <= entry.keys()

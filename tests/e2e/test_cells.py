@@ -156,10 +156,10 @@ def test_every_run_that_may_be_under_way_can_be_at_the_same_time() -> None:
 
     from concurrent.futures import ThreadPoolExecutor
 
-    with opened(tools=[_named("all.meet", meet)]) as app:
+    with opened(tools=[_named("everybody.meet", meet)]) as app:
         pool = ThreadPoolExecutor(200)
         app.portal.call(_use_pool, pool)
-        runs = [app.start("all.meet()") for _ in range(128)]
+        runs = [app.start("everybody.meet()") for _ in range(128)]
         texts = [run.result(PATIENCE * 5).text for run in runs]
         pool.shutdown()
     assert texts == ["met"] * 128

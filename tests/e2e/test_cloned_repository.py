@@ -115,9 +115,9 @@ def test_npx_takes_no_program_and_no_settings_from_a_cloned_directory(home: Path
     surprises(clone, notes)
     start = {"command": "npx", "args": ["--offline", "--yes", "mcp-surprise"], "timeout": 20}
     configure(home, yaml.safe_dump({"servers": {"private": start, "opted": {**start, "cwd": "project"}}}))
-    health = onetool(home, clone, "run", "ot.health()['problems']").stdout
-    assert "ENOTCACHED" in health, "npx was started, asked the registry of the person and found nothing"
-    assert "127.0.0.1" not in health
+    checked = onetool(home, clone, "doctor").stdout
+    assert "ENOTCACHED" in checked, "npx was started, asked the registry of the person and found nothing"
+    assert "127.0.0.1" not in checked
     assert not list(notes.iterdir())
 
 

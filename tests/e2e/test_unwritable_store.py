@@ -4,6 +4,7 @@ The disks are small file systems that are really full or really read-only, so th
 """
 
 import ctypes
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -133,7 +134,11 @@ def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk
 
 def test_a_read_only_home_can_be_read_by_runs_and_by_the_doctor(disk: Disk) -> None:
     filled_store(disk)
+    assert command_line(disk.home, "run", "machine.now()").returncode == 0
     disk.make_read_only()
+    recorded = command_line(disk.home, "stats", "--json")
+    assert json.loads(recorded.stdout)["total_calls"] > 0, recorded.stderr
+    assert "is damaged" not in command_line(disk.home, "run", "ot.health()").stdout
     assert "kept.one" in command_line(disk.home, "run", "ot.tools(pattern='kept')").stdout
     health = command_line(disk.home, "run", "ot.health()")
     assert health.returncode == 0

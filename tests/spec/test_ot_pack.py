@@ -832,7 +832,7 @@ def test_a_star_stays_between_colons_and_the_first_pattern_wins(fresh: App, topi
 def test_a_message_that_is_not_written_is_an_error(fresh: App) -> None:
     fresh.value("ot.notify('notes', 'x')")
     failure = fresh.failure("ot.notify('lost', 'x')")
-    assert "ToolError: the message was not written to" in failure
+    assert "StorageError: the message was not written to" in failure
     assert "notes.yaml/lost.yaml" in failure
 
 
@@ -1130,7 +1130,7 @@ def test_a_report_that_cannot_be_written_says_where_and_why(tmp_path: Path, outp
     os.mkfifo(tmp_path / "pipe")
     with in_folder(tmp_path, WRITER) as app:
         failure = app.failure(f'ot.stats(output="{output}")')
-        written = output.replace("\\0", "\0")
+        written = output.replace("\\0", "\\x00")
         assert failure.startswith(f"ToolError: Error: Cannot write to '{written}': {reason}")
 
 

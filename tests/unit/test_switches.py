@@ -1,5 +1,6 @@
 """A switch is kept, is seen by others, and a file that cannot be read disables everything and is not overwritten."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,13 @@ def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path:
     assert switches.off() == {EVERYTHING}
     (tmp_path / FILE).unlink()
     assert switches.off() == frozenset()
+
+
+def test_a_pipe_in_place_of_the_file_disables_everything_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    switches = Switches(tmp_path)
+    assert switches.off() == {EVERYTHING}
+    assert "not a regular file" in (switches.problem or "")
 
 
 def test_half_a_character_in_a_name_breaks_nothing(tmp_path: Path) -> None:

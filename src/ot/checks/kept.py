@@ -95,7 +95,7 @@ def _database(file: Path, version: int, damaged: str, seconds: float | None) -> 
     if not file.exists():
         return
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+        with closing(sqlite3.connect(record.database_uri(file, "ro"), uri=True, timeout=5)) as database:
             if seconds is not None:
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)

@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     elif is_trusted:
         print(f"{folders.project} is trusted. Any change of its settings asks again.")
     else:
-        print(f"{folders.project} is not trusted: the answer was not yes", file=sys.stderr)
+        print(f"{folders.project} was not changed: the answer was not yes", file=sys.stderr)
     return int(not is_trusted)
 
 

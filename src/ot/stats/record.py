@@ -6,6 +6,7 @@ many there are. A file that cannot be written says so in `problem` and never fai
 batches when they are older than the setting, or too many.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -220,15 +221,22 @@ def opened(file: Path) -> "Iterator[Connection]":
     """The database in a file that exists. It is opened for each use: another process may have put it aside."""
     import sqlite3
 
-    address = f"{file.absolute().as_uri()}?mode=rw"
     try:
-        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+        with closing(
+            sqlite3.connect(database_uri(file, "rw"), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        ) as database:
             yield database
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the others say where
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise Damaged(str(error)) from error
         raise
+
+
+def database_uri(file: Path, mode: str) -> str:
+    """Return the URI of a database. On a read-only disk SQLite cannot lock it, and must not try to."""
+    options = f"mode={mode}" if os.access(file.parent, os.W_OK) else "mode=ro&immutable=1"
+    return f"{file.absolute().as_uri()}?{options}"
 
 
 def version_of(database: "Connection", file: Path) -> int:

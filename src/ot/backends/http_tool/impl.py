@@ -141,7 +141,11 @@ class HttpImpl(Part):
     @model_validator(mode="before")
     @classmethod
     def _has_no_mask(cls, data: Any) -> Any:
-        if problem := credentials.mask_problem(data):
+        try:
+            problem = credentials.mask_problem(data)
+        except RecursionError:
+            problem = "is nested too deeply"
+        if problem:
             raise ValueError(problem)
         return data
 
