@@ -94,4 +94,5 @@ def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], gu
         "hidden_names": guarded.names,
         "hidden_paths": guarded.hidden,
         "protected_paths": guarded.protected,
+        "pack_directories": guarded.pack_directories,
     }

@@ -248,6 +248,7 @@ for path in DIRECTORIES:
     attempt(f"over {path}", lambda: fs.move("evil", path))
     if path not in {"bin", "."}:
         attempt(f"into {path}", lambda: fs.write(f"{path}/new_tools.py", "EVIL", create_folders=True))
+fs.write("data/x.py", "EVIL", create_folders=True)
 outcomes["ordinary"] = fs.write("pyproject.toml", "[project]\\n", backup=False)["size"]
 outcomes
 """
@@ -273,6 +274,18 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
     put(clone / "checkout" / "pyproject.toml", "original")
     put(clone / "real" / "run.js", "original")
     (clone / "linked").symlink_to("real")
+    put(clone / "packsrc" / "dl_tools.py", ECHO)
+    put(clone / "packsrc" / "helper.py", "original")
+    put(clone / "beside" / "file.py", ECHO)
+    put(clone / "packs" / "real" / "real_tools.py", ECHO)
+    put(clone / "srvdir" / "__main__.py", "original")
+    put(clone / "dist" / "index.js", "original")
+    put(clone / "package" / "package.json", "original")
+    (clone / "emptysrc").mkdir()
+    (clone / "packs" / "dl").symlink_to("../packsrc")
+    (clone / "packs" / "em").symlink_to("../emptysrc")
+    (clone / "packs" / "gone").symlink_to("../absentsrc")
+    (clone / "packs" / "real" / "file.py").symlink_to("../../beside/file.py")
     settings = {
         "tools_dir": [str(clone / "packs")],
         "bundles": {"dir": str(clone / "stored")},
@@ -287,6 +300,13 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
             "module": {"command": "python", "args": ["-m", "module.main"], "cwd": "project", "enabled": False},
             "uv": {"command": "uv", "args": ["--directory", f"{clone}/checkout", "run", "x"], "enabled": False},
             "linked": {"command": "node", "args": ["linked/run.js"], "cwd": "project", "enabled": False},
+            "directory": {"command": "python3", "args": ["-u", f"{clone}/srvdir", "./data"], "enabled": False},
+            "bare": {"command": "node", "args": ["dist/index"], "cwd": "project", "enabled": False},
+            "top": {"command": "node", "args": ["./top"], "cwd": "project", "enabled": False},
+            "package": {"command": "npx", "args": ["-y", "./package"], "cwd": str(clone), "enabled": False},
+            "path": {"command": "srv", "env": {"PATH": f"{clone}/tool/bin:{clone}:/bin"}, "enabled": False},
+            "libraries": {"command": "srv", "env": {"LD_LIBRARY_PATH": f"{clone}/lib"}, "enabled": False},
+            "preload": {"command": "node", "env": {"NODE_OPTIONS": f"-r {clone}/pre.js"}, "enabled": False},
         },
     }
     configure(home, yaml.safe_dump(settings))
@@ -304,8 +324,12 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
             f"{home}/.onetool/onetool.yaml",
         ),
         f"{home}/.onetool/tools/x/x_tools.py",
+        *("packsrc/helper.py", "packsrc/new.py", "emptysrc/em_tools.py", "absentsrc/gone_tools.py", "beside/other.py"),
+        *("srvdir/__main__.py", "srvdir/json.py", "dist/index", "dist/index.js", "dist/other.js", "top", "top.js"),
+        *("package/package.json", "package.json", "tool/bin/srv", "tool/bin/env", "srv", "lib/libc.so.6", "pre.js"),
     ]
     directories = ["packs", "packs/mine", "stored", "server", "bin", "venv", "module", "checkout", "linked", "real"]
+    directories += ["packsrc", "emptysrc", "absentsrc", "srvdir", "dist", "package", "tool/bin", "lib"]
     directories += ["node_modules", ".onetool", str(home / ".onetool"), "."]
     before = content(clone)
     with client_in(clone, home) as client:
@@ -315,8 +339,42 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
     assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
     after = content(clone)
     assert {name: after.get(name) for name in before} == before
-    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "pyproject.toml"}
+    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "data/x.py", "pyproject.toml"}
     assert (clone / "linked").readlink() == Path("real")
+
+
+@pytest.mark.parametrize("tools_dir", [".", ".."])
+def test_packs_around_the_working_directory_cannot_be_written(home: Path, clone: Path, tools_dir: str) -> None:
+    put(clone / tools_dir / "mine" / "mine_tools.py", ECHO)
+    agents = {"default": {"permissions": ["read", "write"], "sandbox": {"allowed_paths": [str(home)]}}}
+    configure(home, yaml.safe_dump({"tools_dir": [str(clone / tools_dir)], "agents": agents}))
+    base = str((clone / tools_dir).resolve())
+    attacks = [
+        f"fs.write('{base}/zz/zz_tools.py', 'EVIL', create_folders=True)",
+        f"fs.write('{base}/ZZ/ZZ_Tools.py', 'EVIL', create_folders=True)",
+        f"fs.write('{base}/mine/mine_tools.py', 'EVIL')",
+        f"fs.write('{base}/mine/helper.py', 'EVIL')",
+        f"fs.write('{base}/a/b/zz_tools.py', 'EVIL', create_folders=True); fs.move('{base}/a/b', '{base}/zz')",
+        f"fs.write('{base}/a/t.py', 'EVIL', create_folders=True); fs.move('{base}/a/t.py', '{base}/a/a_tools.py')",
+    ]
+    with client_in(clone, home) as client:
+        assert [code for code in attacks if not client.run(code).is_error] == []
+        assert not client.run(f"fs.write('{base}/src/main.py', 'x', create_folders=True)").is_error
+        assert not client.run(f"fs.write('{base}/tools.py', 'x')").is_error
+    assert [file.read_text() for file in Path(base).glob("*/*_tools.py")] == [ECHO]
+
+
+def test_a_trusted_project_does_not_make_npx_run_what_was_written(home: Path, clone: Path) -> None:
+    find_program("npx")
+    agents = {"default": {"permissions": ["read", "write"]}}
+    start = {"command": "npx", "args": ["--offline", "-y", "mcp-surprise"], "timeout": 20}
+    configure(home, yaml.safe_dump({"agents": agents}))
+    configure(clone, yaml.safe_dump({"servers": {"fetched": start}}))
+    trust(clone / ".onetool", home / ".onetool")
+    put(clone / "evil.sh", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
+    put(clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    assert "ENOTCACHED" in onetool(home, clone, "run", "ot.health()['problems']").stdout
+    assert not (home / "surprise").exists()
 
 
 def test_a_directory_that_holds_the_settings_of_a_project_stays_where_it_is(home: Path, clone: Path) -> None:

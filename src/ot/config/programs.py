@@ -6,10 +6,10 @@ what it runs. A server of a trusted project starts in the working directory.
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ot.config.load import Loaded
 from ot.config.model import Server
@@ -19,7 +19,24 @@ PROJECT = "project"  # the value of `cwd` that means the working directory
 PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
 # Options of launchers whose value is a directory with code, and variables that hold such directories.
 CODE_OPTIONS = frozenset({"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"})
-CODE_VARIABLES = ("PYTHONPATH", "NODE_PATH", "PYTHONSTARTUP", "PYTHONHOME", "RUBYLIB", "PERL5LIB", "CLASSPATH")
+CODE_VARIABLES = (
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH"),
+    *("PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH"),
+)
+NPM = frozenset({"npm", "npx"})
+PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
+INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k)?sh|make")
+SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
+FLAGS = frozenset({"-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A"})
+# What a launcher obeys in the directory in which it starts, and what an interpreter executes in one that it is given.
+PROJECT_FILES = {
+    **dict.fromkeys(("npm", "npx", "bun", "bunx", "pnpm", "pnpx", "yarn"), ("package.json",)),
+    "deno": ("deno.json", "deno.jsonc", "package.json"),
+    "uv": ("pyproject.toml", "uv.lock", "setup.py"),
+    "make": ("GNUmakefile", "makefile", "Makefile"),
+}
+ENTRY_FILES = ("__main__.py", "package.json", "index.js")
+NODE_SUFFIXES = (".js", ".mjs", ".cjs", ".json", ".node")
 CODE_SUFFIXES = frozenset({
     *(".py", ".pyw", ".pyz", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".sh", ".bash", ".rb"),
     *(".pl", ".php", ".jar", ".lua", ".ps1", ".bat", ".cmd", ".exe", ".wasm"),
@@ -56,10 +73,23 @@ def local_programs(server: Server, directory: Path) -> list[Path]:
     """Return the paths whose content this server executes, as far as its settings name them."""
     if server.command is None:
         return []
-    words = [server.command, *server.args]
-    found = [*_named_files(words, directory), *_named_modules(words, directory), *_code_directories(server, directory)]
+    words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
+    found = [*_programs(server, directory), *_named_files(words, directory), *_named_modules(words, directory)]
+    found += [*_code_directories(server, directory), *_scripts(server, directory), *_project_files(server, directory)]
     around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
     return list(dict.fromkeys([*found, *around, *_environments(found)]))
+
+
+def ignores_packages(server: Server) -> bool:
+    """Return whether npm fetches the program of this server, so that the packages around it must not matter.
+
+    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages that are there.
+    """
+    name, words = PurePath(str(server.command)).name, server.args
+    is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
+    is_local = any(word.startswith((".", "/", "~", "file:")) for word in _words_to_script(words))
+    has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
+    return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -72,18 +102,53 @@ def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield files that exist, and programs that somebody could still create."""
-    yield from (path for word in words[:1] if (path := _program(word, directory)))
     for word in words[1:]:
         path = _placed(word.partition("=")[2] if word.startswith("-") else word, directory)
         if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_folder(path):
             yield path
 
 
-def _program(command: str, directory: Path) -> Path | None:
+def _programs(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield the program of a server, and where in its own PATH somebody could put another."""
+    command, path = str(server.command), server.env.get("PATH", "")
     if "/" in command:
-        return _placed(command, directory)
-    found = shutil.which(command)
-    return Path(found) if found else None
+        yield from filter(None, [_placed(command, directory)])
+        return
+    yield from (Path(found) for found in (shutil.which(command), shutil.which(command, path=path or None)) if found)
+    yield from (place / command for entry in path.split(":") if (place := _placed(entry, directory)))
+
+
+def _scripts(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield what an interpreter or a launcher is told to execute: a directory, or a file of any name."""
+    command = PurePath(str(server.command)).name
+    if command not in PACKAGE_RUNNERS and not INTERPRETER.fullmatch(command):
+        return
+    for word in _words_to_script(server.args):
+        path = _placed(word, directory)
+        if path is None or not ("/" in word or path.exists()):
+            continue
+        yield path
+        if is_folder(path):
+            yield from (path / name for name in ENTRY_FILES)
+        elif command not in PACKAGE_RUNNERS:
+            yield from (path.parent, *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES))
+
+
+def _words_to_script(words: Sequence[str]) -> Iterator[str]:
+    """Yield the values of options and the script. What follows the script is its own business."""
+    for before, word in pairwise(["", *words]):
+        if word.startswith("-"):
+            yield from filter(None, [word.partition("=")[2]])
+            continue
+        yield word
+        is_value = before.startswith("-") and "=" not in before and before not in FLAGS
+        if before == _MODULE_OPTION or not (is_value or word in SUBCOMMANDS):
+            return
+
+
+def _project_files(server: Server, directory: Path) -> Iterator[Path]:
+    if not ignores_packages(server):
+        yield from (directory / name for name in PROJECT_FILES.get(PurePath(str(server.command)).name, ()))
 
 
 def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
@@ -95,13 +160,12 @@ def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
 
 
 def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield directories with code. Those of variables count before they exist: somebody could create them."""
     words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    texts = [value for option, value in pairwise(words) if option in CODE_OPTIONS]
-    texts += [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
-    for text in texts:
-        path = _placed(text, directory)
-        if path is not None and is_folder(path):
-            yield path
+    named = (_placed(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
+    yield from (path for path in named if path is not None and is_folder(path))
+    texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
+    yield from filter(None, (_placed(text, directory) for text in texts))
 
 
 def _environments(found: list[Path]) -> Iterator[Path]:

@@ -26,11 +26,15 @@ LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "b
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`names` are hidden wherever they are; `hidden` and `protected` are absolute paths, with all that is below."""
+    """`names` are hidden wherever they are; `hidden` and `protected` are absolute paths, with all that is below.
+
+    `pack_directories` hold packs and the working directory too: in them only packs are protected.
+    """
 
     names: tuple[str, ...]
     hidden: tuple[str, ...]
     protected: tuple[str, ...]
+    pack_directories: tuple[str, ...] = ()
 
 
 def protection(loaded: Loaded) -> Protection:
@@ -39,7 +43,8 @@ def protection(loaded: Loaded) -> Protection:
     audit = placed(loaded.settings.audit.file, folders.data, folders.home)
     hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_own_hidden(folders)]
     protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
-    return Protection((FOLDER,), _texts(hidden), _texts(protected))
+    around = [path for path in _pack_directories(loaded) if _holds(path, folders.working_dir)]
+    return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
 
 
 def _own_hidden(folders: Folders) -> Iterator[Path]:
@@ -58,25 +63,31 @@ def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
     if folders.config_file is not None:
         yield from (folders.config_file.parent / name for name in PROTECTED)
     yield placed(settings.bundles.dir, folders.data, folders.home)
-    for text in settings.tools_dir:
-        yield placed(text, folders.working_dir, folders.home)
-    yield from _linked_extensions(loaded)
+    for directory in _pack_directories(loaded):
+        yield from (directory, *_packs(directory))
     yield from (folders.working_dir / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
         yield from local_programs(server, start_directory(name, server, loaded))
 
 
-def _linked_extensions(loaded: Loaded) -> Iterator[Path]:
-    """An extension file that is a link is executed where it leads."""
+def _pack_directories(loaded: Loaded) -> list[Path]:
     folders = loaded.folders
-    directories = [layer / "tools" for layer in folders.layers]
-    directories += [placed(text, folders.working_dir, folders.home) for text in loaded.settings.tools_dir]
-    for directory in directories:
-        for file in extension_files(directory):
-            real = Path(os.path.realpath(file))
-            if real != file:
-                yield real
+    own = [layer / "tools" for layer in folders.layers]
+    return own + [placed(text, folders.working_dir, folders.home) for text in loaded.settings.tools_dir]
+
+
+def _packs(directory: Path) -> Iterator[Path]:
+    """Yield every pack of a directory, and where links in it lead: what is there is executed, or could be."""
+    packs = dict.fromkeys(file.parent for file in extension_files(directory))
+    yield from packs
+    yield from (Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink())
+    for pack in packs:
+        for folder, folders, files in os.walk(pack):
+            for entry in (Path(folder, name) for name in (*folders, *files)):
+                if entry.is_symlink():
+                    real = Path(os.path.realpath(entry))
+                    yield from (real, real.parent) if real.suffix == ".py" else (real,)
 
 
 def _holds(path: Path, working_dir: Path) -> bool:

@@ -70,6 +70,7 @@ class Rules:
     hidden: tuple[Names, ...] = ()
     hidden_names: frozenset[str] = frozenset()  # folded; hidden wherever they are, with all that is below
     protected: tuple[Names, ...] = ()
+    protected_patterns: tuple[Glob, ...] = ()  # of folded names
     denied: tuple[Glob, ...] = ()  # seen from each root
     denied_absolute: tuple[Glob, ...] = ()
 
@@ -80,15 +81,17 @@ class Rules:
         hidden = _both_ways(texts(sandbox, "hidden_paths"), base)
         names = frozenset(map(fold, texts(sandbox, "hidden_names")))
         protected = _both_ways(texts(sandbox, "protected_paths"), base)
+        packs = tuple(_packs_in(folder) for folder in _both_ways(texts(sandbox, "pack_directories"), base))
         if context.sandbox is None or not sandbox.get("enabled", True):
             whole_disk = Root("/", "/", is_folder=True, writable=True)
-            return cls((whole_disk,), everything=True, hidden=hidden, hidden_names=names, protected=protected)
+            return cls((whole_disk,), True, hidden, names, protected, packs)
         patterns = [text for pattern in texts(sandbox, "denied_patterns") for text in _patterns(pattern)]
         return cls(
             roots=(*_roots(allowed_paths(sandbox), base, True), *_roots(texts(sandbox, "readable_paths"), base, False)),
             hidden=hidden,
             hidden_names=names,
             protected=protected,
+            protected_patterns=packs,
             denied=tuple(Glob(text) for text in patterns if not text.startswith("/")),
             denied_absolute=tuple(Glob(text) for text in patterns if text.startswith("/")),
         )
@@ -115,6 +118,8 @@ class Rules:
         names = tuple(map(fold, spelled(path)))
         if any(_begins(names, protected) for protected in self._folded_protected):
             return Refusal.PROTECTED
+        if any(pattern.covers(names) for pattern in self.protected_patterns):
+            return Refusal.PROTECTED
         writable = any(root.writable and is_below(path, root.real) for root in self.roots)
         return None if writable else Refusal.READ_ONLY
 
@@ -130,6 +135,8 @@ class Rules:
         """
         names = tuple(map(fold, spelled(folder)))
         if any(_begins(guarded, names) for guarded in (*self._folded_hidden, *self._folded_protected)):
+            return True
+        if any(pattern.bound_to(names) for pattern in self.protected_patterns):
             return True
         if any(pattern.bound_to(names_of(folder)) for pattern in self.denied_absolute):
             return True
@@ -219,6 +226,11 @@ def _both_ways(paths: Iterable[str], base: Path) -> tuple[Names, ...]:
     """The paths as they are named, and where they really are."""
     named = [absolute(path, base) for path in paths]
     return tuple({spelled(form) for path in named for form in (plain(path), real_path(path))})
+
+
+def _packs_in(folder: Names) -> Glob:
+    """The files that make a directory in this folder a pack."""
+    return Glob(f"/{_literally((*map(fold, folder), ''))}*/*_tools.py")
 
 
 def _patterns(pattern: str) -> Iterable[str]:

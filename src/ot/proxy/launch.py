@@ -2,7 +2,8 @@
 
 No file of the working directory decides what a server of the user's own settings runs. It starts in a private
 directory; with `cwd: project` it starts in the working directory, and Python, npm and uv are told to ignore what is
-there. A trusted project's server may run the project's own code.
+there. A trusted project's server may run the project's own code, but a package that npx fetches is not looked for in
+the project.
 """
 
 from collections.abc import Mapping
@@ -11,9 +12,16 @@ from pathlib import Path, PurePath
 
 from ot.config.load import Loaded
 from ot.config.model import Server
-from ot.config.programs import PROJECT, imports_from_directory, private_directory, start_directory, uv_settings
+from ot.config.programs import (
+    NPM,
+    PROJECT,
+    ignores_packages,
+    imports_from_directory,
+    private_directory,
+    start_directory,
+    uv_settings,
+)
 
-NPM = frozenset({"npm", "npx"})
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # Python does not import from the directory it starts in
 ELSEWHERE = Path("/")
 
@@ -45,8 +53,8 @@ def launch_of(name: str, server: Server, loaded: Loaded, environment: Mapping[st
     variables = {**environment, **uv_settings(environment)}
     if directory != private and (ignores_files or not imports_from_directory(server, directory)):
         variables |= SAFE_PATH
-    command = _command(server, private if ignores_files else None)
-    return Launch(command, directory, {**variables, **server.env}, private if ignores_files else None)
+    own = private if ignores_files or ignores_packages(server) else None
+    return Launch(_command(server, own), directory, {**variables, **server.env}, own)
 
 
 def _command(server: Server, npm_prefix: Path | None) -> tuple[str, ...]:
