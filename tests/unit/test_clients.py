@@ -733,6 +733,40 @@ def test_what_is_no_secret_stays(name: str, value: str) -> None:
     assert not hiding.looks_secret(name, value)
 
 
+_KEY = "ghp_" + "a1" * 18
+_HEX = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "secrets"),
+    [
+        ([f"--token={_KEY}"], [_KEY]),
+        ([f"--anything={_HEX}"], [_HEX]),
+        (["-e", f"GITHUB_TOKEN={_KEY}"], [_KEY]),
+        (["--token", "abc=def99xyz"], ["abc=def99xyz"]),
+        (["--token", f"{_HEX}=="], [f"{_HEX}=="]),
+        (["-c", "API_KEY=Secret99x exec srv"], ["Secret99x"]),
+        (["-lc", "cd x && TOKEN='Secret 99x' srv --api-key Other88yy"], ["Secret 99x", "Other88yy"]),
+        (["-k", "Zx81hhQpL0vN3mR7tW2yB5cD"], ["Zx81hhQpL0vN3mR7tW2yB5cD"]),
+        (["-p", "8080", "-t", "stdio"], []),
+        ([f"https://example.org/s/{_HEX}/mcp"], [_HEX]),
+        (["https://example.org/a/long/path/with/many/parts"], []),
+    ],
+)
+def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), keep_values=False)
+    assert sorted(result.secrets.values()) == sorted(secrets)
+    assert sorted(hiding.secrets_in(words)) == sorted(secrets)
+    assert result.notes == []
+
+
+def test_a_value_that_may_be_a_password_is_pointed_out() -> None:
+    server = {"command": "srv", "args": ["-p", "plainpw", "-t", "stdio"]}
+    result = taken(Found(Path("/w/mcp.json"), {"a": server}), keep_values=False)
+    assert result.secrets == {}
+    assert [note.partition(";")[0] for note in result.notes] == ["a: the value of -p was kept"]
+
+
 def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same() -> None:
     servers = {
         "a": {"command": "x", "env": {"API_KEY": "first-key", "MODE": "dark"}},

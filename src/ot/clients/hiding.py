@@ -26,6 +26,13 @@ _LONGEST = 8192  # beyond it stands a text, not a key
 _ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
 _USER = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^/\s:@?#]*)(?::(?P<password>[^/\s@]+))?@")
 _QUERY = re.compile(r"[?&;]([^=&;\s#]+)=([^&;\s#]+)")
+_PATH = re.compile(r"://[^/\s?#]+(/[^\s?#\"']*)")
+_SEGMENT = re.compile(r"[^/]+")
+_SHORT_OPTIONS = frozenset({"k", "p", "t"})  # key or password or token, but also port or transport
+_MIXED = re.compile(r"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+_=-]{16,}|[0-9a-f]{24,}")
+_PLAIN_WORD = re.compile(r"[0-9.]+|.*[/:$].*", re.DOTALL)
+_COMMAND_OPTION = re.compile(r"[a-z]{0,2}c")  # of `sh -c` and `bash -lc`
+_IN_COMMAND = re.compile(r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 _SCHEME = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DOTALL)
 
 
@@ -96,11 +103,48 @@ def spans(name: str, text: str) -> list[Span]:
 
 def _by_name(name: str, text: str) -> Iterator[Span]:
     """`--token=X`, `API_KEY=X`, `Authorization: Bearer X`, and a whole text that has a name."""
-    if name and _is_one_value(text) and looks_secret(name, text):
-        yield Span(len(text) - len(split(text)[1]), len(text), name)
-    assigned = _ASSIGNED.fullmatch(text) if len(text) <= _LONGEST else None
+    if _is_command(name, text):
+        yield from _in_command(text)
+        return
+    assigned = _assigned(text)
     if assigned and _is_one_value(assigned[2]) and looks_secret(assigned[1], assigned[2]):
         yield Span(len(text) - len(split(assigned[2])[1]), len(text), assigned[1])
+    elif name and _is_one_value(text) and (looks_secret(name, text) or _is_short_secret(name, text)):
+        yield Span(len(text) - len(split(text)[1]), len(text), name)
+
+
+def _assigned(text: str) -> re.Match[str] | None:
+    """Match a name and its value; the signs at the end of base64 are none."""
+    found = _ASSIGNED.fullmatch(text) if len(text) <= _LONGEST else None
+    return found if found and found[2].strip("=") else None
+
+
+def _is_command(name: str, text: str) -> bool:
+    return bool(_COMMAND_OPTION.fullmatch(name)) and len(text) <= _LONGEST and len(text.split()) > 1
+
+
+def _in_command(text: str) -> Iterator[Span]:
+    """Yield the values of variables and options in a line for a shell."""
+    for found in _IN_COMMAND.finditer(text):
+        value, name = found[3].strip("\"'"), found[1] or found[2]
+        if _is_one_value(value) and looks_secret(name, value):
+            start = found.start(3) + found[3].index(value)
+            yield Span(start, start + len(value), name)
+
+
+def _is_short_secret(name: str, text: str) -> bool:
+    return name in _SHORT_OPTIONS and bool(_MIXED.fullmatch(text))
+
+
+def unclear_options(words: Sequence[str]) -> list[str]:
+    """Return the short options whose value may be a password: `-p` is a port as well."""
+    named = zip(names_before(words), words, strict=True)
+    unclear = (name for name, word in named if name in _SHORT_OPTIONS and not _is_plain(word))
+    return [f"-{name}" for name in dict.fromkeys(unclear)]
+
+
+def _is_plain(word: str) -> bool:
+    return bool(_PLAIN_WORD.fullmatch(word) or _HARMLESS.fullmatch(word))
 
 
 def _is_one_value(text: str) -> bool:
@@ -146,12 +190,16 @@ def _in_urls(text: str) -> Iterator[Span]:
     for found in _QUERY.finditer(text):
         if looks_secret(found[1], unquote(found[2])):
             yield Span(found.start(2), found.end(2), found[1])
+    for path in _PATH.finditer(text):
+        for found in _SEGMENT.finditer(text, path.start(1), path.end(1)):
+            if _RANDOM.fullmatch(found[0]):
+                yield Span(found.start(), found.end(), "")
 
 
 def _by_looks(name: str, text: str) -> Iterator[Span]:
     if len(text) > _LONGEST:
         return
-    if _RANDOM.fullmatch(text):
+    if _RANDOM.fullmatch(text) and not _assigned(text):
         yield Span(0, len(text), name)
     for found in _TELLING_VALUE.finditer(text):
         if "://" not in found[0]:

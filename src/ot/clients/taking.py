@@ -163,6 +163,11 @@ class _Taker:
             self.taken.notes.append(
                 f"{name}: its settings hold a secret; put it into secrets.yaml and write ${{NAME}} in its place"
             )
+        if options := hiding.unclear_options(made.get("args", ())):
+            self.taken.notes.append(
+                f"{name}: the value of {', '.join(options)} was kept; if it is a secret, "
+                "put it into secrets.yaml and write ${NAME} in its place"
+            )
 
 
 def _is_relative_path(word: str, folder: Path) -> bool:
