@@ -278,6 +278,8 @@ def test_on_another_address_a_token_is_needed_even_from_the_machine_itself() -> 
         *(("onetool-outgoing", "1"), ("x-served-by", "cache-ams"), ("x-real", ""), ("x-proxyuser-ip", "x")),
         *(("x-of-an-unknown-proxy", "192.0.2.1"), ("x-visitor", "192.0.2.1:4711"), ("x-visitor", "2001:db8::1")),
         *(("x-visitor", "[2001:db8::1]:443"), ("x-visitor", '"192.0.2.1"'), ("x-visitor", "127.0.0.1, 192.0.2.1")),
+        *(("x-visitor", "ip=192.0.2.1"), ("x-visitor", "192.0.2.1 (client)"), ("x-visitor", "for 192.0.2.1.")),
+        *(("x-visitor", "2001:db8::1%eth0"), ("x-visitor", "from [2001:db8::1]"), ("surrogate-capability", "a")),
         *(("x-visitor", "for=192.0.2.1"), ("x-visitor", " 127.0.0.1 "), ("x-visitor", "::ffff:192.0.2.1")),
     ],
 )
@@ -290,7 +292,7 @@ def test_who_came_through_a_proxy_is_not_the_machine_itself(name: str, value: st
 
 def test_what_clients_send_by_themselves_is_no_sign_of_a_proxy() -> None:
     usual = {
-        "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0",
+        "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) 1.2.3.4 Chrome/120.0.0.0",
         "accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
         "accept-language": "en-US,en;q=0.5",
         "sec-ch-ua-full-version": '"120.0.6099.71"',
@@ -305,6 +307,14 @@ def test_what_clients_send_by_themselves_is_no_sign_of_a_proxy() -> None:
         "x-client-name": "editor",
         "if-modified-since": "Wed, 21 Oct 2015 07:28:00 GMT",
         "priority": "u=1, i",
+        "sec-ch-ua-full-version-list": '"Chromium";v="120.0.0.0"',
+        "referer": "http://127.0.0.1:8765/",
+        "cookie": "last=127.0.0.1",
+        "if-none-match": '"1.2.3.4"',
+        "x-client-version": "editor/1.2.3.4",
+        "x-current-url": "http://127.0.0.1:8765/admin",
+        "x-started": "12:30:45",
+        "x-symbol": "std::cafe",
     }
     assert Door().ask(LOCAL, *usual.items()) == 200
 

@@ -37,7 +37,16 @@ STRANGER: Final = ""  # no agent has this name, so whoever has it owns nothing
 # Headers that no client sends by itself: they tell that a proxy, or a tool of OneTool, passed the request on.
 PROXY_HEADERS: Final = frozenset(
     {
-        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "true-client-ip", "via", OUTGOING.lower()),
+        *(
+            "cdn-loop",
+            "client-ip",
+            "forwarded",
+            "max-forwards",
+            "surrogate-capability",
+            "true-client-ip",
+            "via",
+            OUTGOING.lower(),
+        ),
         *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
     }
 )
@@ -48,6 +57,15 @@ PROXY_PREFIXES: Final = (
     *("x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx"),
     *("x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri"),
     *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
+)
+# Clients send these by themselves, with numbers of versions and their own address in them.
+CLIENT_HEADERS: Final = frozenset(
+    {"host", "user-agent", "origin", "referer", "cookie", "authorization", "last-event-id"}
+)
+CLIENT_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
+ADDRESS = re.compile(
+    r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
+    re.ASCII,
 )
 ADDRESS_LIST = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
 POLICY: Final = (
@@ -269,10 +287,10 @@ def _check_framing(headers: Headers) -> None:
 def _proxy_sign(headers: Headers) -> str | None:
     """Return the name of a header by which a proxy says that somebody else sent this, if there is one.
 
-    A header of any other name whose value is an address counts too: that is how unknown proxies name the sender.
+    A header of any other name with an address in its value counts too: that is how unknown proxies name the sender.
     """
     for name, value in headers.items():
-        if _is_proxy_header(name) or (name != "host" and _names_an_address(value)):
+        if _is_proxy_header(name) or (not _is_client_header(name) and _names_an_address(value)):
             return name
     return None
 
@@ -282,7 +300,13 @@ def _is_proxy_header(name: str) -> bool:
     return name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)
 
 
+def _is_client_header(name: str) -> bool:
+    return name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES)
+
+
 def _names_an_address(value: str) -> bool:
+    if any(_is_address(found[0]) for found in ADDRESS.finditer(value)):
+        return True
     if not ADDRESS_LIST.fullmatch(value):
         return False
     return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
