@@ -452,3 +452,18 @@ def test_a_pattern_that_ripgrep_reads_differently_is_left_to_the_second_look(tmp
                 [RIPGREP, f"--glob={glob}", "--files"], cwd=tmp_path, capture_output=True, check=False
             )
             assert done.stderr == b"", (pattern, glob)
+
+
+@pytest.mark.parametrize(
+    ("path", "writing", "refusal"),
+    [
+        ("/elsewhere/.onetool/onetool.yaml", False, Refusal.HIDDEN),
+        ("/elsewhere/.OneTool/tools/x/x_tools.py", True, Refusal.HIDDEN),
+        ("/elsewhere/packs/x/x_tools.py", True, Refusal.PROTECTED),
+        ("/elsewhere/packs/x/x_tools.py", False, Refusal.OUTSIDE),
+        ("/elsewhere/file", True, Refusal.OUTSIDE),
+    ],
+)
+def test_what_no_setting_can_allow_is_not_called_outside(path: str, writing: bool, refusal: Refusal) -> None:
+    given = rules(hidden_names=[".onetool"], protected_paths=["/elsewhere/packs"])
+    assert given.refusal(path, writing=writing) is refusal

@@ -99,8 +99,14 @@ class Rules:
     def refusal(self, path: str, *, writing: bool) -> Refusal | None:
         """Why this real path is not to be opened; None where it is."""
         if not any(is_below(path, root.real) for root in self.roots):
-            return Refusal.OUTSIDE
+            return self._outside_refusal(path, writing=writing)
         return self.named_refusal(path) or (self._writing_refusal(path) if writing else None)
+
+    def _outside_refusal(self, path: str, *, writing: bool) -> Refusal:
+        """What no setting can allow is not called outside, for that would propose a setting."""
+        if self._is_hidden(spelled(path)):
+            return Refusal.HIDDEN
+        return Refusal.PROTECTED if writing and self._is_protected(path) else Refusal.OUTSIDE
 
     def named_refusal(self, path: str) -> Refusal | None:
         """Why a path of this name is not to be opened, wherever it leads."""
@@ -115,13 +121,16 @@ class Rules:
         return any(_begins(folded, hidden) for hidden in self._folded_hidden)
 
     def _writing_refusal(self, path: str) -> Refusal | None:
-        names = tuple(map(fold, spelled(path)))
-        if any(_begins(names, protected) for protected in self._folded_protected):
-            return Refusal.PROTECTED
-        if any(pattern.covers(names) for pattern in self.protected_patterns):
+        if self._is_protected(path):
             return Refusal.PROTECTED
         writable = any(root.writable and is_below(path, root.real) for root in self.roots)
         return None if writable else Refusal.READ_ONLY
+
+    def _is_protected(self, path: str) -> bool:
+        names = tuple(map(fold, spelled(path)))
+        if any(_begins(names, protected) for protected in self._folded_protected):
+            return True
+        return any(pattern.covers(names) for pattern in self.protected_patterns)
 
     def is_denied(self, path: str) -> bool:
         if any(pattern.covers(names_of(path)) for pattern in self.denied_absolute):
