@@ -91,6 +91,47 @@ def test_references_and_harmless_values_are_left_alone(shop: Served, place: str)
     assert archive_of(shop, tool.partition("/tools/t/")[0])[1] == ""
 
 
+@pytest.mark.parametrize(
+    ("credential", "change"),
+    [
+        (
+            "sk-live-0123456789abcdef",
+            {"httpImpl": {"method": "GET", "urlTemplate": f"{URL}/botsk-live-0123456789abcdef/x"}},
+        ),
+        (
+            f"123456789:{'Ab3' * 11}xy",
+            {"httpImpl": {"method": "GET", "urlTemplate": f"{URL}/bot123456789:{'Ab3' * 11}xy/"}},
+        ),
+        *(
+            (CREDENTIAL, {"argSchema": {"type": "object", "properties": {"api_key": {"type": "string", key: value}}}})
+            for key, value in (("default", CREDENTIAL), ("const", CREDENTIAL), ("examples", [CREDENTIAL]))
+        ),
+        (
+            "ghp_" + "a1" * 18,
+            {"argSchema": {"type": "object", "properties": {"x": {"type": "string", "enum": ["ghp_" + "a1" * 18]}}}},
+        ),
+    ],
+)
+def test_credentials_in_paths_and_schemas_are_found(shop: Served, credential: str, change: dict[str, Any]) -> None:
+    bundle = shop.rest.bundle()
+    path = f"{bundle}/tools/t/version/1"
+    put = shop.rest.send("PUT", path, {**http_draft(url=URL), **change})
+    assert put.status_code == 201, put.text
+    assert "holds a literal credential" in put.json()["warnings"][0]
+    listed = shop.rest.client.get("/tools", params={"bundleIDs": bundle.rpartition("/")[2]})
+    for answer in (put, shop.rest.client.get(path), listed):
+        assert credential not in answer.text
+        assert "[masked]" in answer.text
+    texts, replaced = archive_of(shop, bundle)
+    assert credential not in texts
+    assert f"${{secret:{replaced}}}" in texts
+    if "argSchema" in change:
+        back = shop.rest.send(
+            "PUT", f"{bundle}/tools/t/version/2", {**http_draft(url=URL), "argSchema": put.json()["argSchema"]}
+        )
+        assert back.status_code == 400, "a mask is never stored as a value"
+
+
 def test_user_and_password_in_the_url_of_a_file_that_was_edited_are_masked(tmp_path: Path) -> None:
     with serving(tmp_path) as shop:
         tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(URL))

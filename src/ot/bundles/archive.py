@@ -75,7 +75,11 @@ def without_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) ->
             names[value] = next(name for name in chain([wanted], numbered) if name not in taken)
         return f"${{secret:{names[value]}}}"
 
-    clean = [{**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), reference)} for tool in tools]
+    def cleaned(tool: Mapping[str, Any]) -> dict[str, Any]:
+        schema = credentials.replace_in_schema(tool.get("argSchema"), reference)
+        return {**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), reference), "argSchema": schema}
+
+    clean = [cleaned(tool) for tool in tools]
     return clean, list(names.values())
 
 

@@ -24,11 +24,16 @@ class Imported:
     def warnings(self) -> list[str]:
         """Literal credentials in the tools."""
         from ot.backends.http_tool import credentials
-        from ot.bundles.model import credential_warning
+        from ot.bundles.model import credential_warning, schema_warning
 
         bodies = [(f"{slug}@{version}", body.get("httpImpl")) for slug, version, body in self.tools]
         found = [(name, place) for name, impl in bodies for place, _ in credentials.find(impl)]
-        return [f"{name}: {credential_warning(self.bundle['slug'], place)}" for name, place in found]
+        schemas = [(f"{slug}@{version}", body.get("argSchema")) for slug, version, body in self.tools]
+        in_schemas = [(name, place) for name, schema in schemas for place, _ in credentials.find_in_schema(schema)]
+        return [
+            *(f"{name}: {credential_warning(self.bundle['slug'], place)}" for name, place in found),
+            *(f"{name}: {schema_warning(place)}" for name, place in in_schemas),
+        ]
 
 
 def host_of(url: str) -> str:

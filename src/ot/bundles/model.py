@@ -177,6 +177,7 @@ class ToolDraft(_Draft):
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
             raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments have names')
+        _refused(_mask_problem(schema))
         return _checked_schema(schema)
 
     @field_validator("output_schema")
@@ -200,6 +201,19 @@ def credential_warning(bundle_slug: str, place: str) -> str:
     return (
         f"httpImpl.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
         f"Hint: put it into secrets.yaml as {name}, and write ${{secret:{name}}}"
+    )
+
+
+def _mask_problem(schema: JSON) -> str | None:
+    from ot.backends.http_tool import credentials
+
+    return credentials.mask_problem(schema)
+
+
+def schema_warning(place: str) -> str:
+    return (
+        f"argSchema.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
+        "Hint: remove it, and write ${secret:NAME} in httpImpl"
     )
 
 
@@ -296,6 +310,9 @@ class StoredTool(_Model):
         if found := credentials.find(self.http_impl):
             shown["httpImpl"] = credentials.mask(self.http_impl)
             shown["warnings"] = [credential_warning(self.bundle_slug, place) for place, _ in found]
+        if found := credentials.find_in_schema(self.arg_schema):
+            shown["argSchema"] = credentials.replace_in_schema(self.arg_schema, lambda _place, _value: credentials.MASK)
+            shown["warnings"] = [*shown.get("warnings", ()), *(schema_warning(place) for place, _ in found)]
         return shown
 
     def as_stored(self) -> JSON:

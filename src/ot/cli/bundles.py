@@ -166,7 +166,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
         print(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. It names secrets and does not contain them.")
+        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Credentials that were found are references.")
     return 0
 
 

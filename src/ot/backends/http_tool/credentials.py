@@ -69,6 +69,12 @@ _TELLING_VALUE = re.compile(
     r"|SG\.[\w-]{16,100}\.[\w-]{16,100}|[0-9]{8,10}:[\w-]{35}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
 )
+# In the path of a URL a key may follow letters: /bot123456789:AA.../
+_PREFIXED_VALUE = re.compile(
+    r"(?<=[A-Za-z])(?:(?:sk|pk|rk)[-_](?:live|test|prod|proj|ant)[-_][\w-]{8,200}|gh[pousr]_\w{20,200}"
+    r"|github_pat_\w{20,200}|glpat-[\w-]{16,200}|xox[abeoprs]-[\w-]{10,200}|[0-9]{8,10}:[\w-]{35})"
+)
+_SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
 # Every repetition has an end, so that no text takes long.
@@ -109,6 +115,23 @@ def mask_url(url: str) -> str:
 def replace(impl: Mapping[str, Any] | None, by: Replace) -> JSON | None:
     """Return the definition with each literal credential replaced by what `by` gives for its place and value."""
     return None if impl is None else _Walk(by).impl(impl)
+
+
+def replace_in_schema(schema: Any, by: Replace) -> Any:
+    """Return a schema of arguments with each literal credential among its values replaced."""
+    return _Walk(by).schema("", schema, is_credential=False)
+
+
+def find_in_schema(schema: Any) -> list[Found]:
+    """Return the literal credentials among the values of a schema, with their places."""
+    found: list[Found] = []
+
+    def note(place: str, value: str) -> str:
+        found.append(Found(place, value))
+        return value
+
+    replace_in_schema(schema, note)
+    return found
 
 
 def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON | None:
@@ -175,6 +198,25 @@ class _Walk:
         known = {"auth": self._auth, "headers": self._named, "query": self._named, "urlTemplate": self._url}
         return {key: known.get(key, self._value)(key, value) for key, value in impl.items()}
 
+    def schema(self, place: str, schema: Any, *, is_credential: bool) -> Any:
+        """Values of a schema are credentials by the name of their property, or by their looks."""
+        if isinstance(schema, list):
+            items = enumerate(schema)
+            return [self.schema(f"{place}[{index}]", item, is_credential=is_credential) for index, item in items]
+        if not isinstance(schema, Mapping):
+            return schema
+        return {key: self._keyword(f"{place}.{key}".lstrip("."), key, schema[key], is_credential) for key in schema}
+
+    def _keyword(self, place: str, key: str, value: Any, is_credential: bool) -> Any:
+        if key in _SCHEMA_VALUES:
+            return self._value(place, value, is_credential=is_credential and key != "enum")
+        if key != "properties" or not isinstance(value, Mapping):
+            return self.schema(place, value, is_credential=is_credential)
+        return {
+            name: self.schema(f"{place}.{name}", inner, is_credential=is_credential_name(name) or _is_key(name))
+            for name, inner in value.items()
+        }
+
     def _auth(self, place: str, auth: Any) -> Any:
         if not isinstance(auth, Mapping) or not isinstance(auth.get("value"), str):
             return self._value(place, auth, is_credential=True)
@@ -206,7 +248,8 @@ class _Walk:
             return self._value(place, url)
         start, sign, query = _USER_INFO.sub(lambda found: self._user_info(place, found), url).partition("?")
         pairs = "&".join(self._parameter(place, pair) for pair in query.split("&"))
-        return self._by_value(place, start) + sign + pairs
+        path = _PREFIXED_VALUE.sub(lambda found: self.by(place, found[0]), self._by_value(place, start))
+        return path + sign + pairs
 
     def _user_info(self, place: str, found: re.Match[str]) -> str:
         user, sign, password = found[2].partition(":")
