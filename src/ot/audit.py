@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import islice
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +110,23 @@ class Audit:
             start = self._redact.beginning(value, LONGEST)
             return start if len(value) <= LONGEST else f"{start}… ({len(value)} characters)"
         try:
-            text = json.dumps(self._clean(value), ensure_ascii=False)
+            text = json.dumps(self._clean(value, _Room(LONGEST)), ensure_ascii=False)
         except Exception:  # noqa: BLE001 - circles, more depth than can be written, what the methods of an object raise
             return f"(a {type(value).__name__} that cannot be shown)"
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
-    def _clean(self, value: Any) -> Any:
+    def _clean(self, value: Any, room: "_Room") -> Any:
+        room.take(1)
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
-            return {self._clean(str(key)): self._clean(item) for key, item in islice(value.items(), LONGEST)}
+            items = takewhile(room.is_left, value.items())
+            return {self._clean(str(key), room): self._clean(item, room) for key, item in items}
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._clean(item) for item in islice(value, LONGEST)]
-        return self._redact.beginning(str(value), LONGEST)
+            return [self._clean(item, room) for item in takewhile(room.is_left, value)]
+        text = self._redact.beginning(str(value), LONGEST)
+        room.take(len(text))
+        return text
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
         """Record that somebody has changed stored tools or switches. Names only: values may be credentials."""
@@ -134,6 +138,19 @@ class Audit:
 
     def close(self) -> None:
         self._log.close()
+
+
+class _Room:
+    """How many characters of an argument there is room for; what comes behind them is not looked at."""
+
+    def __init__(self, characters: int) -> None:
+        self._characters = characters
+
+    def take(self, characters: int) -> None:
+        self._characters -= characters
+
+    def is_left(self, _item: object) -> bool:
+        return self._characters >= 0
 
 
 def _is_watched(call: Call) -> bool:

@@ -18,6 +18,7 @@ from ot.tool import Tool
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
 MOST_SHOWN = 20
+MAX_NAME_LENGTH = 500
 NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
@@ -123,6 +124,7 @@ class Registry:
 
     def find(self, name: str) -> Tool:
         """The tool of this name, or of the alias; what is near, where there is none."""
+        check_name(name)
         tool = self._known(name)
         if tool is not None:
             return tool
@@ -153,6 +155,8 @@ class Registry:
 
     def get(self, name: str) -> Tool | None:
         """The same, or None, which costs less than saying what is near."""
+        if len(name) > MAX_NAME_LENGTH:
+            return None
         if name not in self.aliases:
             return self._known(name)
         try:
@@ -192,6 +196,7 @@ class Registry:
 
     def pack_not_found(self, name: str) -> ToolNotFound:
         """Return the error for an unknown pack, with the nearest names."""
+        check_name(name, "pack")
         if name in self.aliases:
             return ToolNotFound(f"{name!r} is an alias, not a pack. Hint: ot.call({name!r}, ...)")
         packs = self.all_packs()
@@ -222,6 +227,12 @@ def _with_permissions(tool: Tool) -> Tool:
         raise ToolError(f"{tool.name} cannot be registered: {error}") from None
 
 
+def check_name(name: str, kind: str = "tool") -> None:
+    """Raise ToolNotFound if the name is longer than any can be; comparing and showing it would take long."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise ToolNotFound(f"the name is too long: no {kind} has one of more than {MAX_NAME_LENGTH} characters")
+
+
 def python_name(name: str) -> str:
     """The name with every character that cannot stand in a Python identifier made an underscore."""
     return NOT_IN_IDENTIFIERS.sub("_", name)
@@ -231,6 +242,8 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
     """Return up to three known names that are like this one, the nearest first."""
     from rapidfuzz import fuzz, process
 
+    if len(name) > MAX_NAME_LENGTH:
+        return []
     names = list(known)
     matches = []
     for start in range(0, len(names), NAMES_AT_ONCE):  # other threads get their turn after each part

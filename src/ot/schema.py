@@ -16,6 +16,7 @@ from ot.docstring import arguments as docstring_arguments
 from ot.errors import ArgumentError
 
 JSON = dict[str, Any]
+MAX_PROBLEM = 1_000  # characters of what is wrong with a value
 ANY_OBJECT: Final[JSON] = {"type": "object"}
 PLAIN_TYPES: Final[dict[Any, JSON]] = {
     str: {"type": "string"},
@@ -89,8 +90,9 @@ class Schema:
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return None
-        where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
-        return f"{where.lstrip('.')}: {error.message}" if where else str(error.message)
+        parts = (f"[{part!r}]" if isinstance(part, int) else f".{part[:MAX_PROBLEM]}" for part in error.instance_path)
+        where, message = "".join(parts), _shortened(str(error.message))
+        return f"{where.lstrip('.')}: {message}" if where else message
 
     def check(self, args: JSON) -> JSON:
         """Return the arguments if they are right, with an integer for a float like 3.0 where one is declared."""
@@ -117,6 +119,13 @@ class Schema:
             return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise ArgumentError(f"the tool's own schema is not valid: {error}") from None
+
+
+def _shortened(message: str) -> str:
+    """Return the message without the middle of a value that it quotes at length; the end says what is wrong."""
+    if len(message) <= MAX_PROBLEM:
+        return message
+    return f"{message[: MAX_PROBLEM // 2]}...{message[-MAX_PROBLEM // 2 :]}"
 
 
 def _integral(value: Any, schema: Any) -> Any:

@@ -36,6 +36,7 @@ class Tool:
     continued_by: str = ""  # an argument that makes a call the continuation of another: both are one call
     timeout: float | None = None  # seconds, after which a call is given up
     limits: tuple[str, ...] = ()  # arguments that a call may set lower than `tool_config` does, never higher
+    max_text: int | None = None  # characters of each argument, for tools that look at a text on the event loop
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
     is_audited: bool = False  # whether calls are in the audit log whatever permissions they need
     file: str = ""  # where a user's tool is written down

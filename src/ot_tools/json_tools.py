@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from ot.errors import ArgumentError
 from ot.tool import tool
+from ot_child.messages import MAX_VALUES, has_few_values
 from ot_tools.parsing import MAX_DEPTH, check, is_deeper_than
 
 __all__ = ["parse"]
@@ -17,7 +18,8 @@ LONGEST_NUMBER_SHOWN = 40
 def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
     """JSON text as data: what the text says, and an error where it is not JSON.
 
-    Of two equal keys the last one counts. NaN and Infinity are no JSON; integers are exact, however large.
+    Of two equal keys the last one counts. NaN and Infinity are no JSON; integers are exact, however large. A text has
+    at most 120,000 values; for more, use json.loads of Python.
 
     Args:
         json: The text.
@@ -29,6 +31,8 @@ def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
     size = len(json.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise _wrong(f"the text has {size:,} bytes; at most {MAX_BYTES:,} are read")
+    if not has_few_values(json):
+        raise _wrong(f"the text has more than {MAX_VALUES:,} values. Hint: json.loads() parses it in the code")
     text = json.removeprefix("\ufeff")
     data = _loaded(text)
     if is_deeper_than(data, MAX_DEPTH):

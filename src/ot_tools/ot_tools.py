@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 Info = Literal["list", "min", "full"]
+MAX_TEXT = 10_000  # characters of a query, a name or a pattern
 MOST_SEARCHED = 1000  # where some of what is found may not be shown
 
 
@@ -119,7 +120,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     return await anyio.to_thread.run_sync(write, settings.topics, system.folders.data, topic, message, time.time)
 
 
-@tool(argument_permissions={"output": frozenset({Permission.WRITE})})
+@tool(argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT)
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
     """Statistics of usage: which tools were called, how it went (errors, times), what it saved. Tokens are estimates.
 
@@ -144,7 +145,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     return {**shown, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
 
 
-@tool(permissions=["write"])
+@tool(permissions=["write"], max_text=MAX_TEXT)
 async def scaffold(context: ToolContext, pack: str) -> str:
     """Write an example extension pack, to add tools of your own: edit it into a real one.
 
@@ -166,7 +167,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
     """List tools, all or those whose name contains the pattern.
 
@@ -181,7 +182,7 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     return await anyio.to_thread.run_sync(_list_tools, system, pattern, info)
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
     """List packs, all or those whose name contains the pattern.
 
@@ -196,7 +197,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     return await anyio.to_thread.run_sync(_list_packs, system, pattern, info)
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
     """List aliases: short names for tools. All, or those where alias or target contains the pattern.
 
@@ -214,7 +215,7 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
     return list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
     """List snippets: code with blanks, run as `$name key=value`. All, or those that contain the pattern.
 
@@ -234,7 +235,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict[str, Any]]:
     """Find tools, packs, snippets and aliases by name, by a misspelt name, or by what they are for.
 
@@ -255,7 +256,7 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     return await anyio.to_thread.run_sync(_describe_hits, system, hits, limit)
 
 
-@tool()
+@tool(max_text=MAX_TEXT)
 async def help(context: ToolContext, query: str = "", info: Info = "min") -> str:  # noqa: A001 - the name users know
     """Help: an overview, all about one tool, pack, snippet or alias, or what fits some words.
 
@@ -281,7 +282,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
 # --- other servers ---------------------------------------------------------------------------------------------------
 
 
-@tool(permissions=["network"])
+@tool(permissions=["network"], max_text=MAX_TEXT)
 async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     """The resources of a proxied server: a list of them, or the content of one.
 
@@ -298,7 +299,7 @@ async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     return await upstream.list_resources(context)
 
 
-@tool(permissions=["network"])
+@tool(permissions=["network"], max_text=MAX_TEXT)
 async def prompt(context: ToolContext, server: str, name: str = "", arguments: dict[str, str] | None = None) -> Any:
     """The prompts of a proxied server: a list of them, or one filled in.
 
@@ -319,7 +320,7 @@ async def prompt(context: ToolContext, server: str, name: str = "", arguments: d
 # --- large results ------------------------------------------------------------------------------------------------
 
 
-@tool(logged=("handle", "offset", "limit", "search"))
+@tool(logged=("handle", "offset", "limit", "search"), max_text=MAX_TEXT)
 async def result(  # noqa: PLR0917 - each is an argument that a model may give by its place
     context: ToolContext,
     handle: str,
@@ -357,7 +358,7 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
     return found
 
 
-@tool(logged=("handle",), continued_by="part")
+@tool(logged=("handle",), continued_by="part", max_text=MAX_TEXT)
 async def load(context: ToolContext, handle: str, part: int | None = None) -> Any:
     """The whole of a stored result as data, for code to work with or to pass to another tool.
 

@@ -13,24 +13,28 @@ from ot.errors import ArgumentError
 from ot.signature import signature
 from ot.tool import Tool
 
+MAX_SHOWN = 200  # characters of the name of an argument
+MAX_ARGUMENTS = 1_000  # of one call
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def bind(
     tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
+    _refuse_too_many(tool, len(positional) + len(named))
     names = list(tool.input.properties)
     bound = _positional(tool, names, positional) if positional else {}
     for key, value in named.items():
         name = full_name(key, names)
         if name in bound:
-            raise wrong_call(tool, f"{tool.name}() got two values for {name!r}")
+            raise wrong_call(tool, f"{tool.name}() got two values for {_shown(name)}")
         bound[name] = value
     _refuse_unknown(tool, bound, names)
     if configured:
         own = {name: thawed(configured[name]) for name in names if name in configured}
         bound = {**own, **{name: _limited(tool, name, value, own) for name, value in bound.items()}}
     _refuse_missing(tool, bound)
+    _refuse_too_long(tool, bound)
     return {**{name: value for name, value in tool.input.defaults.items() if name not in bound}, **bound}
 
 
@@ -67,16 +71,34 @@ def _positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str
     return dict(zip(by_position, values, strict=False))
 
 
+def _refuse_too_many(tool: Tool, count: int) -> None:
+    most = max(MAX_ARGUMENTS, len(tool.input.properties))
+    if count > most:
+        raise wrong_call(tool, f"{tool.name}() takes at most {most} arguments, {count} were given")
+
+
 def _refuse_unknown(tool: Tool, bound: Mapping[str, Any], names: list[str]) -> None:
     unknown = [name for name in bound if name not in names]
     if unknown and not tool.input.open:
-        raise wrong_call(tool, f"{tool.name}() has no argument {unknown[0]!r}")
+        raise wrong_call(tool, f"{tool.name}() has no argument {_shown(unknown[0])}")
 
 
 def _refuse_missing(tool: Tool, bound: Mapping[str, Any]) -> None:
     missing = [name for name in tool.input.properties if name in tool.input.required and name not in bound]
     if missing:
         raise wrong_call(tool, f"{tool.name}() needs {' and '.join(map(repr, missing))}")
+
+
+def _refuse_too_long(tool: Tool, bound: Mapping[str, Any]) -> None:
+    if tool.max_text is None:
+        return
+    for name, value in bound.items():
+        if isinstance(value, str) and len(value) > tool.max_text:
+            raise ArgumentError(f"{tool.name}(): {name} has {len(value)} characters, the limit is {tool.max_text}")
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]!r}... ({len(name)} characters)"
 
 
 def wrong_call(tool: Tool, message: str) -> ArgumentError:

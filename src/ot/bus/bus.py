@@ -23,7 +23,7 @@ from ot.bus.events import Events, Listener
 from ot.context import ToolContext
 from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
 from ot.raw_json import RawJson
-from ot.registry import Registry, python_name
+from ot.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from ot.tool import Result, Tool
 from ot_child.errors import TREE, restore
 
@@ -108,9 +108,9 @@ class ToolBus:
     async def _traced(
         self, name: str, params: Mapping[str, Any] | None, context: ToolContext | None, positional: Sequence[Any]
     ) -> Result:
-        call = Call(name, self._own(context))
-        call_id = self.events.called(name, call.context)
-        span = self._tracing.span(name, call.context)
+        call = Call(name[: MAX_NAME_LENGTH + 1], self._own(context))
+        call_id = self.events.called(call.name, call.context)
+        span = self._tracing.span(call.name, call.context)
         if span is None:
             return await self._recorded(call, call_id, params or NOTHING, positional)
         with span as told:
@@ -182,6 +182,7 @@ class ToolBus:
 
     async def _resolve(self, name: str) -> Tool:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""
+        check_name(name)
         tool = self.registry.get(name)
         if tool is None and self._discover is not None:
             await self._discover({python_name(name).partition(".")[0]})
@@ -278,7 +279,7 @@ def _versioned(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, 
     if VERSION not in params:
         return name, params
     rest = {key: value for key, value in params.items() if key != VERSION}
-    return f"{name}@{params[VERSION]}", rest
+    return f"{name}@{str(params[VERSION])[: MAX_NAME_LENGTH + 1]}", rest
 
 
 def _validated(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ot.children.channel import RemoteError
 from ot.config.model import Settings
 from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
-from ot.registry import Registry, python_name
+from ot.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from ot.runner import explain, fence_processor
 from ot.runner.answer import Answer, Journal, Live, Presenter
 from ot.runner.cells import Cells
@@ -30,8 +30,8 @@ from ot_child.names import OWN_PACK, PROJECTS, is_reserved
 
 T = TypeVar("T")
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
-LONGEST_NAME = 1000
 MAX_NAMES = 1000
+NAMED = {"pack": "pack", "list": "pack", "snippet": "snippet"}  # what the name of a request means; else a tool
 LONG = 50_000  # characters of code that are better looked through by a thread
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
@@ -193,6 +193,10 @@ class _Host:
         self._asked += 1
         if self._asked > ASKED_FOR_EACH_CALL * self._max_calls:
             raise BudgetExceeded("the run asked for more than any run needs and was ended")
+        try:
+            check_name(str(params.get("name", params.get("pack", ""))), NAMED.get(method, "tool"))
+        except ToolNotFound as error:
+            return Result(ok=False, error=error)
         match method:
             case "call":
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
@@ -224,8 +228,6 @@ class _Host:
 
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls
-        if len(name) > LONGEST_NAME:
-            return Result(ok=False, error=ToolNotFound(f"no tool has a name of {len(name)} characters"))
         if len(calls) >= self._max_calls:
             return Result(
                 ok=False,
@@ -259,13 +261,14 @@ class _Host:
 
     async def _names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
         wanted, others = (
-            [each for each in map(str, some[:MAX_NAMES]) if each.isidentifier()] for some in (names, used)
+            [each for each in map(str, some[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
+            for some in (names, used)
         )
         return await self._runner.names(wanted, others, self._journal)
 
     async def _pack(self, name: str) -> str:
         """Find a pack by its name, as it is or as code would write it."""
-        pack, registry = python_name(name[:LONGEST_NAME]), self._bus.registry
+        pack, registry = python_name(name), self._bus.registry
         if not registry.is_pack(pack):
             await self._runner.discover({pack})
         if registry.is_pack(pack) or pack in registry.broken:
