@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, command_line, configure, environment, eventually, scratch_of
+from tests.workers_support import write_pack
 
 from ot.version import __version__
 
@@ -514,3 +515,30 @@ def test_whoever_ends_it_at_whatever_moment_leaves_nothing(tmp_path: Path, what:
         assert "Traceback" not in out + err
         assert what == "import" or not ended_itself
         assert_nothing_is_left(process.pid, home)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("tool", ["leaky.give", "leaky.nest", "leaky.fail"])
+def test_a_call_prints_no_secret(tmp_path: Path, tool: str, more: tuple[str, ...]) -> None:
+    configure(tmp_path, "{}")
+    secret = 'tok-5f2a"99é1c'
+    file = tmp_path / ".onetool" / "secrets.yaml"
+    file.write_text(json.dumps({"TOKEN": secret}), encoding="utf-8")
+    file.chmod(0o600)
+    source = f"""
+SECRET = {secret!r}
+
+def give():
+    return SECRET
+
+def nest():
+    return {{"deep": [SECRET.encode().hex()]}}
+
+def fail():
+    raise ValueError("rejected: " + SECRET)
+"""
+    write_pack(tmp_path / ".onetool", "leaky", source)
+    done = command_line(tmp_path, "call", *more, tool)
+    assert done.returncode == (1 if tool == "leaky.fail" else 0), done
+    assert "[REDACTED]" in done.stdout + done.stderr
+    assert not [form for form in ("tok-5f2a", secret.encode().hex()) if form in done.stdout + done.stderr]

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ot.bus.bind import full_name
@@ -35,20 +35,20 @@ def main(options: argparse.Namespace) -> int:
             arguments = await _arguments(app, options.name, texts)
             result = await app.bus.call_tool(options.name, arguments, app.context(options.agent, is_owner=True))
         if result.error is not None:
-            return _failed(describe(result.error), as_json=options.json)
+            return _failed(describe(result.error), app.redact, as_json=options.json)
         value = as_data(result.value)
         shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
-        print(shown or render(value, "json_h" if sys.stdout.isatty() else "json"))
+        print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))
         return 0
 
     return with_settings(options, call)
 
 
-def _failed(error: dict[str, Any], *, as_json: bool) -> int:
+def _failed(error: dict[str, Any], redact: Callable[[str], str], *, as_json: bool) -> int:
     if as_json:
-        print(render({"error": error}, "json"))
+        print(redact(render({"error": error}, "json")))
     else:
-        print(f"onetool: {_in_a_shell(error['message'])}", file=sys.stderr)
+        print(redact(f"onetool: {_in_a_shell(error['message'])}"), file=sys.stderr)
     return 1
 
 

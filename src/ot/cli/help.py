@@ -24,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
         with Progress("looking for help"):
             context, arguments = app.context(journal=journal), {"query": " ".join(options.query)}
             text = (await app.bus.call_tool("ot.help", arguments, context)).unwrap()
-        print(render({"help": text}, "json") if options.json else text)
+        print(app.redact(render({"help": text}, "json") if options.json else text))
         print_notices(journal.notices)
         return 0
 

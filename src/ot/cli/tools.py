@@ -25,7 +25,7 @@ def main(options: argparse.Namespace) -> int:
         arguments = {"pattern": options.pattern, "info": options.info}
         with Progress("looking for tools"):
             found = (await app.bus.call_tool("ot.tools", arguments, app.context(journal=journal))).unwrap()
-        print(render(found, "json") if options.json else _text(found, options.pattern))
+        print(app.redact(render(found, "json") if options.json else _text(found, options.pattern)))
         print_notices(journal.notices)
         return 0
 
