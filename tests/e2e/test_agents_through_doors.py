@@ -233,6 +233,7 @@ def features() -> Iterator[App]:
         "stranger": {**READS, "tools": ["ot.resources", "ot.prompt", "machine"]},
         "friend": {**READS, "tools": ["ot.resources", "ot.prompt", "other"]},
         "picky": {**READS, "tools": ["ot.*", "other.test_simple_*", "other.test://static-text"]},
+        "exact": {**READS, "tools": ["ot.resources", "other.test://template/v1.2/data", "other.test://template/pub*"]},
         "weak": {"permissions": [], "tools": ["ot.resources", "ot.prompt", "other.*"]},
     }
     with opened({**FEATURES, "agents": agents}) as app:
@@ -275,6 +276,43 @@ def test_what_a_server_excludes_is_excluded_from_resources_and_prompts(features:
     for uri in ("test://static-text", "TEST://static-text", "test://st%61tic-text", "test://Static-text"):
         assert features.run(f"ot.resources(server='cut', uri={uri!r})").error == "permission_denied", uri
     assert features.run("ot.prompt(server='cut', name='test_prompt_with_image')").error == "permission_denied"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "test://template/pub/../secret/data",
+        "test://template/pub/./secret/data",
+        "test://template/pub%2f..%2fsecret/data",
+        "test://template/pub/%2e%2e/secret/data",
+        "test://template/pub/%252e%252E/secret/data",
+        "test://template/pub/.%25252e/secret/data",
+        "test://template/pub%25252525252f../data",
+        "test://template/pub\\..\\secret/data",
+        "test://template/pub%5c..%5csecret/data",
+        "test://template/pub/..;x/secret/data",
+        "test://template/pub/..",
+        "test://template/pub/..?x",
+        "test://template/pub/data ",
+        "test://template/pub%00/data",
+        "test://template/pub\n/data",
+    ],
+)
+def test_an_address_with_another_spelling_is_rejected_where_lists_restrict(features: App, uri: str) -> None:
+    for call, agent in ((f"ot.resources(server='other', uri={uri!r})", "exact"),
+                        (f"ot.resources(server='cut', uri={uri!r})", "default")):  # fmt: skip
+        answer = features.run(call, agent=agent)
+        assert answer.error == "permission_denied", answer.text
+        assert "as another address" in answer.text
+
+
+def test_an_agent_may_be_given_one_address_with_dots(features: App) -> None:
+    for name, is_ok in (("v1.2", True), ("v1_2", False), ("v1.3", False), ("pub", True), ("pub/a..b", True)):
+        answer = features.run(f"ot.resources(server='other', uri='test://template/{name}/data')", agent="exact")
+        assert ("Data for ID" in answer.text) == is_ok, answer.text
+        assert (answer.error == "permission_denied") != is_ok
+    twice = "ot.resources(server='cut', uri='test://st%2561tic-text')"
+    assert features.run(twice).error == "permission_denied"
 
 
 def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:

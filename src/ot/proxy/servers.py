@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from typing import NamedTuple
@@ -37,6 +37,8 @@ Keep = Callable[[bytes, str, str, str], str]  # content, its type, agent and tok
 LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
 MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
 NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
+NO_PLAIN_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
+MAX_UNQUOTINGS = 3
 NEEDS = frozenset({Permission.NETWORK})
 
 
@@ -93,15 +95,22 @@ class Servers:
 
     def _authorize(self, upstream: Upstream, feature: str, context: ToolContext) -> None:
         """Apply the rules for the server's tools to one of its resources or prompts."""
-        name = upstream.name
+        name, chosen = upstream.name, upstream.server.tools
+        is_restricted = bool(chosen.include or chosen.exclude or context.tools is not None)
+        if is_restricted and _has_other_spelling(feature):
+            raise PermissionDenied(
+                f"{name} may read {feature!r} as another address: write it without `.` and `..` segments, backslashes, "
+                "white space at the ends, control characters and repeated percent-encoding",
+                server=name,
+            )
         if feature and not _is_feature_chosen(feature, upstream.server):
             raise PermissionDenied(
                 f"{name} does not publish {feature}: servers.{name}.tools leaves it out", server=name
             )
         if not feature and context.admits_some_of(name):
             context = replace(context, tools=None)  # what it lists is decided one by one
-        target = _tool_name(name, feature or "*")
-        tool = Tool(name=target, backend=upstream, input=TheirSchema.from_json(ANY_OBJECT), permissions=NEEDS)
+        target, schema = f"{name}.{feature or '*'}", TheirSchema.from_json(ANY_OBJECT)
+        tool = _Feature(name=target, backend=upstream, input=schema, permissions=NEEDS)
         authorise(self._registry.switched(tool), {}, context)
 
     # --- what there is ------------------------------------------------------------------------------------------------
@@ -272,6 +281,15 @@ class Servers:
 UNCHANGED = Differences({}, {})
 
 
+@dataclass(frozen=True, slots=True)
+class _Feature(Tool):
+    """A resource or prompt, which the rules for tools apply to. Its name may have dots of its own."""
+
+    @property
+    def pack(self) -> str:
+        return self.name.partition(".")[0]
+
+
 class _Prepared(NamedTuple):
     changed: Differences
     offered: dict[str, Definition]
@@ -322,9 +340,25 @@ def _is_chosen(tool: str, server: Server) -> bool:
 
 def _is_feature_chosen(feature: str, server: Server) -> bool:
     """Return whether a resource or prompt is published. Another spelling of an excluded URI is excluded too."""
-    spellings = {form.casefold() for form in (feature, unquote(feature))}
+    spellings = {form.casefold() for form in _unquoted(feature)}
     excluded = (fnmatchcase(form, pattern.casefold()) for form in spellings for pattern in server.tools.exclude)
     return _is_chosen(feature, server) and not any(excluded)
+
+
+def _has_other_spelling(feature: str) -> bool:
+    """Return whether a server may take the name for another one, which the lists of names do not see."""
+    forms = _unquoted(feature)
+    return forms[-1] != unquote(forms[-1]) or any(
+        form != form.strip() or NO_PLAIN_NAME.search(form) is not None for form in forms
+    )
+
+
+def _unquoted(feature: str) -> list[str]:
+    """Return the name, and what it is with its percent-encoding decoded once, twice and so on."""
+    forms = [feature]
+    while len(forms) <= MAX_UNQUOTINGS and unquote(forms[-1]) != forms[-1]:
+        forms.append(unquote(forms[-1]))
+    return forms
 
 
 def _output(definition: Definition) -> Schema | None:
