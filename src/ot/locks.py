@@ -4,6 +4,7 @@ The kernel lets go of it when a process dies, so that there is nothing to clean 
 stays: whoever deletes it while another waits for it makes two locks of one.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,10 +29,14 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _open_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of this file, which is made where it is missing; its folder must be there."""
-    with path.open("a") as file:
+    with open(path, "a", opener=_open_for_owner) as file:
         _wait_for(file.fileno())
         yield
 

@@ -10,9 +10,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +22,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from ot.errors import ArgumentError, StorageError, ToolError, ToolTimeout
 from ot.results import Quota, ResultStore
-from ot.results.files import Files
+from ot.results.files import LOCK, Files
 from ot.results.hits import Deadline
 from ot.results.matches import matching_lines, matching_parts
 from ot.results.pattern import compiled
@@ -65,7 +67,7 @@ def numbered(count: int) -> str:
 
 
 def names(folder: Path, handle: str = "") -> set[str]:
-    return {path.name for path in folder.iterdir() if handle in path.name}
+    return {path.name for path in folder.iterdir() if handle in path.name and path.name != LOCK}
 
 
 def least_time(action: Callable[[], object], times: int = 5) -> float:
@@ -131,6 +133,38 @@ def test_the_quota_counts_results_of_other_processes_and_of_a_process_before(fol
     results = limited(folder, clock, 100_000, 100_000)
     keep(results, "x" * 60_000)
     assert not is_there(results, first)
+
+
+def test_the_quota_holds_for_results_that_are_stored_at_the_same_time(folder: Path) -> None:
+    barrier = Barrier(8)
+
+    def pieces() -> Iterator[str]:
+        barrier.wait(30)  # all are being written before the first one is whole
+        yield "x" * 900_000
+
+    def store() -> None:
+        ResultStore(folder, HOUR, 3, quota=Quota(1_000_000, 1_000_000)).store(pieces(), tool="t")
+
+    with ThreadPoolExecutor(8) as pool:
+        for stored in [pool.submit(store) for _ in range(8)]:
+            stored.result()
+    assert sum(file.stat().st_size for file in folder.glob("*.txt")) == 900_000
+
+
+def test_the_value_beside_a_text_and_unfinished_files_count(folder: Path, clock: Clock) -> None:
+    results = limited(folder, clock, 100_000, 100_000)
+    first = keep(results, "x" * 10_000, beside="1" * 50_000)
+    clock.now += 1
+    second = keep(results, "x" * 10_000, beside="1" * 50_000)
+    assert not is_there(results, first)
+    unfinished = folder / f"result-{NEVER_STORED}.txt.tmp"
+    unfinished.write_bytes(b"x" * 60_000)
+    os.utime(unfinished, (clock.now, clock.now))
+    clock.now += 1
+    third = keep(results, "x" * 10_000)
+    assert (is_there(results, second), is_there(results, third), unfinished.exists()) == (False, True, True)
+    with pytest.raises(StorageError, match="max_stored_bytes"):
+        results.store("x" * 60_000, tool="t", beside="1" * 60_000)
 
 
 def test_many_small_results_count_what_they_take_on_the_disk(folder: Path, clock: Clock) -> None:

@@ -8,16 +8,18 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
 from ot.atomic import owner_only
+from ot.locks import locked
 
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
+LOCK = "results.lock"
 _REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
 _ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
 DEFAULT_MAX_REMEMBERED = 1_000
@@ -41,12 +43,20 @@ class Found:
 
     written: float = 0.0
     size: int = 0
-    has_text: bool = False
+    parts: set[str] = field(default_factory=set)
 
     def add(self, part: str, status: os.stat_result) -> None:
         self.written = max(self.written, status.st_mtime)
         self.size += -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
-        self.has_text |= part == "txt"
+        self.parts.add(part)
+
+    @property
+    def takes_room(self) -> bool:
+        return not self.parts <= {"meta.json"}
+
+    def is_being_written(self, now: float) -> bool:
+        """Return whether somebody may be about to finish it: the meta file is written last."""
+        return "meta.json" not in self.parts and now - self.written <= _ABANDONED
 
 
 class Files:
@@ -77,10 +87,14 @@ class Files:
                     status = entry.stat(follow_symlinks=False)
                     if now - status.st_mtime > _life_of(entry.name, ttl):
                         Path(entry.path).unlink()
-                    elif not name[3]:
-                        results.setdefault(name[1], Found()).add(name[2], status)
-        self._forget(handle for handle in results if not results[handle].has_text)
-        return {handle: found for handle, found in results.items() if found.has_text}
+                    else:
+                        results.setdefault(name[1], Found()).add(f"{name[2]}{name[3] or ''}", status)
+        self._forget(handle for handle in results if not results[handle].takes_room)
+        return {handle: found for handle, found in results.items() if found.takes_room}
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock of the folder, which all processes share."""
+        return locked(self._folder / LOCK)
 
     def _forget(self, gone: Iterable[str]) -> None:
         """Remove the last traces of results, if there are too many of them."""

@@ -35,14 +35,17 @@ class Quota:
                 limit=limit,
             )
 
-    def find_surplus(self, results: Iterable[Stored], new: Stored) -> list[Stored]:
-        """Return the results that the new one pushes out: the oldest of its agent, then the oldest of all."""
+    def find_surplus(self, results: Iterable[Stored], new: Stored, unfinished: int = 0) -> list[Stored]:
+        """Return the results that the new one pushes out: the oldest of its agent, then the oldest of all.
+
+        `unfinished` is the size of what is being written, which counts and is not pushed out.
+        """
         oldest_first = sorted(result for result in results if result.handle != new.handle)
         of_agent = [result for result in oldest_first if result.agent == new.agent]
         removed = _take_oldest(of_agent, new.size, self.max_agent_bytes)
         gone = {result.handle for result in removed}
         remaining = [result for result in oldest_first if result.handle not in gone]
-        return [*removed, *_take_oldest(remaining, new.size, self.max_bytes)]
+        return [*removed, *_take_oldest(remaining, new.size + unfinished, self.max_bytes)]
 
 
 def _take_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[Stored]:

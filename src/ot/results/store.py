@@ -6,7 +6,7 @@ has none does not exist. The parts of the work stand in the modules beside this 
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from ot.errors import StorageError, ToolError
 from ot.results import hits, matches, meta as facts, similar, window
 from ot.results.content import START, Content, encoded, packed
-from ot.results.files import Files, Found, is_handle, new_handle
+from ot.results.files import Files, is_handle, new_handle
 from ot.results.hits import Deadline, Hit
 from ot.results.meta import Meta
 from ot.results.pattern import compiled
@@ -68,16 +68,17 @@ class ResultStore:
         handle = new_handle()
         with self._whole_or_not_at_all(handle, tool):
             self._files.prepare()
-            results = self._files.clean(self._ttl)
-            self._write_text(handle, [text] if isinstance(text, str) else text)
-            if beside is not None:
-                self._files.publish(handle, "json", [beside.encode("utf-8", "backslashreplace")])
+            self._files.clean(self._ttl)
+            value = None if beside is None else beside.encode("utf-8", "backslashreplace")
+            self._write_text(handle, [text] if isinstance(text, str) else text, len(value or b""))
+            if value is not None:
+                self._files.publish(handle, "json", [value])
             with self._content(handle) as content:
                 meta = self._facts(handle, content, tool, agent, is_json=is_json, beside=beside is not None)
                 meta = replace(meta, is_untrusted=is_untrusted, token_id=token_id)
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [facts.written(meta)])
-        removed = self._make_room(results, meta)
+            removed = self._make_room(meta)
         return description(meta, summary(meta, about), first_lines, removed)
 
     def window(
@@ -155,26 +156,34 @@ class ResultStore:
             self._files.remove(handle)
             raise
 
-    def _write_text(self, handle: str, pieces: Iterable[str]) -> None:
+    def _write_text(self, handle: str, pieces: Iterable[str], size_beside: int) -> None:
         marks = [START]
-        self._files.publish(handle, "txt", self._bounded(encoded(pieces, marks)))
+        self._files.publish(handle, "txt", self._bounded(encoded(pieces, marks), size_beside))
         self._files.publish(handle, "idx", packed(marks))
 
-    def _bounded(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        size = 0
+    def _bounded(self, chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
         for chunk in chunks:
             size += len(chunk)
             self._quota.check_size(size)
             yield chunk
 
-    def _make_room(self, results: Mapping[str, Found], meta: Meta) -> int:
-        """Remove the oldest results beyond the quota. Return how many."""
-        self._agents = {handle: self._agents.get(handle) or self._agent_of(handle) for handle in results}
-        stored = (Stored(found.written, handle, self._agents[handle], found.size) for handle, found in results.items())
-        surplus = self._quota.find_surplus(stored, Stored(meta.created, meta.handle, meta.agent, meta.size_bytes))
-        for result in surplus:
-            self._files.evict(result.handle)
-        return len(surplus)
+    def _make_room(self, meta: Meta) -> int:
+        """Remove the oldest results beyond the quota, of which this one is the newest. Return how many.
+
+        The lock and a fresh list make sure that of several results stored at the same time each one counts.
+        """
+        with self._files.locked():
+            found, now = self._files.clean(self._ttl), self._clock()
+            unfinished = sum(each.size for each in found.values() if each.is_being_written(now))
+            whole = {handle: each for handle, each in found.items() if not each.is_being_written(now)}
+            self._agents = {handle: self._agents.get(handle) or self._agent_of(handle) for handle in whole}
+            stored = [Stored(each.written, handle, self._agents[handle], each.size) for handle, each in whole.items()]
+            size = whole[meta.handle].size if meta.handle in whole else 0
+            new = Stored(meta.created, meta.handle, meta.agent, size)
+            surplus = self._quota.find_surplus(stored, new, unfinished)
+            for result in surplus:
+                self._files.evict(result.handle)
+            return len(surplus)
 
     def _agent_of(self, handle: str) -> str:
         """The agent that a result belongs to; empty for one that is not whole."""
