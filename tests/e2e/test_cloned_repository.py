@@ -373,7 +373,7 @@ def test_a_trusted_project_does_not_make_npx_run_what_was_written(home: Path, cl
     trust(clone / ".onetool", home / ".onetool")
     put(clone / "evil.sh", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
     put(clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
-    assert "ENOTCACHED" in onetool(home, clone, "run", "ot.health()['problems']").stdout
+    assert "ENOTCACHED" in onetool(home, clone, "doctor").stdout
     assert not (home / "surprise").exists()
 
 
