@@ -70,7 +70,6 @@ class Foreign(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     agent_id: str = "default"
-    token_id: str = ""  # of the token that was shown; empty for the owner and on standard input
     agent_config: Mapping[str, Any] = field(default_factory=dict)
     working_dir: Path = field(default_factory=Path.cwd)
     permissions: frozenset[Permission] = frozenset()
@@ -78,6 +77,7 @@ class ToolContext:
     budget_guard: Any = None
     correlation_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    token_id: str = ""  # of the token that was shown; empty for the owner and on standard input
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None where all
     bus: Any = field(default=None, repr=False, compare=False)  # where a tool calls other tools
     system: System | None = None

@@ -31,7 +31,7 @@ SECRETS = {
     "KEY": TOKEN,
     "PAIR": f"bob:{PASSWORD}",
     "OTHER_PAIR": "bob:another-password",
-    "BIN_AUTHORIZATION": f"Bearer {TOKEN}",
+    "HTTPBIN_AUTHORIZATION": f"Bearer {TOKEN}",
 }
 TEXT = {"type": "string"}
 HOSTILE = [
@@ -440,7 +440,7 @@ def imported(world: World) -> World:
     """The running server has tools of everything that httpbin says of itself."""
     with urlopen(world.httpbin.url("/spec.json")) as answer:
         (world.home / "spec.json").write_bytes(answer.read())
-    where = ["--server", world.httpbin.url(""), "--name", "bin", "--json"]
+    where = ["--server", world.httpbin.url(""), "--name", "httpbin", "--json"]
     done = command_line(world.home, "import", "spec.json", *where)
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
@@ -474,21 +474,21 @@ def imported(world: World) -> World:
 def test_tools_of_its_own_document_give_what_it_promises(
     imported: World, call: str, select: str, expected: object
 ) -> None:
-    assert imported.run(f"bin.{call}{select}") == expected
+    assert imported.run(f"httpbin.{call}{select}") == expected
 
 
 def test_a_tool_of_its_own_document_is_called_in_a_shell_and_over_rest(imported: World) -> None:
-    assert imported.typed("bin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
-    assert imported.typed("bin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
-    answer = imported.rest.send("POST", "/api/tools/bin.get-status-codes/call", {"args": {"codes": 418}}).json()
+    assert imported.typed("httpbin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
+    assert imported.typed("httpbin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
+    answer = imported.rest.send("POST", "/api/tools/httpbin.get-status-codes/call", {"args": {"codes": 418}}).json()
     assert (answer["ok"], answer["error"]["status"]) == (False, 418)
-    failed = command_line(imported.home, "call", "bin.get-basic-auth-user-passwd", "user=u", "passwd=p")
+    failed = command_line(imported.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "answered 401 Unauthorized" in failed.stderr
 
 
 def test_arguments_that_its_own_document_does_not_know_are_refused(imported: World) -> None:
     for call in ("get_redirect_n()", "get_redirect_n(n='three')", "get_json(x=1)"):
-        answer = imported.rest.send("POST", "/api/run", {"command": f"bin.{call}"}).json()
+        answer = imported.rest.send("POST", "/api/run", {"command": f"httpbin.{call}"}).json()
         assert answer["isError"] is True, answer
         assert "get_redirect_n" in answer["blocks"][-1] or "get-json" in answer["blocks"][-1]

@@ -184,9 +184,9 @@ def test_json_that_cannot_be_extended_is_refused_with_its_line(text: str, words:
 def test_a_huge_file_takes_seconds_at_most() -> None:
     history = [{"display": f'{number} \\ " é' * 5, "at": number} for number in range(60_000)]
     text = json.dumps({"history": history, "mcpServers": {"a": {}}}, indent=1)
-    started = time.monotonic()
+    started = time.process_time()
     assert '"onetool"' in merged(text)
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 # --- TOML --------------------------------------------------------------------------------------------------
