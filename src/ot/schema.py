@@ -9,6 +9,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from typing import Any, Final, Self
 
 from ot.context import ToolContext
@@ -133,12 +134,16 @@ def _integral(value: Any, schema: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         kinds = _kinds(schema)
         return int(value) if "integer" in kinds and "number" not in kinds else value
-    if isinstance(value, list) and isinstance(schema, Mapping) and "items" in schema:
-        return [_integral(item, schema["items"]) for item in value]
-    if isinstance(value, dict) and isinstance(schema, Mapping):
-        parts, others = schema.get("properties") or {}, schema.get("additionalProperties")
-        return {key: _integral(item, parts.get(key, others)) for key, item in value.items()}
-    return value
+    if not isinstance(schema, Mapping) or not isinstance(value, list | dict):
+        return value
+    for choice in (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ())):
+        value = _integral(value, choice)
+    if isinstance(value, list):
+        first = schema.get("prefixItems") or ()
+        parts = chain(first, repeat(schema.get("items"), max(0, len(value) - len(first))))
+        return [_integral(item, part) for item, part in zip(value, parts, strict=False)]
+    properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+    return {key: _integral(item, properties.get(key, others)) for key, item in value.items()}
 
 
 def _kinds(schema: Any) -> set[str]:

@@ -151,3 +151,23 @@ def test_an_optional_argument_without_default_shows_dots() -> None:
 )
 def test_types_have_python_words(part: dict[str, Any], word: str) -> None:
     assert type_word(part) == word
+
+
+INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "expected"),
+    [
+        ({"type": "integer"}, 3.0, 3),
+        ({"type": "number"}, 3.0, 3.0),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3.0, 3),
+        ({"anyOf": [INTEGERS, {"type": "null"}]}, [1.0, 2], [1, 2]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "number"}]}, [1.0, 2.0], [1, 2.0]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "integer"}}, [1.0, 2.0], [1, 2]),
+        ({"type": "object", "additionalProperties": INTEGERS}, {"a": [3.0]}, {"a": [3]}),
+    ],
+)
+def test_a_float_without_a_fraction_becomes_the_integer_that_is_declared(part: Any, given: Any, expected: Any) -> None:
+    checked = Schema.from_json({"type": "object", "properties": {"x": part}}).check({"x": given})
+    assert repr(checked["x"]) == repr(expected)
