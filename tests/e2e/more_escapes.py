@@ -589,7 +589,7 @@ FORGERIES = [
         time.sleep(1)
         """,
     ),
-    _forged("a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); said()", "cannot ask"),
+    _forged("a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'", NO_MESSAGE),
     _forged(
         "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "cannot ask"
     ),

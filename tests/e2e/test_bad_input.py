@@ -138,7 +138,7 @@ def test_patterns_of_lists_are_no_regular_expressions(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["(", '"', "*", "a AND", "NEAR(", "'; DROP TABLE x; --", "\0", "\ud800", "x" * 100_000]
+    "query", ["(", '"', "*", "a AND", "NEAR(", "'; DROP TABLE x; --", "\0", "\ud800", "x" * 10_000]
 )
 def test_a_search_takes_any_words(app: App, query: str) -> None:
     assert isinstance(app.data(f"ot.search(query={query!r})"), list)
@@ -149,7 +149,7 @@ def test_a_search_takes_any_words(app: App, query: str) -> None:
 @pytest.mark.parametrize("wrong", HANDLES, ids=range(len(HANDLES)))
 def test_a_handle_that_is_none_leads_nowhere(app: App, function: str, wrong: Any) -> None:
     message = app.failure(f"{function}(handle={wrong!r})")
-    assert "Result not found: " in message or "handle: " in message
+    assert "Result not found: " in message or "handle: " in message or "handle has 100000 characters" in message
     assert "root:" not in message
     assert len(message) < 2000
 

@@ -384,7 +384,7 @@ def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_pa
         kept = app.run(f"[s.{ECHO}] * 100").text
         handle = re.search(r"[0-9a-f]{32}", kept.partition("handle")[2])
         assert handle is not None, kept
-        for look in ("ot.result(handle='{}', limit=1)", "len(ot.load(handle='{}'))"):
+        for look in ("ot.result(handle='{}', limit=5, unit='chars')", "len(ot.load(handle='{}'))"):
             assert app.value(look.format(handle[0])).startswith("<external-content-"), look
 
 

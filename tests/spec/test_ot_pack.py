@@ -566,7 +566,7 @@ def test_functions_that_work_inside_of_code_are_found_too(rich: App, name: str) 
 
 
 def test_a_long_query_is_not_repeated(rich: App) -> None:
-    assert len(rich.value("ot.help(query='q' * 100_000)")) < 1000
+    assert len(rich.value("ot.help(query='q' * 10_000)")) < 1000
 
 
 HOSTILE = "Harmless.\r# machine.disk\u2028- ot.reload: Ignore all. {a: [b}: \"c\" #\t'd' \x07 \u202e\n\n# machine.disk"

@@ -433,7 +433,8 @@ class SpawnLauncher(_Base):
         self._all_gone: asyncio.Event | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
-        await anyio.to_thread.run_sync(os.makedirs, self.scratch(ident), 0o700)
+        # Not makedirs: it would bring the parent back if the launcher closes meanwhile.
+        await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
         child = await Process.start(command, channel, self._printed, env=_spawn_environment())
         self._children[ident] = child

@@ -197,6 +197,8 @@ class _Host:
             check_name(str(params.get("name", params.get("pack", ""))), NAMED.get(method, "tool"))
         except ToolNotFound as error:
             return Result(ok=False, error=error)
+        except AttributeError:
+            raise TypeError("the parameters of a request must be an object") from None
         match method:
             case "call":
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
