@@ -99,7 +99,7 @@ def test_the_text_is_a_head_and_a_table(tmp_path: Path) -> None:
     ],
 )
 def test_a_period_leaves_out_what_is_older(tmp_path: Path, period: str, names: set[str]) -> None:
-    remember(tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 366 * DAY))
+    remember(tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 360 * DAY))
     summary = shown(tmp_path, "--period", period)
     assert set(called(summary)) == names
     assert summary["total_calls"] == summary["runs"]["total"] == len(names)
