@@ -275,18 +275,6 @@ def _lay_out(folder: Path, home: Path, scratch: Path, user: int | None) -> None:
             os.chown(path, user, user)
 
 
-def children_of(process: int) -> set[int]:
-    """The processes that this one started, and that nobody has waited for yet."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended while we looked
-                stat = (entry / "stat").read_text(encoding="ascii", errors="replace")
-                if int(stat.rpartition(")")[2].split()[1]) == process:
-                    found.add(int(entry.name))
-    return found
-
-
 # --- an ordinary user ----------------------------------------------------------------------------------------------
 
 

@@ -134,6 +134,7 @@ class Connection:
     portal: BlockingPortal
     client: Client
     home: Path
+    server: int = 0  # its process, where it is a process of ours
 
     def run(self, command: object) -> CallToolResult:
         return self.call("run", {"command": command})
@@ -157,9 +158,11 @@ def connected(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode)
         manager = portal.wrap_async_context_manager(client)
+        before = children_of(os.getpid())
         manager.__enter__()
+        (process,) = children_of(os.getpid()) - before
         try:
-            yield Connection(portal, client, home)
+            yield Connection(portal, client, home, process)
         finally:  # the client would wrap what a test raises into groups of groups
             manager.__exit__(None, None, None)
 
@@ -168,6 +171,33 @@ def blocks(result: CallToolResult) -> list[str]:
     """The texts of an answer; whatever else may stand in an answer does not stand in ours."""
     assert all(isinstance(block, TextContent) for block in result.content), result.content
     return [block.text for block in result.content if isinstance(block, TextContent)]
+
+
+def attack(client: Connection, code: str, max_delay: float = 0.25) -> str:
+    """Run the code and return its answer. Meanwhile, a neighbour must never wait for long.
+
+    The delay is the processor time that the server spends between a question of the neighbour and the answer: unlike
+    a clock, it does not count what else the machine does.
+    """
+    attacking = client.start(code)
+    delays: list[float] = []
+    while not attacking.done() or not delays:
+        started = cpu_seconds(client.server)
+        assert blocks(client.run("1 + 1")) == ["2"]
+        delays.append(cpu_seconds(client.server) - started)
+    assert max(delays) < max_delay, delays
+    return "\n".join(blocks(attacking.result()))
+
+
+def cpu_seconds(process: int) -> float:
+    """The processor time that all threads of the process have used."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children_of(process: int) -> set[int]:
+    """The processes that this one started, and that nobody has waited for yet."""
+    return {child for child, parent in _parents() if parent == process}
 
 
 class Wire:

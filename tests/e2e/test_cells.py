@@ -27,10 +27,9 @@ from tests.cells_support import (
     Outcome,
     Setup,
     arena,
-    children_of,
     refuse,
 )
-from tests.support import PATIENCE, PROGRAM, App, Watch, eventually, family, opened
+from tests.support import PATIENCE, PROGRAM, App, Watch, children_of, eventually, family, opened
 
 from ot.runner import launch
 from ot.runner.answer import Answer

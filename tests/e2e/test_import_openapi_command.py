@@ -285,3 +285,18 @@ def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) 
     assert is_trusted(folder / ".onetool", user, {})
     hosts = read_file(folder / ".onetool" / "onetool.yaml").data["http"]["allowedHosts"]
     assert hosts == ["mine.example.com", "pets.example.com"]
+
+
+def test_an_import_in_a_directory_without_settings_makes_them_there(tmp_path: Path) -> None:
+    folder, user = tmp_path / "work", tmp_path / ".onetool"
+    folder.mkdir()
+    write(folder, petstore())
+    tried = imported(tmp_path, "petstore.yaml", "--dry-run", folder=folder)
+    assert tried.returncode == 0, tried.stderr
+    assert not (folder / ".onetool").exists()
+    done = imported(tmp_path, "petstore.yaml", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert f"{folder / '.onetool'} is trusted now" in done.stdout
+    assert is_trusted(folder / ".onetool", user, {})
+    assert list((folder / ".onetool" / "bundles").rglob("*.json"))
+    assert not (user / "bundles").exists()

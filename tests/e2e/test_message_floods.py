@@ -3,17 +3,15 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.test_hostile_results import FORGE
-from tests.support import Connection, blocks, configure, connected
+from tests.support import Connection, attack, blocks, configure, connected
 from tests.workers_support import write_pack
 
 FLOODING = Path(__file__).parent / "servers" / "flooding.py"
-MAX_DELAY_SECONDS = 1.0  # on a machine that does much else; the benchmark measures the real delay
 PAUSE = "\ntime.sleep(30)"
 TOO_LONG = "it sent more than 1048576 bytes in one message"
 TOO_MANY = "it sent more than 120000 values in one message"
@@ -122,18 +120,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     finally:
         http.kill()
         http.communicate()
-
-
-def attack(client: Connection, code: str) -> str:
-    """Run the code; what it came to. Meanwhile, a neighbour must never wait for long."""
-    attacking = client.start(code)
-    delays: list[float] = []
-    while not attacking.done() or not delays:
-        started = time.monotonic()
-        assert blocks(client.run("1 + 1")) == ["2"]
-        delays.append(time.monotonic() - started)
-    assert max(delays) < MAX_DELAY_SECONDS, delays
-    return "\n".join(blocks(attacking.result()))
 
 
 @pytest.mark.parametrize("flood", CELL_FLOODS)

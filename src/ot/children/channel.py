@@ -78,6 +78,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._reading: Reading
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.is_unread = False  # whether the other end was gone before it had read all that was sent
 
     # --- asyncio.Protocol ---------------------------------------------------------------------------------------
 

@@ -96,13 +96,14 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
 
 
 def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
-    """Where the tools go, and what there is to say about it: into a trusted project, else to the user's directory."""
+    """Where the tools go, and what there is to say about it: the directory's own `.onetool`, as with servers."""
     folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
     if options.user:
         return replace(folders, project=None, config_file=None), []
     if folders.config_file is not None:
         return folders, []
-    if options.project:
+    is_home = os.path.realpath(folders.working_dir / FOLDER) == os.path.realpath(folders.user)
+    if options.project or (folders.project is None and not is_home):
         return _project(folders, is_dry=options.dry_run)
     if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
         return folders, []

@@ -193,7 +193,9 @@ class Cells:
         try:
             result = await answer
         except ChannelClosed as closed:
-            raise cell.verdict or await self._autopsy(cell, str(closed)) from None
+            error = cell.verdict or await self._autopsy(cell, str(closed))
+            cell.is_blameless |= cell.channel.is_unread and cell.verdict is None
+            raise error from None
         if not isinstance(result, dict):
             raise ToolError("the run ended with something that is no answer")
         return {**result, "bytes": cell.channel.last_bytes}

@@ -22,6 +22,7 @@ import anyio.to_thread
 import ot_child
 from ot.children.channel import Channel
 from ot.children.process import Process
+from ot.errors import ToolError
 from ot_child.scratch import remove
 from ot_child.zygote import Options
 
@@ -91,10 +92,10 @@ class _Base:
         if self._cleaning:
             await asyncio.wait(self._cleaning)
 
-    async def _forget_scratch(self) -> None:
+    async def _remove_scratch(self) -> None:
+        """Remove it, and keep its name: what still asks for a path in it must not create another."""
         if self._folder is not None:
             await anyio.to_thread.run_sync(remove, self._folder)
-            self._folder = None
 
 
 def _sweep(folder: str) -> None:
@@ -225,7 +226,7 @@ class ZygoteLauncher(_Base):
         await self._cleaned()
         for stray in list(self._strays):
             stray.close()
-        await self._forget_scratch()
+        await self._remove_scratch()
 
     async def _started(self) -> socket.socket:
         """Whoever waits for it may give up: the start goes on, for the others who wait, and so that `close` ends it."""
@@ -366,6 +367,7 @@ class _SocketTransport(asyncio.WriteTransport):
         except BlockingIOError:
             pass
         except OSError:  # it reads no more; what it sent before can still be read, and then its end
+            self._channel.is_unread = True
             self._unsent.clear()
         if self._unsent:
             self._loop.add_writer(self._socket.fileno(), self._send)
@@ -376,6 +378,10 @@ class _SocketTransport(asyncio.WriteTransport):
         try:
             data = self._socket.recv(READ_SIZE)
         except BlockingIOError:
+            return
+        except ConnectionResetError:
+            self._channel.is_unread = True
+            self._lost(None)
             return
         except OSError as error:
             self._lost(error)
@@ -429,16 +435,27 @@ class SpawnLauncher(_Base):
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
+        self._starting: dict[int, asyncio.Task[None]] = {}
+        self._unwanted: set[int] = set()  # killed before they had started
         self._children: dict[int, Process] = {}
         self._all_gone: asyncio.Event | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
-        # Not makedirs: it would bring the parent back if the launcher closes meanwhile.
+        """Start the cell. Cancelling the caller does not leave a half-started one behind."""
+        if self._all_gone is not None:
+            raise ToolError("the server is closing")
+        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel))
+        task.add_done_callback(lambda done: (self._starting.pop(ident), done.cancelled() or done.exception()))
+        await asyncio.shield(task)
+
+    async def _start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
         child = await Process.start(command, channel, self._printed, env=_spawn_environment())
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
+        if ident in self._unwanted:
+            child.kill()
 
     def _printed(self, text: str) -> None:
         self._on_stray(text[:STRAY_OUTPUT_KEPT])
@@ -446,6 +463,8 @@ class SpawnLauncher(_Base):
     def kill(self, ident: int) -> None:
         if ident in self._children:
             self._children[ident].kill()
+        elif ident in self._starting:
+            self._unwanted.add(ident)
 
     async def check(self) -> bool:
         """Return True: no other process stands between the server and its cells."""
@@ -453,6 +472,7 @@ class SpawnLauncher(_Base):
 
     def _exited(self, ident: int, status: int | None) -> None:
         del self._children[ident]
+        self._unwanted.discard(ident)
         self._clean(ident)
         self._on_gone(ident, status, "")
         if not self._children and self._all_gone is not None:
@@ -460,12 +480,14 @@ class SpawnLauncher(_Base):
 
     async def close(self) -> None:
         self._all_gone = asyncio.Event()
+        if self._starting:
+            await asyncio.wait(self._starting.values())
         for ident in self._children:
             self.kill(ident)
         if self._children:
             await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
         await self._cleaned()
-        await self._forget_scratch()
+        await self._remove_scratch()
 
 
 def _spawn_environment() -> dict[str, str]:

@@ -5,16 +5,26 @@ import { signal } from "../core/store.js";
 
 const FIRST_PAGE = 50; // what a first look can show
 const LATER_PAGES = 250;
+const LISTING_MS = 1500; // between two looks while servers are being listed
 
 /** What has changed: one tool as it is now, or nothing in particular, which may be everything. */
 export const changes = signal({});
 export const changed = (tool = null) => (changes.value = { tool });
 
+let lookAgain = null;
+
+/** Load the list again while the tools of some server are on their way. */
+function follow(unlisted = []) {
+  clearTimeout(lookAgain);
+  if (unlisted.some(({ state }) => state === "discovering")) lookAgain = setTimeout(changed, LISTING_MS);
+}
+
 /** `filters` are `{ q, pack, kind, isEnabled }`. */
 export function toolPages(filters) {
   return new Pages(async (pageToken, signal) => {
     const query = { ...filters, pageSize: pageToken ? LATER_PAGES : FIRST_PAGE, pageToken };
-    const { tools, total, nextPageToken } = await get("/api/tools", query, signal);
+    const { tools, total, nextPageToken, unlisted } = await get("/api/tools", query, signal);
+    follow(unlisted);
     return { items: tools, total, next: nextPageToken };
   });
 }
