@@ -485,7 +485,8 @@ class SpawnLauncher(_Base):
         for ident in self._children:
             self.kill(ident)
         if self._children:
-            await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
         await self._cleaned()
         await self._remove_scratch()
 
