@@ -31,6 +31,7 @@ RUN: dict[str, Any] = {
     "names": {"packs": {}, "tools": {}},
     "format": None,
     "timeout": LIMITS.timeout,
+    "seconds_left": LIMITS.timeout,
     "max_output": LIMITS.max_output_bytes,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from tests.support import (
     PATIENCE,
+    PROGRAM,
     THREE_LINES,
     Connection,
     Watch,
@@ -19,6 +21,7 @@ from tests.support import (
     blocks,
     configure,
     connected,
+    environment,
     eventually,
     family,
     scratch_of,
@@ -413,3 +416,22 @@ def test_after_the_end_of_input_nothing_is_written_and_what_runs_is_ended(tmp_pa
         assert wire.process.stdout is not None
         assert wire.process.stdout.read() == b""
     assert eventually(lambda: not is_alive(process))
+
+
+def test_what_was_asked_before_the_end_of_input_is_answered(tmp_path: Path) -> None:
+    """`printf '…' | onetool` is how people try a server out. A run is ended, because nobody would see its effects."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    asked: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"command": "1 + 1"}}},
+        {"id": 3, "method": "resources/list"},
+        {"id": 4, "method": "tools/list"},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in asked)
+    done = subprocess.run(
+        [PROGRAM], input=lines, capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path), timeout=60,
+        check=True,
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(answer["id"] for answer in answers if answer.get("id") != 2) == [1, 3, 4]

@@ -21,20 +21,39 @@ from ot.children.collector import Collector, find_id
 
 MAX_LINE_BYTES = 16 << 20  # a command has 1 MB; arguments of a published tool may have more
 READ_SIZE = 1 << 16  # asyncio's own, four times as much, is allocated anew for every read
+SETTLE_SECONDS = 2.0  # for requests that were read before the end of input
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
 class _Writer:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer, self._is_over = writer, False
+        self._owed: set[str | int] = set()  # requests that are answered at once, whatever becomes of the client
+
+    def owe(self, message: dict[str, Any]) -> None:
+        """Note a request, unless it is a call, which may take long and have effects."""
+        method, ident, params = message.get("method"), message.get("id"), message.get("params")
+        if isinstance(ident, str | int) and method not in {None, "tools/call"}:
+            self._owed.add(ident)
+        elif method == "notifications/cancelled" and isinstance(params, dict):
+            self._owed = {each for each in self._owed if each != params.get("requestId")}
 
     async def write(self, text: str) -> None:
-        if not self._is_over:
+        is_owed = False
+        if self._owed and (ident := orjson.loads(text).get("id")) in self._owed:
+            self._owed.discard(ident)
+            is_owed = True
+        if is_owed or not self._is_over:
             self._writer.write(text.encode("utf-8", "backslashreplace"))
 
-    def end(self) -> None:
-        """Write nothing more: a client that has closed its end may not expect it."""
+    async def end(self) -> None:
+        """Write what was asked for before the end of input, and no more: a client that is gone expects no answer."""
         self._is_over = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while self._owed:  # noqa: ASYNC110 - an event would cost every answer
+                    await asyncio.sleep(0.01)
+        await self.flush()
 
     async def flush(self) -> None:
         with contextlib.suppress(ConnectionError):  # the client is gone; the reader will notice
@@ -54,12 +73,13 @@ class _Lines:
 
     async def __anext__(self) -> str:
         while line := await self._next():
-            refusal = _refusal(*line)
+            message, refusal = _read(*line)
             if refusal is None:
+                self._writer.owe(message)
                 return line[0].decode()
             await self._writer.write(json.dumps(refusal) + "\n")
             await self._writer.flush()
-        self._writer.end()
+        await self._writer.end()
         self._on_end()
         raise StopAsyncIteration
 
@@ -79,16 +99,18 @@ class _Lines:
         return self._complete.popleft()
 
 
-def _refusal(line: bytes, problem: str | None) -> dict[str, Any] | None:
+def _read(line: bytes, problem: str | None) -> tuple[Any, dict[str, Any] | None]:
+    """Return the message, and the error that answers it if it is none."""
     if problem is not None:
-        return _error({"id": find_id(line)}, INVALID_REQUEST, f"The message is too large: {problem}")
+        return None, _error({"id": find_id(line)}, INVALID_REQUEST, f"The message is too large: {problem}")
     try:
         message = orjson.loads(line)
     except ValueError as error:
-        return _error(_leniently(line), PARSE_ERROR, f"This is not JSON in UTF-8: {error}")
+        return None, _error(_leniently(line), PARSE_ERROR, f"This is not JSON in UTF-8: {error}")
     if isinstance(message, dict) and message.get("jsonrpc") == "2.0" and message.keys() & {"method", "result", "error"}:
-        return None
-    return _error(message, INVALID_REQUEST, 'This is not a JSON-RPC 2.0 message: send {"jsonrpc": "2.0", "method": …}')
+        return message, None
+    wrong = 'This is not a JSON-RPC 2.0 message: send {"jsonrpc": "2.0", "method": …}'
+    return None, _error(message, INVALID_REQUEST, wrong)
 
 
 def _leniently(line: bytes) -> Any:
