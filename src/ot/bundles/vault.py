@@ -8,7 +8,7 @@ index cannot be written, because the disk is full or read-only, readers use one 
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import Final, TypeVar
@@ -47,6 +47,7 @@ class Vault:
         self._store_lock = StoreLock(root / ".lock")
         self._mirror = Mirror(root, self.index)
         self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
+        self._nothing: sqlite3.Connection | None = None  # the index of a store that does not exist
         self._memory_until = float("-inf")  # reads use the index in memory until then
         self.problem: str | None = None  # why the index cannot be written
         self._afterwards = afterwards
@@ -57,9 +58,11 @@ class Vault:
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
         if not self.root.is_dir():
-            with closing(opened(":memory:")) as nothing:
-                create(nothing)
-                return work(nothing)
+            with self._starting:
+                if self._nothing is None:
+                    self._nothing = opened(":memory:")
+                    create(self._nothing)
+            return work(self._nothing)
         if self._monotonic() >= self._memory_until:
             try:
                 found = self._read_index(work)
@@ -177,6 +180,9 @@ class Vault:
             self._background.join()
         self.index.close()
         self._memory.close()
+        if self._nothing is not None:
+            self._nothing.close()
+        self._nothing = None
         self.scratch.close()
 
     # --- repairs -----------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ot.children.supervised import Supervised
 from ot.context import ToolContext
 from ot.errors import ToolError, ToolTimeout
 from ot.extensions.source import Extension
 from ot.extensions.worker import CallTool, Launch, Worker
 from ot.tool import Tool
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 RUNNING = "running"
 FAILED_STATE = "failed: "
 MOST_LOGGED = 2 << 20  # characters a second
@@ -62,13 +62,11 @@ class Pack:
     ) -> None:
         self.extension, self.times = extension, times
         self._prepare, self._call_tool, self._log = prepare, call_tool, log
-        self._worker: Worker | None = None
+        self._supervised = Supervised(
+            extension.pack, self._start, self._stop, lambda worker: None if worker.in_flight else times.idle
+        )
         self._workers: set[Worker] = set()  # all that have not ended
-        self._starting = asyncio.Lock()
-        self._last_call = 0.0
-        self._failure: ToolError | None = None
-        self._failures = 0
-        self._next_try = 0.0
+        self._told: list[Callable[[str], None]] = []  # those who wait for the start
         self._state = "not started"
         self._is_retired = self._is_closed = False
 
@@ -77,7 +75,7 @@ class Pack:
         try:
             return await worker.call(tool.short_name, args, context, self.times.call)
         finally:
-            self._last_call = asyncio.get_running_loop().time()
+            self._supervised.last_use = asyncio.get_running_loop().time()
             if self._is_retired:  # while it was being started
                 worker.retire()
 
@@ -87,14 +85,14 @@ class Pack:
 
     @property
     def state(self) -> str:
-        is_gone = self._worker is not None and self._worker.is_over
-        return "ended, the next call starts it" if is_gone and self._state == RUNNING else self._state
+        is_gone = self._state == RUNNING and self._supervised.live is None
+        return "ended, the next call starts it" if is_gone else self._state
 
     def retire(self) -> None:
         """Its file or its settings have changed: calls in flight end on what they began on."""
         self._is_retired = True
-        if self._worker is not None:
-            self._worker.retire()
+        if (worker := self._supervised.live) is not None:
+            worker.retire()
 
     @property
     def is_over(self) -> bool:
@@ -105,87 +103,73 @@ class Pack:
         """End all its workers, those too that were retired and still have calls."""
         self._is_closed = True
         self.retire()
+        if self._supervised.starting is not None:
+            self._supervised.starting.cancel()
         await asyncio.gather(*(worker.end() for worker in list(self._workers)))
 
-    # --- starting ---------------------------------------------------------------------------------------------------
-
     async def _ready_worker(self, context: ToolContext) -> Worker:
-        if self._worker is not None:
-            await self._worker.settle()  # a worker that hangs is replaced, and does not cost the next call its time too
-        if self._worker is not None and not self._worker.is_over:
-            return self._worker
-        async with self._starting:
-            if self._worker is None or self._worker.is_over:
-                self._refuse_for_now()
-                self._worker = await self._started(context.progress or (lambda _text: None))
-            return self._worker
+        if (worker := self._supervised.live) is not None:
+            await worker.settle()  # a worker that hangs is replaced, and does not cost the next call its time too
+        self._refuse()
+        tell = context.progress
+        if tell is None or self._supervised.live is not None:
+            return await self._supervised.get()
+        self._told.append(tell)
+        try:
+            return await self._supervised.get()
+        finally:
+            self._told.remove(tell)
 
-    def _refuse_for_now(self) -> None:
-        seconds = self._next_try - asyncio.get_running_loop().time()
-        if self._failure is not None and seconds > 0:
-            raise ToolError(
-                f"{self._failure.message} (Not tried again: the next try is in {seconds:.0f} s, "
-                "or as soon as the file changes.)",
-                **self._failure.fields,
-            )
-
-    def _refuse_when_closed(self) -> None:
+    def _refuse(self) -> None:
+        failure, seconds = self._supervised.failure, self._supervised.wait_seconds
         if self._is_closed:
             raise ToolError(f"{self.extension.pack} is not started any more: OneTool is closing")
+        if failure is not None and seconds > 0 and self._supervised.starting is None:
+            raise ToolError(
+                f"{failure.message} (Not tried again: the next try is in {seconds:.0f} s, "
+                "or as soon as the file changes.)",
+                **failure.fields,
+            )
 
-    async def _started(self, progress: Callable[[str], None]) -> Worker:
+    async def _start(self) -> Worker:
         name, began = self.extension.pack, asyncio.get_running_loop().time()
         self._state = "starting"
         try:
-            launch = await self._prepared(lambda line: progress(f"{name}: {line}"))
-            progress(f"{name}: starting")
-            self._refuse_when_closed()
+            launch = await self._prepared()
+            self._tell("starting")
             worker = Worker(launch, self._call_tool, _Printed(self._log, name), self._workers.discard)
             self._workers.add(worker)
             python = await worker.start(self.times.start)
             if launch.remember is not None:
                 await launch.remember(python)
         except ToolError as error:
-            self._failed(error)
+            failure = self._supervised.failure
+            if failure is None or failure.message != error.message:  # it says why once
+                self._log("worker.start", pack=name, status="error", text=error.message)
+            self._state = f"{FAILED_STATE}{error.message}"
             raise
         except BaseException:
             self._state = "not started"
             raise
-        self._failure, self._failures, self._state = None, 0, RUNNING
-        self._last_call = asyncio.get_running_loop().time()
-        self._stop_when_idle(worker)
+        self._state = RUNNING
         seconds = asyncio.get_running_loop().time() - began
         self._log("worker.start", pack=name, status="ok", duration_ms=round(seconds * 1000, 3))
         return worker
 
-    async def _prepared(self, progress: Callable[[str], None]) -> Launch:
+    def _tell(self, line: str) -> None:
+        for tell in self._told:
+            tell(f"{self.extension.pack}: {line}")
+
+    async def _prepared(self) -> Launch:
         try:
             async with asyncio.timeout(self.times.start):
-                return await self._prepare(self.extension, progress)
+                return await self._prepare(self.extension, self._tell)
         except TimeoutError:
             raise ToolTimeout(
                 f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s; give it more "
                 "time with workers.start_timeout in onetool.yaml, or try again in a moment: uv goes on with it"
             ) from None
 
-    def _failed(self, error: ToolError) -> None:
-        if self._failure is None or self._failure.message != error.message:  # it says why once
-            self._log("worker.start", pack=self.extension.pack, status="error", text=error.message)
-        self._failure, self._state = error, f"{FAILED_STATE}{error.message}"
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
-        self._failures += 1
-        self._next_try = asyncio.get_running_loop().time() + wait
-
-    # --- stopping ---------------------------------------------------------------------------------------------------
-
-    def _stop_when_idle(self, worker: Worker) -> None:
-        """Every call starts the idle time anew: who is too early comes again."""
-        loop = asyncio.get_running_loop()
-        left = self._last_call + self.times.idle - loop.time()
-        if worker.is_over:
-            return
-        if worker.in_flight or left > 0:
-            loop.call_later(left if left > 0 else self.times.idle, self._stop_when_idle, worker)
-            return
+    def _stop(self, worker: Worker) -> None:
         worker.retire()
         self._state = "stopped, nobody called it"

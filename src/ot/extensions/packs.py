@@ -50,6 +50,7 @@ class Extensions:
         self._accepted: set[Path] = set()
         self._refused: tuple[str, ...] = ()
         self._lock = asyncio.Lock()
+        self._next_look: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loaded: Loaded
         self._log: Callable[..., None]
@@ -87,8 +88,15 @@ class Extensions:
         return {name: pack.extension.description for name, pack in self._packs.items()}
 
     async def discover(self) -> None:
-        """Look for files that are new, changed or gone."""
+        """Look for files that are new, changed or gone. Callers that come before a look begins share it."""
+        if self._next_look is None:
+            self._next_look = asyncio.ensure_future(self._discover())
+            self._next_look.add_done_callback(lambda look: look.cancelled() or look.exception())
+        await asyncio.shield(self._next_look)
+
+    async def _discover(self) -> None:
         async with self._lock:
+            self._next_look = None
             found = await anyio.to_thread.run_sync(self._look)
             self._found = {extension.file: extension for extension in found}
             self._become(_first_of_each(found))

@@ -14,6 +14,7 @@ from typing import Any
 import anyio.to_thread
 
 from ot.children.process import PRINTED
+from ot.children.supervised import Supervised
 from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from ot.proxy.connection import Changed, Connection, innermost
@@ -21,7 +22,6 @@ from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
 FAIR_SECONDS = 0.9  # a server that had less time to answer is not to blame
 ALIVE_SECONDS = 5.0  # for a server that let a call wait to answer anything at all
@@ -45,12 +45,9 @@ class Link:
         self.name, self.server, self.key = name, server, key_of(server)
         self._lists, self._launch = lists, launch
         self._keep, self._on_change, self._log = keep, on_change, log
-        self._connection: Connection | None = None
-        self._opening: asyncio.Task[Connection] | None = None
+        self._supervised = Supervised(name, self._open, self._leave, self._idle)
         self._asking = asyncio.Lock()
-        self._in_flight, self._last_call, self._was_called = 0, 0.0, False
-        self._failure: ToolError | None = None
-        self._failures, self._next_try = 0, 0.0
+        self._in_flight, self._was_called = 0, False
         self._recorded: Failure | None = None  # the last failed attempt of any process
         self._is_wanted = False  # whether anybody needs the connection for more than its list
         self.listing: asyncio.Task[None] | None = None  # the background listing, while it lasts
@@ -78,8 +75,8 @@ class Link:
     @property
     def failure(self) -> str | None:
         """Why the last attempt to connect failed, in this process or in another one."""
-        if self._failure is not None:
-            return self._failure.message
+        if self._supervised.failure is not None:
+            return self._supervised.failure.message
         return self._recorded.reason if self._recorded is not None and not self._recorded.is_interrupted else None
 
     @property
@@ -125,7 +122,11 @@ class Link:
 
     @property
     def _live(self) -> Connection | None:
-        return self._connection if self._connection is not None and not self._connection.is_over else None
+        return self._supervised.live
+
+    @property
+    def may_try(self) -> bool:
+        return self._supervised.wait_seconds == 0
 
     async def look(self) -> None:
         """Have the state be that of this moment."""
@@ -137,7 +138,7 @@ class Link:
         """From now on for clients that can be asked, and want to be told what is new. Without them it is left first."""
         self.on_news = on_news
         if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
-            self._connection = None
+            self._supervised.release()
             self._in_background(connection.close())
 
     async def recall(self) -> None:
@@ -183,7 +184,7 @@ class Link:
             raise await self._failed(what, innermost(error), connection) from None
         finally:
             self._in_flight -= 1
-            self._last_call = asyncio.get_running_loop().time()
+            self._supervised.last_use = asyncio.get_running_loop().time()
 
     async def _failed(self, what: str, error: BaseException, connection: Connection) -> ToolError:
         """What went wrong between us and the server; what the tool itself reports is no matter of this."""
@@ -253,39 +254,19 @@ class Link:
             return live
         if progress is not None:
             progress(f"{self.name}: connecting")
-        opening = self.begin(only_list=only_list)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if opening.cancelled():
-                raise ToolError(f"{self.name} was closed while it was being connected") from None
-            raise
+        self.begin(only_list=only_list)
+        return await self._supervised.get()
 
     def begin(self, *, only_list: bool = False) -> "asyncio.Task[Connection]":
         """Start to connect, unless that is under way. Raises where it makes no sense at the moment."""
         self._is_wanted |= not only_list
         if not self.server.enabled:
             raise ToolError(self._disabled)
-        if self._opening is None:
-            self._refuse_for_now()
-            self._opening = asyncio.ensure_future(self._open())
-            self._opening.add_done_callback(self._opened)
-        return self._opening
-
-    def _opened(self, task: "asyncio.Task[Connection]") -> None:
-        self._opening = None
-        if not task.cancelled():
-            task.exception()  # nobody may be waiting for it
-
-    @property
-    def may_try(self) -> bool:
-        return self._failure is None or self._next_try <= asyncio.get_running_loop().time()
-
-    def _refuse_for_now(self) -> None:
-        if not self.may_try:
-            assert self._failure is not None
-            seconds = self._next_try - asyncio.get_running_loop().time()
-            raise type(self._failure)(f"{self._failure.message} (The next try is in {seconds:.0f} s.)")
+        failure = self._supervised.failure
+        if failure is not None and not self.may_try and self._supervised.starting is None:
+            seconds = self._supervised.wait_seconds
+            raise type(failure)(f"{failure.message} (The next try is in {seconds:.0f} s.)")
+        return self._supervised.begin()
 
     async def _open(self) -> Connection:
         began = asyncio.get_running_loop().time()
@@ -294,7 +275,8 @@ class Link:
             await connection.open()
             await self._ask_for_tools(connection)
         except ToolError as error:
-            await self._not_opened(error)
+            self._log("proxy.connect", server=self.name, status="error", text=error.message)
+            await self._record(error.message)
             self._in_background(connection.close(at_once=True))
             raise
         except asyncio.CancelledError:
@@ -303,7 +285,11 @@ class Link:
                 await self._record(f"no answer within {seconds:.1f} s", is_interrupted=True)
             await connection.close(at_once=True)
             raise
-        self._in_use(connection, began)
+        seconds = asyncio.get_running_loop().time() - began
+        self._log("proxy.connect", server=self.name, status="ok", duration_ms=round(seconds * 1000, 3))
+        self._was_called = False
+        if self._watched:
+            self._in_background(self._watch_again(connection))
         return connection
 
     def _new_connection(self) -> Connection:
@@ -316,28 +302,11 @@ class Link:
             is_relayed=self.on_news is not None,
         )
 
-    async def _not_opened(self, error: ToolError) -> None:
-        """The next try has to wait, longer each time."""
-        self._log("proxy.connect", server=self.name, status="error", text=error.message)
-        pause = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
-        self._failure, self._next_try = error, asyncio.get_running_loop().time() + pause
-        self._failures += 1
-        await self._record(error.message)
-
     async def _record(self, reason: str, *, is_interrupted: bool = False) -> None:
         """Tell other processes why there is no list."""
         if not self.is_known:
             write = partial(self._lists.write_failure, self.key, reason, is_interrupted=is_interrupted)
             self._recorded = await anyio.to_thread.run_sync(write)
-
-    def _in_use(self, connection: Connection, began: float) -> None:
-        now = asyncio.get_running_loop().time()
-        self._failure, self._failures, self._last_call, self._was_called = None, 0, now, False
-        self._connection = connection
-        self._log("proxy.connect", server=self.name, status="ok", duration_ms=round((now - began) * 1000, 3))
-        self._leave_when_idle(connection)
-        if self._watched:
-            self._in_background(self._watch_again(connection))
 
     async def _ask_for_tools(self, connection: Connection) -> None:
         ask = partial(connection.client.list_tools, cache_mode="bypass")
@@ -379,37 +348,34 @@ class Link:
 
     def _lost(self, connection: Connection) -> None:
         """It went away by itself. The next call may try at once: it has worked before."""
-        if self._connection is connection:
-            self._connection = None
-            self._failure, self._next_try = NetworkError(f"{self.name} went away"), 0.0
-            self._in_background(self._remember_words(connection, self._failure))
+        failure = NetworkError(f"{self.name} went away")
+        if self._supervised.lose(connection, failure):
+            self._in_background(self._remember_words(connection, failure))
 
     async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
         told = NetworkError(f"{failure.message}{await connection.last_words()}")
-        if self._failure is failure:
-            self._failure = told
+        if self._supervised.failure is failure:
+            self._supervised.failure = told
         self._log("proxy.connect", server=self.name, status="error", text=told.message)
         await connection.close()
         if self._watched:  # somebody waits for what it has to tell
             with suppress(ToolError):
                 await self.connection()
 
-    def _leave_when_idle(self, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
-        unused = LISTED_SECONDS if self._is_wanted else 0.0
-        idle = self.server.idle_timeout if self._was_called else min(unused, self.server.idle_timeout)
-        left = self._last_call + idle - loop.time()
-        if connection.is_over:
-            return
-        if self._in_flight or self._watched or left > 0:
-            loop.call_later(left if left > 0 else idle, self._leave_when_idle, connection)
-            return
-        self._connection, self._is_wanted = None, False
+    def _leave(self, connection: Connection) -> None:
+        self._is_wanted = False
         self._in_background(connection.close())
 
+    def _idle(self, _connection: Connection) -> float | None:
+        """Return how long it may be idle; less if it was only asked what it has."""
+        if self._in_flight or self._watched:
+            return None
+        unused = LISTED_SECONDS if self._is_wanted else 0.0
+        return self.server.idle_timeout if self._was_called else min(unused, self.server.idle_timeout)
+
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        waiting = [task for task in (self.listing, self._opening) if task is not None]
+        connection = self._supervised.release()
+        waiting = [task for task in (self.listing, self._supervised.starting) if task is not None]
         for task in waiting:
             task.cancel()
         tasks = [*self._tasks, *waiting]
