@@ -203,7 +203,7 @@ TOML_LINES = st.lists(
 
 
 def toml_merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
-    return applied(text, toml_edit.edits_for(text, "config.toml", TOML_PATH, entry, CURRENT))
+    return toml_edit.updated(text, "config.toml", TOML_PATH, entry, CURRENT)
 
 
 @given(lines=TOML_LINES, ends=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), mark=st.sampled_from(["", "\ufeff"]))
@@ -228,6 +228,8 @@ def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
         '[mcp_servers.onetool]\r\nargs = [\r\n  "x", # one\r\n  "y",\r\n]\r\ncommand = "old"\r\n',
         "a = '''\n[mcp_servers.onetool]\ncommand = 'old'\n'''\n[mcp_servers.'onetool'] # ours\ncommand = 'old'",
         '[mcp_servers.onetool]\n[mcp_servers.onetool.env]\ncommand = "not this"\n',
+        "[mcp_servers]\nonetool = {command = 'x', url = 'y'} # why\n",
+        "\ufeffmcp_servers.onetool.command = 'x'\n\n[mcp_servers.onetool.env]\nA = '1'\n",
     ],
 )
 def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
@@ -240,6 +242,21 @@ def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
         assert (comment in old) == (comment in new)
 
 
+def test_only_the_stale_line_of_a_file_changes() -> None:
+    before = "x = 0x1F # hex\r\n'odd key'=1\r\n\r\n[mcp_servers . onetool]  # ours\r\n\tcommand='old'\t# why\r\n"
+    after = "\r\n# about z\r\n[z]\r\na=[ 1,2 , ]\r\n[[l]]\r\n[mcp_servers.b]\r\nc='''\r\nd\r\n'''"
+    new = toml_edit.updated(before + after, "config.toml", TOML_PATH, {"command": "new", "args": []}, CURRENT)
+    assert new == before.replace("'old'", '"new"') + after
+
+
+@pytest.mark.slow
+def test_a_huge_toml_file_takes_seconds_at_most() -> None:
+    text = "".join(f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000))
+    started = time.process_time()
+    assert toml_merged(text).startswith(text)
+    assert time.process_time() - started < 20
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -248,7 +265,9 @@ def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
         ("mcp_servers = {a = {command = 'x'}}", "edit it by hand"),
         ("mcp_servers = 3", "edit it by hand"),
         ("[[mcp_servers]]", "edit it by hand"),
-        ("[mcp_servers]\nonetool = {command = 'x', url = 'y'}", "edit it by hand"),
+        ("[mcp_servers.onetool]\ncommand = 'x'\n" + "#" * toml_edit.MAX_EDITED_CHARACTERS, "edit it by hand"),
+        ("a = 1\na = 2\n", "config.toml:2: is not valid TOML"),
+        ("a = " + "[" * 3000 + "]" * 3000, "nested too deep"),
     ],
 )
 def test_toml_that_cannot_be_extended_is_refused(text: str, words: str) -> None:

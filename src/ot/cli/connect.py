@@ -108,15 +108,16 @@ def make_plan(client: Client, place: Place, start: launch.Launch, options: argpa
     current = ("command", "args", "env") if options.folder is not None else ("command", "args")
     data = _data(before)
     _refuse_remote(client, before, data)
-    edit = toml_edit if before.path.suffix == ".toml" else json_edit
-    edits = edit.edits_for(before.text, str(before.path), client.path, entry, current)
+    change = (before.text, str(before.path), client.path, entry, current)
+    is_toml = before.path.suffix == ".toml"
+    text = toml_edit.updated(*change) if is_toml else applied(before.text, json_edit.edits_for(*change))
     if start.note:
         notes.append(start.note)
     if options.project and options.command is None:
         notes.append(
             "The path is this machine's. For a file that others share give --command onetool, if they all have that."
         )
-    return Plan(client, data, entry, before, applied(before.text, edits), tuple(notes))
+    return Plan(client, data, entry, before, text, tuple(notes))
 
 
 def _launch(command: str | None) -> launch.Launch:
@@ -164,7 +165,7 @@ def _refuse_remote(client: Client, before: files.Read, data: Any) -> None:
 
 def _snippet(plan: Plan) -> str:
     if plan.before.path.suffix == ".toml":
-        return toml_edit.rendered(plan.client.path, plan.entry).rstrip()
+        return toml_edit.render(plan.client.path, plan.entry).rstrip()
     key, name = plan.client.path
     return json.dumps({key: {name: plan.entry}}, indent=2, ensure_ascii=False)
 

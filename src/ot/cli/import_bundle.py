@@ -21,7 +21,7 @@ from ot.cli import editing
 from ot.cli.connect import this_place, what_to_ask
 from ot.cli.endings import undisturbed
 from ot.cli.identity import user_name
-from ot.clients import files, hiding, yaml_edit, yaml_lists
+from ot.clients import files, hiding, yaml_edit
 from ot.config.load import Loaded, load
 from ot.config.trust import is_trusted, trust
 from ot.errors import BundleError, ConfigError, NetworkError, ToolError
@@ -170,10 +170,10 @@ def _advised(error: BundleError, path: Path) -> ToolError:
 def _write_hosts(report: Report) -> None:
     with editing.configuration(report.folders) as before:
         source = str(before.path)
-        there = yaml_lists.list_in(before.text, source, SECTION, KEY)
+        there = yaml_edit.list_in(before.text, source, SECTION, KEY)
         # A list of the project replaces the person's, whose hosts were allowed until now.
         inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
-        text = yaml_lists.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
+        text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
         redact = Redactor(hiding.secrets_in(yaml_edit.data_of(before.text, source)))
         report.diff = files.diff(before, text, redact)
         backup = editing.write(report.folders, before, text, keep=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ot.cli import editing
-from ot.clients import files, yaml_lists
+from ot.clients import files, yaml_edit
 from ot.errors import ToolError
 from ot.paths import find_folders
 
@@ -53,10 +53,10 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     token, entry = new_token(), {"name": options.name}
     with editing.configuration(loaded.folders) as before:
         source = str(before.path)
-        there = yaml_lists.list_in(before.text, source, SECTION, KEY)
+        there = yaml_edit.list_in(before.text, source, SECTION, KEY)
         _refuse_twice(options.name, [item.get("name") for item in there if isinstance(item, dict)])
         entry |= {"hash": hash_of(token), "agent": options.agent}
-        text = yaml_lists.with_items(before.text, source, SECTION, KEY, [entry])
+        text = yaml_edit.with_items(before.text, source, SECTION, KEY, [entry])
         editing.write(loaded.folders, before, text, keep=False)  # nothing was changed but this
     hidden = [] if there else [known.name for known in loaded.settings.auth.tokens]
     notes = [_hidden(hidden, before.path)] if hidden else []
@@ -129,7 +129,7 @@ def _from(token: dict[str, str]) -> str:
 def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
     with editing.configuration(loaded.folders) as before:
         index = _index(loaded, before, options.name)
-        text = yaml_lists.without_item(before.text, str(before.path), SECTION, KEY, index)
+        text = yaml_edit.without_item(before.text, str(before.path), SECTION, KEY, index)
         editing.write(loaded.folders, before, text, keep=False)
     if options.json:
         print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
@@ -139,7 +139,7 @@ def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _index(loaded: "Loaded", before: files.Read, name: str) -> int:
-    there = yaml_lists.list_in(before.text, str(before.path), SECTION, KEY)
+    there = yaml_edit.list_in(before.text, str(before.path), SECTION, KEY)
     names = [item.get("name") if isinstance(item, dict) else None for item in there]
     if name in names:
         return names.index(name)

@@ -3,7 +3,7 @@
 import pytest
 
 from ot import yaml12
-from ot.clients.yaml_lists import list_in, with_items, without_item
+from ot.clients.yaml_edit import list_in, with_items, without_item
 from ot.errors import ConfigError
 
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}
