@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ot import yaml12
-from ot.clients import files, hiding, json_edit, jsonc, launch, reading, toml_edit, yaml_edit
+from ot.clients import files, json_edit, jsonc, launch, reading, toml_edit, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
 from ot.clients.edits import Edit, applied
 from ot.clients.launch import Launch
@@ -21,6 +21,7 @@ from ot.clients.reading import Found
 from ot.clients.taking import Taken, There, take
 from ot.clients.translate import is_ours
 from ot.errors import ConfigError, ToolError
+from ot.secret_finder import looks_secret, secrets_in
 
 PATH = ("mcpServers", "onetool")
 ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}
@@ -729,10 +730,15 @@ def test_an_address_may_begin_with_a_variable() -> None:
         ("Authorization", "Bearer abcdefgh123"),
         ("PASSWORD", "correct horse"),
         ("X-API-Key", "k1234567"),
+        ("dbpassword", "short"),
+        ("PAT", "abc"),
+        ("X", "AKIA" + "A" * 16),
+        ("X", "SG." + "a1" * 10 + "." + "b2" * 10),
+        ("Authorization", "Digest abcdefgh123"),
     ],
 )
 def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
-    assert hiding.looks_secret(name, value)
+    assert looks_secret(name, value)
 
 
 @pytest.mark.parametrize(
@@ -746,10 +752,13 @@ def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
         ("URL", "https://example.com/a/long/path/with/many/parts"),
         ("API_KEY", ""),
         ("AUTH_TYPE", "oauth"),
+        ("AUTH_TYPE", "service_account"),
+        ("AUTHOR", "Ada Lovelace"),
+        ("sort_key", "created"),
     ],
 )
 def test_what_is_no_secret_stays(name: str, value: str) -> None:
-    assert not hiding.looks_secret(name, value)
+    assert not looks_secret(name, value)
 
 
 _KEY = "ghp_" + "a1" * 18
@@ -775,7 +784,7 @@ _HEX = "0123456789abcdef" * 2
 def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
     result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), keep_values=False)
     assert sorted(result.secrets.values()) == sorted(secrets)
-    assert sorted(hiding.secrets_in(words)) == sorted(secrets)
+    assert sorted(secrets_in(words)) == sorted(secrets)
     assert result.notes == []
 
 

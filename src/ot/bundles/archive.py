@@ -21,6 +21,7 @@ from ot.backends.http_tool import credentials
 from ot.bundles.imported import Imported, ToolEntry, host_of, most_values
 from ot.bundles.rules import a_slug, a_version, invalid
 from ot.errors import BundleError
+from ot.secret_finder import secret_name
 
 MAX_ARCHIVE_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRIES: Final = 25_000
@@ -69,7 +70,7 @@ def without_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) ->
     def reference(place: str, value: str) -> str:
         if value not in names:
             part = "auth" if place == "auth.value" else re.split(r"[.?]", place)[-1]
-            wanted = credentials.secret_name(bundle_slug, part)
+            wanted = secret_name(bundle_slug, part)
             taken = set(names.values())
             numbered = (f"{wanted}_{number}" for number in count(2))
             names[value] = next(name for name in chain([wanted], numbered) if name not in taken)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from ot.checks import assistants, extensions, kept, names, places, servers, settings
 from ot.checks.finding import NO_ADVICE, OK, PROBLEM, Finding, shortened, told
-from ot.clients.hiding import secrets_in
 from ot.config.load import Examined, Loaded
 from ot.extensions.packs import Extensions
 from ot.proxy.servers import Servers
 from ot.redact import Redactor
 from ot.registry import Registry
+from ot.secret_finder import secrets_in
 
 NEW_LINE = "\n"
 

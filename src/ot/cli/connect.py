@@ -13,11 +13,12 @@ from typing import Any
 
 from ot import paths
 from ot.cli.endings import undisturbed
-from ot.clients import files, hiding, json_edit, jsonc, launch, toml_edit
+from ot.clients import files, json_edit, jsonc, launch, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
 from ot.clients.edits import applied, line_of
 from ot.errors import ConfigError, ToolError
 from ot.redact import Redactor
+from ot.secret_finder import secrets_in
 
 QUESTION = "What tools do you have in OneTool?"
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     plan = make_plan(CLIENTS[options.client], this_place(), _launch(options.command), options)
     # A diff shows the lines around, and those may hold keys of other servers.
-    redact = Redactor(hiding.secrets_in(plan.data))
+    redact = Redactor(secrets_in(plan.data))
     diff = files.diff(plan.before, plan.text, redact)
     with undisturbed():
         backup = files.write(plan.before, plan.text) if options.write and plan.changes else None

@@ -16,11 +16,12 @@ from typing import Any
 from ot import paths, scaffold, yaml12
 from ot.cli.connect import what_to_ask
 from ot.cli.endings import undisturbed
-from ot.clients import files, hiding, reading, taking, yaml_edit
+from ot.clients import files, reading, taking, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 from ot.redact import Redactor
+from ot.secret_finder import secrets_in
 
 SECTION = "servers"
 QUESTION = "Which tools does {server} have in OneTool?"
@@ -72,7 +73,7 @@ def _import_servers(options: argparse.Namespace) -> int:
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
     plan = make_plan(_found(options.source, place), folders, folder, options.keep_values)
     # A name such as `token` says what is secret in a client's file, in a diff nothing does.
-    redact = Redactor({*plan.taken.secrets.values(), *hiding.secrets_in(plan.taken.servers)})
+    redact = Redactor({*plan.taken.secrets.values(), *secrets_in(plan.taken.servers)})
     diff = files.diff(plan.config, plan.config_text, redact)
     with undisturbed():
         done = [] if options.dry_run else _carry_out(plan, folder, folders)

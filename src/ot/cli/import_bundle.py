@@ -21,7 +21,7 @@ from ot.cli import editing
 from ot.cli.connect import this_place, what_to_ask
 from ot.cli.endings import undisturbed
 from ot.cli.identity import user_name
-from ot.clients import files, hiding, yaml_edit
+from ot.clients import files, yaml_edit
 from ot.config.load import Loaded, load
 from ot.config.trust import is_trusted, trust
 from ot.errors import BundleError, ConfigError, NetworkError, ToolError
@@ -30,6 +30,7 @@ from ot.net.addresses import is_public, parsed
 from ot.paths import FOLDER, SECRETS, Folders, find_folders
 from ot.redact import Redactor
 from ot.registry import python_name
+from ot.secret_finder import secrets_in
 from ot_child.summary import number
 
 SECTION, KEY = "http", "allowedHosts"
@@ -174,7 +175,7 @@ def _write_hosts(report: Report) -> None:
         # A list of the project replaces the person's, whose hosts were allowed until now.
         inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
         text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
-        redact = Redactor(hiding.secrets_in(yaml_edit.data_of(before.text, source)))
+        redact = Redactor(secrets_in(yaml_edit.data_of(before.text, source)))
         report.diff = files.diff(before, text, redact)
         backup = editing.write(report.folders, before, text, keep=True)
     kept = f" (what was there is in {backup.name})" if backup else ""

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ot import paths, yaml12
-from ot.clients.hiding import secrets_in
 from ot.config.trust import EXTENSIONS, Change, changes_since_trusted, facts_of, record_of, trust
 from ot.errors import ConfigError, ToolError
 from ot.newer import Newer
 from ot.paths import FOLDER, Folders, find_folders, is_folder
 from ot.redact import Redactor
+from ot.secret_finder import secrets_in
 
 QUESTION = "Trust it? [y/N] "
 YES = frozenset({"y", "yes"})

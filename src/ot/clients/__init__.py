@@ -2,7 +2,7 @@
 
 `catalogue` knows the clients, `launch` how OneTool is started here. `jsonc`, `json_edit`, `toml_edit` and `yaml_edit`
 change texts without losing a byte of what a person wrote, `files` reads and writes. `reading` finds the servers in a
-configuration, `translate` puts them into OneTool's words, `hiding` finds their secrets, `taking` does it all.
+configuration, `translate` puts them into OneTool's words, `taking` does it all.
 
 What the clients' documentation says, as far as we rely on it (looked up in November 2026):
 

@@ -11,9 +11,9 @@ from keyword import iskeyword
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from ot.clients import hiding
 from ot.clients.reading import Found
 from ot.clients.translate import Translator, is_ours
+from ot.secret_finder import looks_secret, names_before, secret_name, secrets_in, spans, split_scheme, unclear_options
 
 PROJECT = "project"
 _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
@@ -126,7 +126,7 @@ class _Taker:
                     for name, value in made[key].items()
                 }
         if "args" in made:
-            named = zip(hiding.names_before(made["args"]), made["args"], strict=True)
+            named = zip(names_before(made["args"]), made["args"], strict=True)
             changed["args"] = [self._without_secrets(server, name, value) for name, value in named]
         for key in ("command", "url"):
             if key in made:
@@ -134,13 +134,13 @@ class _Taker:
         return changed
 
     def _without_secrets(self, server: str, name: str, text: str) -> str:
-        for span in reversed(hiding.spans(name, text)):
+        for span in reversed(spans(name, text)):
             wanted = _of_header(server, span.name or "SECRET")
             text = f"{text[: span.start]}{self._reference(text[span.start : span.end], wanted)}{text[span.end :]}"
         return text
 
     def _replaced(self, value: str, wanted: Iterator[str]) -> str:
-        scheme, secret = hiding.split(value)
+        scheme, secret = split_scheme(value)
         return f"{scheme}{self._reference(secret, wanted)}"
 
     def _reference(self, secret: str, wanted: Iterator[str]) -> str:
@@ -159,11 +159,11 @@ class _Taker:
         return made
 
     def _warn(self, name: str, made: Mapping[str, Any]) -> None:
-        if any(hiding.secrets_in(made)):
+        if any(secrets_in(made)):
             self.taken.notes.append(
                 f"{name}: its settings hold a secret; put it into secrets.yaml and write ${{NAME}} in its place"
             )
-        if options := hiding.unclear_options(made.get("args", ())):
+        if options := unclear_options(made.get("args", ())):
             self.taken.notes.append(
                 f"{name}: the value of {', '.join(options)} was kept; if it is a secret, "
                 "put it into secrets.yaml and write ${NAME} in its place"
@@ -183,23 +183,16 @@ def _without_defaults(server: Any) -> str:
 
 
 def _is_to_hide(name: str, value: str) -> bool:
-    return "${" not in value and hiding.looks_secret(name, value)
+    return "${" not in value and looks_secret(name, value)
 
 
 def _of_variable(server: str, name: str) -> Iterator[str]:
-    plain = _constant(name)
-    yield plain
-    yield from _numbered(f"{_constant(server)}_{plain}")
+    yield secret_name(name)
+    yield from _numbered(secret_name(server, name))
 
 
 def _of_header(server: str, name: str) -> Iterator[str]:
-    return _numbered(f"{_constant(server)}_{_constant(name)}")
-
-
-def _constant(text: str) -> str:
-    """A name for a secret: ASCII letters, digits and _."""
-    plain = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").upper()
-    return plain if plain and not plain[0].isdigit() else f"MCP_{plain}".rstrip("_")
+    return _numbered(secret_name(server, name))
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with references.
 
-What counts is a guess from names (`Authorization`, `api_key`) and from values that look like keys. One too many is
-masked without need; one too few would leave the machine. References to secrets and arguments are never touched.
+`ot.secret_finder` knows what counts. References to secrets and arguments are never touched.
 """
 
 import json
@@ -11,69 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
+from ot.secret_finder import HARMLESS_ENDINGS, HARMLESS_VALUE, SECRET_VALUE, WORD, is_secret_name, split_scheme
+
 MASK: Final = "[masked]"
 JSON = dict[str, Any]
 Replace = Callable[[str, str], str]  # place and literal value -> what stands there instead
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_TELLING_WORDS: Final = frozenset(
-    {
-        *(
-            "password",
-            "passwd",
-            "passphrase",
-            "pwd",
-            "pass",
-            "secret",
-            "token",
-            "authorization",
-            "auth",
-            "bearer",
-            "jwt",
-        ),
-        *(
-            "credential",
-            "credentials",
-            "cookie",
-            "signature",
-            "sig",
-            "hmac",
-            "otp",
-            "apikey",
-            "authtoken",
-            "accesstoken",
-        ),
-    }
-)
-_TELLING_PARTS: Final = (
-    *("apikey", "accesskey", "privatekey", "secretkey", "authkey", "appkey", "subscriptionkey", "masterkey"),
-    *("sharedkey", "signingkey", "encryptionkey", "accesstoken", "sessionid", "sessionkey", "clientsecret", "webhook"),
-)
-_HARMLESS_ENDINGS: Final = frozenset(
-    {
-        *("type", "url", "uri", "endpoint", "limit", "count", "name", "id", "user", "username", "email", "expiry"),
-        *("expires", "ttl", "mode", "method", "header", "field", "format", "style", "policy", "algorithm", "version"),
-        *("length", "size", "required", "enabled", "scope", "realm"),
-    }
-)
-_HARMLESS_KEYS: Final = frozenset({"idempotency", "cache", "sort", "partition", "primary", "public", "routing"})
-_HARMLESS_VALUE = re.compile(r"(?i)\s*(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*")
-_SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)")
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
 _RUN = re.compile(r"[A-Za-z0-9+/_=.~-]{12,}")  # beside a reference, only what looks like a key
 _DIGIT = re.compile(r"[0-9]")
-_TELLING_VALUE = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,200}|gh[pousr]_\w{20,200}|github_pat_\w{20,200}"
-    r"|glpat-[\w-]{16,200}|xox[abeoprs]-[\w-]{10,200}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,200}|hf_\w{20,200}"
-    r"|npm_\w{20,200}|ya29\.[\w-]{20,200}|eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}"
-    r"|SG\.[\w-]{16,100}\.[\w-]{16,100}|[0-9]{8,10}:[\w-]{35}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
-)
-# In the path of a URL a key may follow letters: /bot123456789:AA.../
-_PREFIXED_VALUE = re.compile(
-    r"(?<=[A-Za-z])(?:(?:sk|pk|rk)[-_](?:live|test|prod|proj|ant)[-_][\w-]{8,200}|gh[pousr]_\w{20,200}"
-    r"|github_pat_\w{20,200}|glpat-[\w-]{16,200}|xox[abeoprs]-[\w-]{10,200}|[0-9]{8,10}:[\w-]{35})"
-)
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
@@ -92,13 +37,22 @@ class Found(NamedTuple):
 
 def find(impl: Mapping[str, Any] | None) -> list[Found]:
     """Return the literal credentials of a definition, with their places."""
+    return _collect(lambda note: replace(impl, note))
+
+
+def find_in_schema(schema: Any) -> list[Found]:
+    """Return the literal credentials among the values of a schema, with their places."""
+    return _collect(lambda note: replace_in_schema(schema, note))
+
+
+def _collect(walk: Callable[[Replace], Any]) -> list[Found]:
     found: list[Found] = []
 
     def note(place: str, value: str) -> str:
         found.append(Found(place, value))
         return value
 
-    replace(impl, note)
+    walk(note)
     return found
 
 
@@ -120,18 +74,6 @@ def replace(impl: Mapping[str, Any] | None, by: Replace) -> JSON | None:
 def replace_in_schema(schema: Any, by: Replace) -> Any:
     """Return a schema of arguments with each literal credential among its values replaced."""
     return _Walk(by).schema("", schema, is_credential=False)
-
-
-def find_in_schema(schema: Any) -> list[Found]:
-    """Return the literal credentials among the values of a schema, with their places."""
-    found: list[Found] = []
-
-    def note(place: str, value: str) -> str:
-        found.append(Found(place, value))
-        return value
-
-    replace_in_schema(schema, note)
-    return found
 
 
 def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON | None:
@@ -170,26 +112,6 @@ def mask_problem(value: Any, place: str = "") -> str | None:
     return next(filter(None, problems), None)
 
 
-def secret_name(*words: str) -> str:
-    """Return a name for a secret, made of these words."""
-    name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
-    return name if re.match(r"[A-Z]", name) else f"SECRET_{name}".rstrip("_")
-
-
-def is_credential_name(name: str) -> bool:
-    words = [word.lower() for word in _WORD.findall(name)]
-    joined = "".join(words)
-    if any(part in joined for part in _TELLING_PARTS):
-        return True
-    return bool(words) and words[-1] not in _HARMLESS_ENDINGS and not _TELLING_WORDS.isdisjoint(words)
-
-
-def _is_key(name: str) -> bool:
-    """`key` and `X-Some-Key`, where a parameter or a header is named so."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    return bool(words) and words[-1] == "key" and _HARMLESS_KEYS.isdisjoint(words)
-
-
 @dataclass(frozen=True, slots=True)
 class _Walk:
     by: Replace
@@ -213,7 +135,7 @@ class _Walk:
         if key != "properties" or not isinstance(value, Mapping):
             return self.schema(place, value, is_credential=is_credential)
         return {
-            name: self.schema(f"{place}.{name}", inner, is_credential=is_credential_name(name) or _is_key(name))
+            name: self.schema(f"{place}.{name}", inner, is_credential=is_secret_name(name, or_key=True))
             for name, inner in value.items()
         }
 
@@ -237,7 +159,7 @@ class _Walk:
             return value
         if name.lower() == "cookie":
             return "; ".join(self._cookie(place, cookie) for cookie in re.split(r";\s*", value))
-        return self._text(place, value, is_credential=is_credential_name(name) or _is_key(name))
+        return self._text(place, value, is_credential=is_secret_name(name, or_key=True))
 
     def _cookie(self, place: str, cookie: str) -> str:
         name, sign, value = cookie.partition("=")
@@ -248,8 +170,7 @@ class _Walk:
             return self._value(place, url)
         start, sign, query = _USER_INFO.sub(lambda found: self._user_info(place, found), url).partition("?")
         pairs = "&".join(self._parameter(place, pair) for pair in query.split("&"))
-        path = _PREFIXED_VALUE.sub(lambda found: self.by(place, found[0]), self._by_value(place, start))
-        return path + sign + pairs
+        return self._by_value(place, start) + sign + pairs
 
     def _user_info(self, place: str, found: re.Match[str]) -> str:
         user, sign, password = found[2].partition(":")
@@ -259,7 +180,7 @@ class _Walk:
     def _parameter(self, place: str, pair: str) -> str:
         name, sign, value = pair.partition("=")
         plain = unquote_plus(name)
-        is_credential = is_credential_name(plain) or _is_key(plain)
+        is_credential = is_secret_name(plain, or_key=True)
         return name + sign + self._text(f"{place}?{plain}", value, is_credential=is_credential)
 
     def _value(self, place: str, value: Any, *, is_credential: bool = False) -> Any:
@@ -274,10 +195,10 @@ class _Walk:
 
     def _member(self, place: str, key: Any, around: Mapping[Any, Any], *, is_credential: bool) -> Any:
         """A value is a credential by its name, by one around it, or by that beside it: `{name: x, value: y}`."""
-        words = [word.lower() for word in _WORD.findall(str(key))]
+        words = [word.lower() for word in WORD.findall(str(key))]
         named = next((around[name] for name in ("name", "key") if isinstance(around.get(name), str)), "")
-        is_one = is_credential_name(str(key)) or (key == "value" and is_credential_name(named))
-        inherits = is_credential and bool(words) and words[-1] not in _HARMLESS_ENDINGS
+        is_one = is_secret_name(str(key)) or (key == "value" and is_secret_name(named))
+        inherits = is_credential and bool(words) and words[-1] not in HARMLESS_ENDINGS
         return self._value(f"{place}.{key}", around[key], is_credential=is_one or inherits)
 
     # --- texts -------------------------------------------------------------------------------------------------
@@ -293,21 +214,20 @@ class _Walk:
 
     def _pair(self, place: str, found: re.Match[str]) -> str:
         key = unquote_plus(found["key"])
-        is_credential = is_credential_name(key)
+        is_credential = is_secret_name(key)
         return found["key"] + found["sign"] + self._text(f"{place}.{key}", found["value"], is_credential=is_credential)
 
     def _text(self, place: str, text: str, *, is_credential: bool) -> str:
-        if is_credential and not _HARMLESS_VALUE.fullmatch(text):
+        if is_credential and not HARMLESS_VALUE.fullmatch(text):
             return self._secret(place, text)
         return self._by_value(place, text)
 
     def _by_value(self, place: str, text: str) -> str:
-        return _TELLING_VALUE.sub(lambda found: self.by(place, found[0]), text)
+        return SECRET_VALUE.sub(lambda found: self.by(place, found[0]), text)
 
     def _secret(self, place: str, text: str) -> str:
         """Replace what is literal; keep a scheme such as `Bearer` and references."""
-        scheme = _SCHEME.match(text)
-        start, rest = (scheme[0], text[scheme.end() :]) if scheme else ("", text)
+        start, rest = split_scheme(text)
         parts = _REFERENCE.split(rest)
         if len(parts) == 1:
             return start + self.by(place, rest) if rest.strip() else text

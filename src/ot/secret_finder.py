@@ -1,0 +1,226 @@
+"""Find literal secrets: by the name that a value has, or by what it looks like.
+
+A guess. One too many costs a line in secrets.yaml or a mask, one too few ends up in a repository. What is a reference
+already (`${NAME}`) gives nothing away. Every repetition in a pattern has an end or a text that is short, so that no
+text takes long.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+SECRET_WORDS: Final = frozenset({
+    "auth", "authorization", "bearer", "cookie", "credential", "credentials", "hmac", "jwt", "otp", "pass",
+    "passphrase", "sig", "signature",
+})  # fmt: skip
+SECRET_ENDINGS: Final = ("password", "passwords", "passwd", "pwd", "secret", "secrets", "token")  # of a word
+SECRET_PARTS: Final = (
+    "accesskey", "apikey", "appkey", "authkey", "clientsecret", "connectionstring", "encryptionkey", "licensekey",
+    "masterkey", "privatekey", "secretkey", "sessionid", "sessionkey", "sharedkey", "signingkey", "subscriptionkey",
+    "accesstoken", "webhook",
+)  # fmt: skip
+KEY_WORDS: Final = frozenset({"dsn", "key", "pat"})
+HARMLESS_KEYS: Final = frozenset({"cache", "idempotency", "partition", "primary", "public", "routing", "sort"})
+HARMLESS_ENDINGS: Final = frozenset({
+    "algorithm", "count", "email", "enabled", "endpoint", "expires", "expiry", "field", "format", "header", "id",
+    "length", "limit", "method", "mode", "name", "policy", "realm", "required", "scope", "size", "style", "ttl", "type",
+    "uri", "url", "user", "username", "version",
+})  # fmt: skip
+HARMLESS_VALUE: Final = re.compile(r"(?i)\s*(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*")
+SECRET_VALUE: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}"
+    r"|ya29\.[\w-]{20,}|eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}|SG\.[\w-]{16,100}\.[\w-]{16,100}"
+    r"|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
+    r"|(?:sk|pk|rk)[-_](?:live|test|prod|proj|ant)[-_][\w-]{8,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abeoprs]-[\w-]{10,}|(?<![0-9])[0-9]{8,10}:[\w-]{35}"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
+)
+SCHEME: Final = re.compile(
+    r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)"
+)
+MAX_SECRET_LENGTH: Final = 8192  # beyond it stands a text, not a key
+_RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
+_REFERENCES = re.compile(r"\$\{[^}]*\}")
+_ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
+_USER = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^/\s:@?#]*)(?::(?P<password>[^/\s@]+))?@")
+_QUERY = re.compile(r"[?&;]([^=&;\s#]+)=([^&;\s#]+)")
+_PATH = re.compile(r"://[^/\s?#]+(/[^\s?#\"']*)")
+_SEGMENT = re.compile(r"[^/]+")
+_SHORT_OPTIONS = frozenset({"k", "p", "t"})  # key or password or token, but also port or transport
+_MIXED = re.compile(r"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+_=-]{16,}|[0-9a-f]{24,}")
+_PLAIN_WORD = re.compile(r"[0-9.]+|[a-zA-Z]{1,6}|.*[/:$].*", re.DOTALL)
+_COMMAND_OPTION = re.compile(r"[a-z]{0,2}c")  # of `sh -c` and `bash -lc`
+_IN_COMMAND = re.compile(r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Where in a text a secret is, and what it is called there."""
+
+    start: int
+    end: int
+    name: str
+
+
+def is_secret_name(name: str, *, or_key: bool = False) -> bool:
+    """Tell whether a name says that its value is secret; with `or_key` also `key` and `X-Some-Key`."""
+    words = [word.lower() for word in WORD.findall(name)]
+    if any(part in "".join(words) for part in SECRET_PARTS):
+        return True
+    if not words or words[-1] in HARMLESS_ENDINGS:
+        return False
+    if or_key and words[-1] in KEY_WORDS and HARMLESS_KEYS.isdisjoint(words):
+        return True
+    return any(word in SECRET_WORDS or word.endswith(SECRET_ENDINGS) for word in words)
+
+
+def looks_secret(name: str, value: str) -> bool:
+    if len(value) > MAX_SECRET_LENGTH:
+        return is_secret_name(name, or_key=True)
+    rest = _REFERENCES.sub("", value).strip()
+    if _is_secret_value(rest):
+        return True
+    return is_secret_name(name, or_key=True) and not HARMLESS_VALUE.fullmatch(split_scheme(rest)[1])
+
+
+def _is_secret_value(value: str) -> bool:
+    if len(value) > MAX_SECRET_LENGTH:
+        return False
+    has_password = any(found["user"] and found["password"] for found in _USER.finditer(value))
+    return has_password or bool(SECRET_VALUE.search(value) or _RANDOM.fullmatch(value))
+
+
+def split_scheme(value: str) -> tuple[str, str]:
+    """Return the scheme of a header such as `Bearer `, and the secret behind it."""
+    found = SCHEME.match(value)
+    return (found[0], value[found.end() :]) if found else ("", value)
+
+
+def secret_name(*words: str) -> str:
+    """Return a name for a secret, made of these words."""
+    name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
+    return name if re.match(r"[A-Z]", name) else f"SECRET_{name}".rstrip("_")
+
+
+def secrets_in(data: Any) -> Iterator[str]:
+    """Yield every text anywhere in the data that looks like a secret, so that it need not be shown."""
+    waiting = [("", data)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(str(key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [*zip(names_before(value), value, strict=True)]
+        elif isinstance(value, str):
+            yield from (value[span.start : span.end] for span in spans(name, value))
+
+
+def names_before(words: Sequence[Any]) -> list[str]:
+    """Return, for each argument, the option before it whose value it is, as in `--token X`."""
+    are_options = [isinstance(word, str) and word.startswith("-") and "=" not in word for word in words]
+    before = zip(["", *words], [False, *are_options], are_options, strict=False)
+    return [word.lstrip("-") if was_option and not is_option else "" for word, was_option, is_option in before]
+
+
+def unclear_options(words: Sequence[str]) -> list[str]:
+    """Return the short options whose value may be a password: `-p` is a port as well."""
+    unclear = (
+        name
+        for name, word in zip(names_before(words), words, strict=True)
+        if name in _SHORT_OPTIONS and not (_PLAIN_WORD.fullmatch(word) or HARMLESS_VALUE.fullmatch(word))
+    )
+    return [f"-{name}" for name in dict.fromkeys(unclear)]
+
+
+def spans(name: str, text: str) -> list[Span]:
+    """Return the parts of a text that look like secrets, from left to right. `name` is what the text is called."""
+    found: list[Span] = []
+    for span in sorted({*_by_name(name, text), *_in_json(text), *_in_urls(text), *_by_looks(name, text)}):
+        is_plain = span.end > span.start and "${" not in text[span.start : span.end]
+        if is_plain and (not found or span.start >= found[-1].end):
+            found.append(span)
+    return found
+
+
+def _by_name(name: str, text: str) -> Iterator[Span]:
+    """`--token=X`, `API_KEY=X`, `Authorization: Bearer X`, and a whole text that has a name."""
+    if _COMMAND_OPTION.fullmatch(name) and len(text) <= MAX_SECRET_LENGTH and len(text.split()) > 1:
+        yield from _in_command(text)
+        return
+    assigned = _assigned(text)
+    if assigned and _is_one_value(assigned[2]) and looks_secret(assigned[1], assigned[2]):
+        yield Span(len(text) - len(split_scheme(assigned[2])[1]), len(text), assigned[1])
+    elif name and _is_one_value(text):
+        is_short_secret = name in _SHORT_OPTIONS and _MIXED.fullmatch(text)
+        if is_short_secret or looks_secret(name, text):
+            yield Span(len(text) - len(split_scheme(text)[1]), len(text), name)
+
+
+def _assigned(text: str) -> re.Match[str] | None:
+    """Match a name and its value; the signs at the end of base64 are none."""
+    found = _ASSIGNED.fullmatch(text) if len(text) <= MAX_SECRET_LENGTH else None
+    return found if found and found[2].strip("=") else None
+
+
+def _in_command(text: str) -> Iterator[Span]:
+    """Yield the values of variables and options in a line for a shell."""
+    for found in _IN_COMMAND.finditer(text):
+        value, name = found[3].strip("\"'"), found[1] or found[2]
+        if _is_one_value(value) and looks_secret(name, value):
+            start = found.start(3) + found[3].index(value)
+            yield Span(start, start + len(value), name)
+
+
+def _is_one_value(text: str) -> bool:
+    """Whether the text is no URL and no JSON, of which only parts are secret."""
+    return "://" not in text and not text.lstrip().startswith(("{", "[", "//"))
+
+
+def _in_json(text: str) -> Iterator[Span]:
+    start = text.find("{") if len(text) <= MAX_SECRET_LENGTH else -1
+    if start < 0 or _REFERENCES.search(text):
+        return
+    try:
+        data = json.loads(text[start:])
+    except (ValueError, RecursionError):
+        return
+    waiting = [("", data)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, list):
+            waiting += [(name, inner) for inner in value]
+        elif isinstance(value, str) and looks_secret(name, value):
+            secret = split_scheme(value)[1]
+            for written in {json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)} - {""}:
+                yield from (Span(at.start(), at.end(), name) for at in re.finditer(re.escape(written), text))
+
+
+def _in_urls(text: str) -> Iterator[Span]:
+    """Yield a password before the host, what the query calls a key, and parts of the path that look random."""
+    if len(text) > MAX_SECRET_LENGTH or "://" not in text:
+        return
+    for found in _USER.finditer(text):
+        group = "password" if found["password"] else "user"
+        if group == "password" or _is_secret_value(found["user"]):
+            yield Span(found.start(group), found.end(group), "PASSWORD")
+    for found in _QUERY.finditer(text):
+        if looks_secret(found[1], unquote(found[2])):
+            yield Span(found.start(2), found.end(2), found[1])
+    for path in _PATH.finditer(text):
+        for found in _SEGMENT.finditer(text, path.start(1), path.end(1)):
+            if _RANDOM.fullmatch(found[0]):
+                yield Span(found.start(), found.end(), "")
+
+
+def _by_looks(name: str, text: str) -> Iterator[Span]:
+    if len(text) > MAX_SECRET_LENGTH:
+        return
+    if _RANDOM.fullmatch(text) and not _assigned(text):
+        yield Span(0, len(text), name)
+    yield from (Span(found.start(), found.end(), name) for found in SECRET_VALUE.finditer(text))
