@@ -17,8 +17,8 @@ from hypothesis import example, given, settings, strategies as st
 from ot import yaml12
 from ot.config.model import Param, Snippet
 from ot.errors import ArgumentError, ToolError, ToolNotFound
-from ot.snippets import describe, expand, expand_call, expansion as module, is_snippet, signature
-from ot.snippets.values import exactly, insert, placeholder
+from ot.snippets import describe, expand, expand_call, is_snippet, signature
+from ot.snippets.values import exactly, insert
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 
@@ -96,14 +96,20 @@ def test_values_are_quoted_as_in_a_shell(command: str, topic: str) -> None:
 
 @no_deadline
 @given(st.text("ab= \t\r\n'\"\\é\u00a0", max_size=12))
-def test_words_are_split_by_the_rules_of_shlex(text: str) -> None:
+def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
+    command = f"$s topic={text}"
+    known = {"s": snippet("'{{ topic }}'", topic={})}
     try:
-        expected = shlex.split(text)
+        words = shlex.split(f"topic={text}")
     except ValueError:
-        with pytest.raises(ArgumentError, match="never closed"):
-            list(module._words("s", text))
+        with pytest.raises(ArgumentError, match=r"never closed|takes values by name"):
+            expand(command, known)
     else:
-        assert list(module._words("s", text)) == expected
+        if len(words) == 1:
+            assert f"topic={ast.literal_eval(expand(command, known))}" == words[0]
+        else:
+            with pytest.raises(ArgumentError, match=r"takes values by name|no parameter|twice"):
+                expand(command, known)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +222,7 @@ def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
         ("f({{ count + 1 }}, {{ count - 1 }}, {{ 7 // count }}, {{ 7 % count }})", {"count": 2}, "f(3, 1, 3, 1)"),
         ("f({{ a + b }}, {{ a ~ 1 }})", {"a": "x", "b": "y"}, "f('xy', 'x1')"),
         ("f({{ xs + [a] }})", {"xs": ["x"], "a": "y"}, "f(['x', 'y'])"),
-        ("f('{{ topic|upper }}', '{{ topic.title() }}')", {"topic": "it's"}, "f('IT\\'S', 'It\\'S')"),
+        ("f('{{ topic|upper }}', '{{ topic.title() }}')", {"topic": "it's"}, 'f("IT\'S", "It\'S")'),
         ("f({{ queries.split(',') }})", {"queries": "a,b"}, "f(['a', 'b'])"),
         (
             "[{% for q in qs.split(',') %}f('{{ q|trim }}'){{ ', ' if not loop.last }}{% endfor %}]",
@@ -248,7 +254,7 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("{{ b + 1 }}", "'b' is undefined"),
         ("f({{ [b] }})", "'b' is undefined; declare what the body uses under params:"),
         ("{{ a * 2 }}", r"\* is for numbers; write name\|int for one, and ~ to put texts together"),
-        ("{{ 2 ** 3 }}", "line 1: Pow has no place here"),
+        ("{{ 2 ** 3 }}", r"\*\* has no place here"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% macro m() %}{% endmacro %}", "Macro has no place here"),
         ("{% set b %}{{ a }}{% endset %}", "AssignBlock has no place here"),
@@ -258,11 +264,10 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("{{ ''.__class__ }}", "is unsafe"),
         ("{{ range.__globals__ }}", "is unsafe"),
         ("{{ a|attr('x') }}", "No filter named 'attr'"),
-        ("{{ a|_code }}", "No filter named '_code'"),
-        ("{{ [a]|map('_code')|first }}", "No filter named '_code'"),
         ("{{ [].append(1) }}", "is unsafe"),
+        ("f({{ a }}", r"it does not become valid Python, line 1: '\(' was never closed"),
         ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
-        ("x" * 100_001, "the limit is 100000"),
+        ("x" * 100_001, "it becomes 100001 characters of code, the limit is 100000"),
     ],
 )
 def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
@@ -271,48 +276,49 @@ def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
     assert str(error.value).startswith("the body of $s cannot be rendered: ")
 
 
-BOMBS = [
-    "{{ 'a' * 10**9 }}",
-    "{{ 10**9 * 'a' }}",
-    "{{ [1] * 10**9 }}",
-    "{{ 9 ** (9 ** 9) }}",
-    "{{ '%999999999d' % 1 }}",
-    "{{ '{:999999999}'.format(1) }}",
-    "{{ 'a'['ljust'](10**9) }}",
-    "{{ 'a'|center(10**9) }}",
-    "{{ (5).to_bytes(10**9) }}",
-    "{{ range(10**9)|list }}",
-    "{{ lipsum(10**6) }}",
-    "{{ big.replace('', big) }}",
-    "{{ big.join(big) }}",
-    "{{ big ~ big ~ big }}",
-    "{{ range(99999)|map('replace', '1', big)|list|length }}",
-    "{% for i in range(99999) %}{{ big }}{% endfor %}",
-    "{% for i in range(99999) %}" + "a" * 100 + "{% endfor %}",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{% for i in range(99999) %}{% set x = big|upper %}{% endfor %}",
-    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
-    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}",
-    "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+BIG = "x" * 500_000
+# Bodies that anybody could write, with the values that a model would choose to do harm.
+BOMBS: list[tuple[str, dict[str, Any]]] = [
+    ("{{ a * n }}", {"a": "x", "n": 10**9}),
+    ("{{ xs * n }}", {"xs": [1], "n": 10**9}),
+    ("{{ n ** n }}", {"n": 10**9}),
+    ("{{ a % n }}", {"a": "%999999999d", "n": 1}),
+    ("{{ a.format(n) }}", {"a": "{:999999999}", "n": 1}),
+    ("{{ a.ljust(n) }}", {"a": "x", "n": 10**9}),
+    ("{{ a['ljust'](n) }}", {"a": "x", "n": 10**9}),
+    ("{{ a|center(n) }}", {"a": "x", "n": 10**9}),
+    ("{{ n.to_bytes(n) }}", {"n": 10**9}),
+    ("{{ range(n)|list }}", {"n": 10**9}),
+    ("{{ a|replace(b, c) }}", {"a": BIG, "b": "", "c": BIG}),
+    ("{{ a.replace(b, c) }}", {"a": BIG, "b": "", "c": BIG}),
+    ("{{ a.join(b) }}", {"a": BIG, "b": BIG}),
+    ("{{ xs|join(a) }}", {"xs": [1] * 1000, "a": BIG}),
+    ("{{ xs|map('replace', a, b)|list }}", {"xs": ["x"] * 1000, "a": "x", "b": BIG}),
+    ("{{ a }}{{ a }}{{ a }}", {"a": BIG}),
+    ("{% for x in xs %}{{ a }}{% endfor %}", {"xs": [1] * 1000, "a": BIG}),
+    ("{% for x in xs %}" + "y" * 100 + "{% endfor %}", {"xs": [1] * 99_999}),
+    ("{% for x in xs %}{% for y in xs %}{% endfor %}{% endfor %}", {"xs": [1] * 99_999}),
+    ("{% for x in xs %}{% set y = a|upper %}{% endfor %}", {"xs": [1] * 99_999, "a": BIG}),
 ]
 
 
-def refuse(body: str) -> None:
+def refuse(body: str, values: dict[str, Any]) -> None:
     with pytest.raises(ToolError, match="cannot be rendered"):
-        expanded(body, **({"big": "x" * 500_000} if "big" in body else {}))
+        expanded(body, **values)
 
 
 @pytest.fixture(scope="module")
 def longest() -> float:
     """What a rendering costs that uses up its time in small steps."""
-    return seconds(partial(refuse, "{% for i in range(50000) %}{% set x = big|upper %}{% endfor %}"), runs=1)
+    return seconds(partial(refuse, *BOMBS[-1]), runs=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", BOMBS)
-def test_a_body_that_would_take_for_ever_or_all_memory_is_refused_in_its_time(body: str, longest: float) -> None:
-    assert seconds(partial(refuse, body), runs=1) < 3 * longest
+@pytest.mark.parametrize(("body", "values"), BOMBS, ids=[body for body, _ in BOMBS])
+def test_values_that_would_take_for_ever_or_all_memory_are_refused(
+    body: str, values: dict[str, Any], longest: float
+) -> None:
+    assert seconds(partial(refuse, body, values), runs=1) < 3 * longest
 
 
 @pytest.mark.slow
@@ -322,8 +328,7 @@ import json, sys
 from ot.config.model import Snippet
 from ot.errors import ToolError
 from ot.snippets import expand_call
-for body in json.load(sys.stdin):
-    values = {"big": "x" * 500_000} if "big" in body else {}
+for body, values in json.load(sys.stdin):
     try:
         expand_call("s", values, {"s": Snippet(body=body, params=dict.fromkeys(values, {}))})
     except ToolError:
@@ -332,7 +337,7 @@ status = open("/proc/self/status").read()  # not ru_maxrss, which begins with th
 print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(BOMBS[:15]), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], input=json.dumps(BOMBS[:-3]), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 300
 
@@ -364,8 +369,8 @@ seen(5, r"{{ v }}", r'\d\'{{ v }}', r"\{{ v }}", rf"\d{1}{{ v }}\{1}", R'''\
 {{ v }}''')
 seen(6, b"{{ v }}", b'{{ v }}', rb"\x{{ v }}", Rb'''{{ v }}''', b"<{{ v }}>")
 seen(7, {{ v }}, [{{ v }}], x={{ v }})  # a comment: {{ v }}
-seen(8, "" {{ v }}, {{ v }}
-     '', {{ v }} {{ v }})
+seen(8, "{{ v }}" "" '{{ v }}', ("{{ v }}"
+     '{{ v }}'), f"{{ v }}{1}" '{{ v }}')
 """
 
 
@@ -403,7 +408,7 @@ def expected(v: str) -> dict[int, list[Any]]:
         5: [v, rf"\d\'{v}", f"\\{v}", rf"\d1{v}\1", f"\\\n{v}"],
         6: [data, data, b"\\x" + data, data, b"<" + data + b">"],
         7: [bare, [bare], bare],
-        8: [v, v, v + v],
+        8: [v + v, v + v, f"{v}1{v}"],
     }
 
 
@@ -413,7 +418,7 @@ class _WithoutLiterals(ast.NodeTransformer):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         node.values = [part for part in node.values if not isinstance(part, ast.Constant)]
-        return self.generic_visit(node)
+        return self.generic_visit(node) if node.values else ast.Constant(0)
 
 
 def without_literals(tree: ast.AST) -> ast.AST:
@@ -428,22 +433,24 @@ def is_literal(node: ast.expr) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_five_thousand_hostile_strings_stay_values_in_every_literal() -> None:
     chance = random.Random(5)
     hostile = FRAGMENTS + ["".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(5_000)]
-    for start in range(0, len(hostile), 100):
-        check_everywhere(hostile[start : start + 100])
+    for start in range(0, len(hostile), 50):
+        check_everywhere(hostile[start : start + 50])
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(st.characters(exclude_categories=())), max_size=10))
 @example(["\ue000", "\ue001"])
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_any_text_stays_a_value_in_every_literal(values: list[str]) -> None:
     check_everywhere(values)
 
 
-MARK = placeholder("ab", 0)
+MARK = "ot_0123abcd_0_"
 PIECES = [
     "'", '"', "'''", '"""', "\\", "{", "}", "{{", "}}", ":", "!", "r", "f", "rf", "b", "t", "#", "\n", " ", "x", "(",
     ")", "[", "]", ",", "=", ".", "1", "-", "**", "\\N{EM DASH}", "\\\n", "\t", "é", "if", "f'", 'f"', "f'''", "{x",
@@ -464,10 +471,8 @@ def codes(draw: st.DrawFn) -> str:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(codes(), st.sampled_from(FRAGMENTS))
-@example(f"''{MARK}", "x'")
 @example(f"'{MARK}''x'", "")
 @example(f"''' '{MARK}'''", "")
-@example(f"{MARK} {MARK}", "[1]")
 @example(f"{MARK} ** 2", "-5")
 @example(f'f"{{x["{MARK}"]}}"', 'a"]+evil()+x["b')
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
@@ -481,7 +486,7 @@ def with_value(code: str, *values: Any) -> Iterator[str]:
     for value in values:
         try:
             yield insert(code, {MARK: value})
-        except ArgumentError:
+        except ToolError:
             continue
 
 
@@ -529,15 +534,29 @@ def test_a_value_alone_is_the_literal_it_is_exactly_or_else_a_text(text: str, co
     assert expanded("f({{ a }})", a=text) == f"f({code})"
 
 
-@pytest.mark.parametrize("between", [" ", " " * 200, "\\\n", "  # a comment\n", "\n\n"])
-@pytest.mark.parametrize("value", ["[0]", "-5", "text"])
-def test_a_value_beside_a_string_is_a_part_of_that_string(between: str, value: str) -> None:
-    assert eval(expanded(f"('abc'{between}{{{{ a }}}})", a=value)) == f"abc{value}"
-    assert eval(expanded(f"({{{{ a }}}}{between}'abc')", a=value)) == f"{value}abc"
+@pytest.mark.parametrize("body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"])
+def test_a_value_where_python_expects_none_is_refused(body: str) -> None:
+    with pytest.raises(ToolError, match=r"the body of \$s cannot be rendered: it does not become valid Python, line 1"):
+        expanded(body, a="f")
 
 
-def test_the_lines_before_and_after_are_no_neighbours() -> None:
-    assert expanded("'a'\n{{ a }}\n'b'", a="5") == "'a'\n5\n'b'"
+def test_a_body_may_be_indented_as_a_whole() -> None:
+    body = "{% for q in qs %}\n    f('{{ q }}')\n{% endfor %}"
+
+    assert expanded(body, qs=["it's", "x"]) == "\n    f(\"it's\")\n\n    f('x')\n"
+
+
+@pytest.mark.parametrize("line", ["f('{{ q }}') + ", "f('{{ q }}')\n"])
+def test_code_that_grows_with_the_values_is_bounded(line: str) -> None:
+    body = f"{{% for q in qs %}}{line}{{% endfor %}}0"
+
+    assert expanded(body, qs=["x"] * 500).count("x") == 500
+    with pytest.raises(ToolError, match="characters of code, the limit is 100000"):
+        expanded(body, qs=["x"] * 10_000)
+
+
+def test_what_is_shown_keeps_the_quotes_of_the_body() -> None:
+    assert expanded("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x") == "f(\"é x\", 'é x', f'<é x>')"
 
 
 def test_a_number_stays_one_number() -> None:
@@ -560,7 +579,7 @@ def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None
 
 
 @pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
-@pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "1{{ a }}"])
+@pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"])
 def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="where only a name can stand"):
         expanded(body, a=value)
@@ -569,14 +588,13 @@ def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("body", "value"),
     [
-        ("i{{ a }} x: pass", "f"),
         ("{{ a|name }}", "None"),
         ("x.{{ a }}", "b.c"),
-        ("r{{ a }}'text'", "b"),
         ("x.{{ a }}", ""),
+        ("x.i{{ a }}", "f"),
     ],
 )
-def test_a_value_cannot_make_a_keyword_a_longer_path_or_another_kind_of_string(body: str, value: str) -> None:
+def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="where only a name can stand"):
         expanded(body, a=value)
 
@@ -595,7 +613,7 @@ def test_plain_values_may_stand_between_the_braces_of_an_f_string(body: str, val
 
 
 @pytest.mark.parametrize("value", ["it's", '"', "\\", "{x}", "'] + evil() + d['"])
-@pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'", "f'''{ # {{ a }}\n 1}'''"])
+@pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'"])
 def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="between the braces of an f-string"):
         expanded(body, a=value)
@@ -607,9 +625,9 @@ def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: st
         (5, "f(5, '5')"),
         (None, "f(None, 'None')"),
         (True, "f(True, 'True')"),
-        (["a", 1], "f(['a', 1], '[\\'a\\', 1]')"),
+        (["a", 1], "f(['a', 1], \"['a', 1]\")"),
         (float("inf"), "f(float('inf'), 'inf')"),
-        ({"a": (1,)}, "f({'a': [1]}, '{\\'a\\': (1,)}')"),
+        ({"a": (1,)}, "f({'a': [1]}, \"{'a': (1,)}\")"),
     ],
 )
 def test_values_from_code_keep_their_kind(value: Any, code: str) -> None:

@@ -1,28 +1,25 @@
-"""Rendering the body of a snippet with Jinja, at a bounded cost, with placeholders where values go.
+"""Render the body of a snippet with Jinja's sandbox, with placeholders where values go.
 
-Every result of an operation is measured and every turn of a loop is counted; what could grow in one step is
-foreseen. Texts that the author of a body wrote into `{{ }}` are code like the rest of the body; all else is a value.
-Importing this loads Jinja.
+Bodies are settings, values come from the model: what is bounded is what a value can make large or slow. Strings that
+the author of a body wrote into `{{ }}` are code like the rest of the body; all else is a value. Importing this loads
+Jinja.
 """
 
 import json
-import operator
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from time import thread_time
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, UndefinedError, nodes, pass_context
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from ot.errors import ToolError
-from ot.snippets.values import Name, literal, placeholder
+from ot.snippets.values import Name, literal
 
-MAX_BODY = 100_000
+MAX_CODE = 100_000  # parsing it holds the interpreter lock for less than a tenth of a second
 MAX_SIZE = 1_000_000
 MAX_SECONDS = 1.0
 
@@ -33,213 +30,129 @@ _FILTERS = (
     "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
 )  # fmt: skip
 _GROWING_METHODS = frozenset(
-    (
-        "center",
-        "encode",
-        "expandtabs",
-        "format",
-        "format_map",
-        "join",
-        "ljust",
-        "replace",
-        "rjust",
-        "translate",
-        "zfill",
-    )
+    ("center", "encode", "expandtabs", "format", "format_map", "ljust", "rjust", "to_bytes", "translate", "zfill")
 )
-_OPERATORS = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod,
-}  # fmt: skip
-_GROWING_NODES = nodes.Concat | nodes.Dict | nodes.List | nodes.Tuple | nodes.Call | nodes.Filter
 
 
-class _Code(str):
-    """A text that the author wrote as part of the code: `{{ ", " if not loop.last }}`."""
+class AuthoredCode(str):
+    """A string that the author wrote as part of the code: `{{ ", " if not loop.last }}`."""
 
     __slots__ = ()
 
 
-class Rendering:
-    """One rendering: the values it has put placeholders for, and what it may still cost."""
+class Rendering(ImmutableSandboxedEnvironment):
+    """One rendering: the values that it has put placeholders for, and what it may still cost."""
+
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
+        super().__init__(undefined=StrictUndefined, finalize=self._replace_value, optimized=False, cache_size=0)
         self.values: dict[str, Any] = {}
-        self._key = secrets.token_hex(8)
-        self.code_filter = f"_code_{self._key}"  # which no body can name, to make code of a value
-        self._left, self._deadline = MAX_SIZE, thread_time() + MAX_SECONDS
+        self._key = secrets.token_hex(4)
+        self._size, self._deadline = 0, thread_time() + MAX_SECONDS
+        self.globals = {name: self.globals[name] for name in ("range", "dict", "namespace")}
+        self.filters = {name: self.filters[name] for name in _FILTERS} | {
+            "join": self._join,
+            "replace": self._replace,
+            "name": Name,
+            "tojson": lambda value: json.dumps(value, ensure_ascii=False),
+            "_each": self._each,
+        }
 
     def render(self, body: str, variables: Mapping[str, Any]) -> str:
-        if len(body) > MAX_BODY:
-            raise ToolError(f"it has {len(body)} characters, the limit is {MAX_BODY}")
         try:
-            template = _template(body, self)
-            chunks = [self._paid(chunk) for chunk in template.generate(variables)]
+            chunks: list[str] = []
+            for chunk in self.from_string(self._prepare(body)).generate(variables):
+                chunks.append(chunk)
+                self._spend(len(chunk))
         except ToolError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a template does wrong is to be told to its author
             raise ToolError(_reason(error)) from None
-        return re.sub(r"\r\n?", "\n", "".join(chunks))  # as Python itself does before it reads code
+        code = re.sub(r"\r\n?", "\n", "".join(chunks))  # as Python itself does before it reads code
+        if len(code) > MAX_CODE:
+            raise ToolError(f"it becomes {len(code)} characters of code, the limit is {MAX_CODE}")
+        return code
 
-    @pass_context  # keeps Jinja from working out constant expressions while it compiles, where nothing is counted
-    def finalize(self, _context: Context, value: Any) -> str:
-        """What Jinja writes for an expression: a placeholder, and the value is remembered."""
-        if isinstance(value, _Code | Undefined):
+    def _prepare(self, body: str) -> nodes.Template:
+        """Refuse blocks whose output becomes a value again, mark what is code, and let loops be stopped."""
+        tree = self.parse(body)
+        for node in tree.find_all(nodes.Stmt):
+            is_plain = isinstance(node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
+            if not is_plain or (isinstance(node, nodes.For) and node.recursive):
+                kind = type(node).__name__
+                raise TemplateSyntaxError(f"{kind} has no place here; there are for, if, set and with", node.lineno)
+            if isinstance(node, nodes.Output):
+                node.nodes = [_mark_code(child) for child in node.nodes]
+            if isinstance(node, nodes.For):
+                node.iter = nodes.Filter(node.iter, "_each", [], [], None, None)
+        tree.set_environment(self)
+        return tree
+
+    @pass_context  # keeps Jinja from working out constant expressions while it compiles
+    def _replace_value(self, _context: Context, value: Any) -> str:
+        if isinstance(value, AuthoredCode | Undefined):
             return str(value)  # raises for a name that is not defined
-        kept = list(self.each(value)) if isinstance(value, Iterator | range) else value
-        self._spend(self._weight(kept))
-        literal(kept)  # raises here, where the body is known, for what cannot be written down
-        mark = placeholder(self._key, len(self.values))
+        kept = list(self._each(value)) if isinstance(value, Iterator | range) else value
+        self._spend(len(literal(kept)))  # raises here, where the body is known, for what cannot be written down
+        mark = f"ot_{self._key}_{len(self.values)}_"
         self.values[mark] = kept
         return mark
 
-    # --- operations ---------------------------------------------------------------------------------------------
-
-    def bounded(self, value: Any) -> Any:
-        if isinstance(value, Iterator):
-            return self.each(value)
-        self._weight(value)
-        return value
-
-    def each(self, items: Any) -> Iterator[Any]:
-        weight = 0
-        for item in items:
-            weight += self._weight(item)
-            self._check(weight)
-            yield item
-
-    def operate(self, symbol: str, left: Any, right: Any) -> Any:
-        """Arithmetic is for numbers, `+` also for two of a kind: nothing that it makes is larger than both together."""
-        is_sum = symbol == "+" and type(left) is type(right)
-        if not is_sum and any(isinstance(side, str | list | tuple) for side in (left, right)):
-            raise ToolError(f"{symbol} is for numbers; write name|int for one, and ~ to put texts together")
-        return self.bounded(_OPERATORS[symbol](left, right))
-
-    def replace(self, text: Any, old: Any, new: Any, count: int = -1) -> str:
-        whole, part = str(text), str(new)
-        self._check(len(whole) + whole.count(str(old)) * len(part))
-        return whole.replace(str(old), part, count)
-
-    def join(self, items: Any, separator: Any = "") -> str:
-        texts = [str(item) for item in self.each(items)]
-        self._check(sum(map(len, texts)) + len(texts) * len(str(separator)))
-        return str(separator).join(texts)
-
-    # --- costs --------------------------------------------------------------------------------------------------
-
-    def _weight(self, value: Any) -> int:
-        """How large a value would be, written down. Lists that share their parts count as often as they are shown."""
-        if thread_time() > self._deadline:
-            raise _too_much()
-        weight, unseen = 0, [value]
-        while unseen:
-            item = unseen.pop()
-            weight += 1 + (len(item) if isinstance(item, str) else item.bit_length() if isinstance(item, int) else 0)
-            self._check(weight)
-            if isinstance(item, dict):
-                unseen += [*item, *item.values()]
-            elif isinstance(item, list | tuple):
-                unseen += item
-        return weight
-
-    def _paid(self, chunk: str) -> str:
-        self._spend(len(chunk))
-        return chunk
+    # --- bounds -------------------------------------------------------------------------------------------------
 
     def _spend(self, size: int) -> None:
-        self._left -= size
-        self._check(MAX_SIZE - self._left)
+        self._size += size
+        if self._size > MAX_SIZE or thread_time() > self._deadline:
+            raise ToolError(f"it makes more than {MAX_SIZE} characters or takes longer than {MAX_SECONDS:g} s")
 
-    @staticmethod
-    def _check(size: int) -> None:
-        if size > MAX_SIZE:
-            raise _too_much()
+    def _each(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._spend(0)
+            yield item
 
+    def _replace(self, text: Any, old: Any, new: Any, count: int = -1) -> str:
+        self._spend(len(str(text)) + str(text).count(str(old)) * len(str(new)))
+        return str(text).replace(str(old), str(new), count)
 
-class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(_OPERATORS)
+    def _join(self, items: Iterable[Any], separator: Any = "") -> str:
+        texts = []
+        for item in items:
+            texts.append(str(item))
+            self._spend(len(texts[-1]) + len(str(separator)))
+        return str(separator).join(texts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Arithmetic is for numbers, `+` also for two of a kind: nothing that it makes is larger than both together."""
+        is_sum = operator == "+" and type(left) is type(right)
+        if operator == "**":
+            raise ToolError("** has no place here, because a power can be too large")
+        if not is_sum and any(isinstance(side, str | list | tuple) for side in (left, right)):
+            raise ToolError(f"{operator} is for numbers; write name|int for one, and ~ to put texts together")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
+        text, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if isinstance(text, str) and name == "replace":
+            return self._replace(text, *args, **named)
+        if isinstance(text, str) and name == "join":
+            return self._join(args[0], text)
+        return super().call(context, function, *args, **named)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        is_known = isinstance(obj, str | dict | list | tuple | LoopContext | Namespace)
-        return is_known and attr not in _GROWING_METHODS and super().is_safe_attribute(obj, attr, value)
+        return attr not in _GROWING_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:  # noqa: ARG002 - overrides; what it wraps would be safe, not small
         return None
 
 
-def _too_much() -> ToolError:
-    return ToolError(f"it makes more than {MAX_SIZE} characters or takes longer than {MAX_SECONDS:g} s")
-
-
-def _template(body: str, rendering: Rendering) -> Any:
-    environment = _environment(rendering)
-    tree = environment.parse(body)
-    _refuse_unbounded(tree)
-    for output in tree.find_all(nodes.Output):
-        output.nodes = [_marked(child, rendering.code_filter) for child in output.nodes]
-    return environment.from_string(_guarded(tree))
-
-
-def _environment(rendering: Rendering) -> _Environment:
-    environment = _Environment(undefined=StrictUndefined, finalize=rendering.finalize, optimized=False, cache_size=0)
-    environment.globals = {name: environment.globals[name] for name in ("range", "dict", "namespace")}
-    environment.filters = {name: environment.filters[name] for name in _FILTERS} | {
-        "join": rendering.join,
-        "replace": rendering.replace,
-        "name": Name,
-        "tojson": partial(json.dumps, ensure_ascii=False),
-        rendering.code_filter: _Code,
-        "_each": rendering.each,
-        "_bounded": rendering.bounded,
-    }
-    environment.binop_table = {symbol: partial(rendering.operate, symbol) for symbol in _OPERATORS}
-    return environment
-
-
-def _refuse_unbounded(tree: nodes.Template) -> None:
-    """Blocks whose output becomes a value again would show placeholders to the template; powers know no bounds."""
-    for node in tree.find_all((nodes.Stmt, nodes.Pow)):
-        is_plain = isinstance(node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
-        if not is_plain or (isinstance(node, nodes.For) and node.recursive):
-            kind = type(node).__name__
-            raise TemplateSyntaxError(f"{kind} has no place here; there are for, if, set and with", node.lineno)
-
-
-def _marked(node: Any, code_filter: str) -> Any:
+def _mark_code(node: nodes.Expr) -> nodes.Expr:
     if isinstance(node, nodes.CondExpr):
-        node.expr1, node.expr2 = _marked(node.expr1, code_filter), _marked(node.expr2, code_filter)
+        node.expr1, node.expr2 = _mark_code(node.expr1), _mark_code(node.expr2) if node.expr2 else None
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
-        return _filtered(node, code_filter)
+        kind = nodes.ImportedName(f"{__name__}.{AuthoredCode.__name__}")
+        return nodes.Call(kind, [node], [], None, None, lineno=node.lineno)
     return node
-
-
-def _guarded(node: Any) -> Any:
-    """The same tree, in which loops count their turns and all that can grow is measured."""
-    for name, value in node.iter_fields():
-        if isinstance(value, nodes.Node):
-            setattr(node, name, _guarded(value))
-        elif isinstance(value, list):
-            setattr(node, name, [_guarded(item) if isinstance(item, nodes.Node) else item for item in value])
-    if isinstance(node, nodes.For):
-        node.iter = _filtered(node.iter, "_each")
-    is_target = getattr(node, "ctx", "load") != "load"
-    return _filtered(_foreseeable(node), "_bounded") if isinstance(node, _GROWING_NODES) and not is_target else node
-
-
-def _foreseeable(node: Any) -> Any:
-    """`a ~ b`, `a.join(b)` and `a.replace(b, c)` as filters, which look at the sizes first."""
-    method = node.node if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr) else None
-    if method and method.attr == "replace":
-        return _filtered(method.node, "replace", node.args)
-    if method and method.attr == "join" and len(node.args) == 1:
-        return _filtered(node.args[0], "join", [method.node])
-    if isinstance(node, nodes.Concat):
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), "join")
-    return node
-
-
-def _filtered(node: Any, name: str, arguments: list[nodes.Expr] | None = None) -> nodes.Filter:
-    return nodes.Filter(node, name, arguments or [], [], None, None, lineno=node.lineno, environment=node.environment)
 
 
 def _reason(error: Exception) -> str:
