@@ -27,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
     sys.path.insert(0, str(config.rootpath))
+    from tests.forked_program import patch_popen
+
+    patch_popen()
 
 
 def find_program(name: str) -> str:

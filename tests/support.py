@@ -8,7 +8,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+from tests import forked_program
 
 from ot import tool
 from ot.app import OneTool
@@ -32,7 +32,7 @@ from ot.logging import Log
 from ot.runner.answer import Answer, Journal
 from ot.tool import Result
 
-PROGRAM = str(Path(sys.executable).with_name("onetool"))
+PROGRAM = forked_program.PROGRAM
 THREE_LINES = """\
 import time
 for _ in range(3):
@@ -158,6 +158,7 @@ def connected(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode)
         manager = portal.wrap_async_context_manager(client)
+        forked_program.start_server()  # which is a child too
         before = children_of(os.getpid())
         manager.__enter__()
         (process,) = children_of(os.getpid()) - before

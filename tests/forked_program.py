@@ -1,0 +1,192 @@
+"""Start `onetool` by forking a process that has imported all of it, because tests start it thousands of times.
+
+The result is a real process: a child of the test's process with its own pipes, environment, directory, session and exit
+status. Only the imports, about half a second of processor time, are shared. `patch_popen` makes `subprocess.Popen` do
+it for commands that are `onetool` itself; what a shell or `env` starts is started as usual. With ONETOOL_NIGHTLY=1
+everything is.
+
+    python forked_program.py DESCRIPTOR    is the process that is forked; it reads requests from that socket
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import io
+import json
+import os
+import pkgutil
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+PROGRAM = str(Path(sys.executable).with_name("onetool"))
+MAX_REQUEST_BYTES = 100_000
+CLONE_PARENT = 0x00008000
+CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
+DECIDED_AT_START = ("PYTHON", "LC_", "LANG")  # Python reads these before it runs any code
+UNSUPPORTED = ("preexec_fn", "pass_fds", "shell", "executable", "gid", "gids", "uid", "umask", "process_group")
+IMPORTED_LATER = ("anyio._backends._asyncio", "docstring_parser", "jsonschema_rs", "uv", "yaml")
+OriginalPopen = subprocess.Popen
+
+
+# --- in the test's process ----------------------------------------------------------------------------------------
+
+
+class ForkingPopen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, which asks the server for the process if the command is `onetool`."""
+
+    def _execute_child(self, *given: Any, **named: Any) -> None:
+        bound = inspect.signature(OriginalPopen._execute_child).bind(self, *given, **named)  # type: ignore[attr-defined]
+        options = bound.arguments
+        request = request_of(options)
+        server = start_server() if request else None
+        if request is None or server is None:
+            super()._execute_child(*given, **named)  # type: ignore[misc]
+            return
+        streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
+        descriptors = [number if stream == -1 else stream for number, stream in enumerate(streams)]
+        self.pid = server.fork(request, descriptors)
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(options[name] for name in pipes))  # type: ignore[attr-defined]
+
+
+def patch_popen() -> None:
+    if sys.platform == "linux" and os.uname().machine in CLONE_NUMBERS and os.environ.get("ONETOOL_NIGHTLY") != "1":
+        setattr(subprocess, "Popen", ForkingPopen)  # noqa: B010 - it is meant to be another class
+
+
+def request_of(options: Mapping[str, Any]) -> bytes | None:
+    """What the server is to be asked for; None for commands that it cannot start."""
+    command, env = options["args"], options["env"]
+    if isinstance(command, str | bytes | os.PathLike) or list(command)[:1] != [PROGRAM] or env is None:
+        return None
+    if any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED) or not options["close_fds"]:
+        return None
+    if any(str(name).startswith(DECIDED_AT_START) and os.environ.get(name) != env[name] for name in env):
+        return None
+    request = {
+        "argv": [os.fspath(word) for word in command],
+        "cwd": os.fspath(options["cwd"] or Path.cwd()),
+        "env": dict(env),
+        "new_session": options["start_new_session"],
+    }
+    try:
+        encoded = json.dumps(request).encode()
+    except TypeError:  # bytes
+        return None
+    return encoded if len(encoded) < MAX_REQUEST_BYTES else None
+
+
+@functools.cache
+def start_server() -> "ProgramServer | None":
+    """Start the process that is forked, unless it runs already; where `Popen` does not fork there is none."""
+    return ProgramServer() if subprocess.Popen is ForkingPopen else None
+
+
+class ProgramServer:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = OriginalPopen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        atexit.register(self.close)
+
+    def fork(self, request: bytes, descriptors: list[int]) -> int:
+        """Return the number of a process that carries out the request."""
+        with self._lock:
+            socket.send_fds(self._socket, [request], descriptors)
+            answer = self._socket.recv(64)
+        assert answer, "the server that forks onetool has ended"
+        return int(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+# --- in the process that is forked --------------------------------------------------------------------------------
+
+
+def serve(descriptor: int) -> None:
+    """Fork for each request; return when there are no more."""
+    del sys.path[0]
+    import_everything()
+    gc.collect()
+    gc.freeze()
+    number = CLONE_NUMBERS[os.uname().machine]
+    syscall = ctypes.PyDLL(None).syscall
+    with socket.socket(fileno=descriptor) as requests:
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
+            if not request:
+                return
+            assert threading.active_count() == 1, "a process with threads cannot be forked"
+            # its parent is ours, so that it is a child of the tests like any process that they start
+            child = syscall(number, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+            if child == 0:
+                break
+            for each in descriptors:
+                os.close(each)
+            requests.send(str(child).encode())
+    become(json.loads(request), descriptors)
+
+
+def import_everything() -> None:
+    import ot
+    import ot_tools
+
+    for name in IMPORTED_LATER:
+        importlib.import_module(name)
+    for package in (ot, ot_tools):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if request["new_session"]:
+        os.setsid()
+    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**coerced, **request["env"]})
+    os.chdir(request["cwd"])
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old, raw = getattr(sys, name), open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
+        new = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", line_buffering=number == 2 or raw.isatty())
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+    sys.argv = request["argv"]
+    sys.path.insert(0, str(Path(PROGRAM).parent))
+    random.seed()
+    from ot.cli.main import main
+
+    status = main()
+    # what Python does at its end, except for taking everything apart, which costs as much as a small command
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
