@@ -237,6 +237,7 @@ def test_a_session_is_there_for_the_agent_that_opened_it_alone(server: Published
     assert server.post(ask, {**bearer("ada"), "mcp-session-id": "f" * 32}).status_code == 404
 
 
+@pytest.mark.spec("toolbus.agent.by-token")
 @pytest.mark.parametrize("mode", ERAS)
 def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(server: Published, mode: str) -> None:
     named = types.Implementation(name="ada", version="1")

@@ -1,4 +1,4 @@
-"""The catalogue against itself and against the marks: a promise has a test or is deferred, never both."""
+"""The catalogue against itself and against the marks: every promise has a test."""
 
 import re
 from collections import Counter
@@ -37,25 +37,14 @@ def test_the_147_named_scenarios_are_all_listed() -> None:
     assert counts.keys() == {"bundles", "toolbus"}
 
 
-def test_every_deferral_names_a_later_issue_of_the_series() -> None:
-    reasons = {promise.deferred for promise in LISTED if promise.deferred is not None}
-    assert not [reason for reason in reasons if not re.fullmatch("issue [2-9] of 9", reason)]
-
-
 def test_every_mark_names_a_known_promise(claims: list[Claim]) -> None:
     unknown = [f"{claim.place} {claim.id}" for claim in claims if claim.id not in PROMISES]
     assert not unknown, "\n".join(["no such id in tests/spec/catalogue:", *unknown])
 
 
-def test_no_test_keeps_a_promise_that_is_still_deferred(claims: list[Claim]) -> None:
-    deferred = {promise.id for promise in LISTED if promise.deferred}
-    both = [f"{claim.place} {claim.id}" for claim in claims if claim.id in deferred]
-    assert not both, "\n".join(["has a test, so move its line to BUILT:", *both])
-
-
-def test_every_promise_that_is_not_deferred_has_a_test(claims: list[Claim]) -> None:
+def test_every_promise_has_a_test(claims: list[Claim]) -> None:
     kept = {claim.id for claim in claims}
-    open_ones = [promise.id for promise in LISTED if promise.deferred is None and promise.id not in kept]
+    open_ones = [promise.id for promise in LISTED if promise.id not in kept]
     assert not open_ones, "\n".join([f"{len(open_ones)} promises have no test:", *open_ones])
 
 

@@ -6,7 +6,7 @@ and multi-step tools are filed outside this series and are no promises yet.
 
 from .promise import Table, document
 
-BUILT: Table = {
+TABLE: Table = {
     "type": {
         "python-or-http": "A tool is of type python or http and of no other",
         "go-means-python": "go is accepted for python and stored as it was sent",
@@ -191,4 +191,4 @@ BUILT: Table = {
     },
 }
 
-PROMISES = document("bundles", BUILT, {})
+PROMISES = document("bundles", TABLE)

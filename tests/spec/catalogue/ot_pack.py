@@ -2,7 +2,7 @@
 
 from .promise import Table, document
 
-BUILT: Table = {
+TABLE: Table = {
     "tools": {
         "proxy-tool-signature-from-schema": "A proxied tool's signature is made from its input schema",
         "proxy-tool-arguments-from-schema": "A proxied tool's argument docs are made from its input schema",
@@ -101,4 +101,4 @@ BUILT: Table = {
     },
 }
 
-PROMISES = document("ot-pack", BUILT, {})
+PROMISES = document("ot-pack", TABLE)

@@ -2,7 +2,7 @@
 
 from .promise import Table, document
 
-BUILT: Table = {
+TABLE: Table = {
     "fence": {
         "triple-backtick-with-language": "A fence that names a language is taken off",
         "triple-backtick-without-language": "A fence without a language is taken off",
@@ -104,4 +104,4 @@ BUILT: Table = {
     },
 }
 
-PROMISES = document("run-tool", BUILT, {})
+PROMISES = document("run-tool", TABLE)

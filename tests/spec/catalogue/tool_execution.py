@@ -2,7 +2,7 @@
 
 from .promise import Table, document
 
-BUILT: Table = {
+TABLE: Table = {
     "worker": {
         "worker-startup-on-first-call": "The first call starts a worker by uv, and it stays",
         "subsequent-calls-use-existing-worker": "Later calls go to the worker that is there",
@@ -29,4 +29,4 @@ BUILT: Table = {
     },
 }
 
-PROMISES = document("tool-execution", BUILT, {})
+PROMISES = document("tool-execution", TABLE)

@@ -6,7 +6,7 @@ bus (binding, defaults, one kind of error) stands here too.
 
 from .promise import Table, document
 
-BUILT: Table = {
+TABLE: Table = {
     "contract": {
         "decorated-function": "A function under @tool is a tool",
         "object": "An object with name, permissions and call(params, context) is a tool",
@@ -93,6 +93,7 @@ BUILT: Table = {
         "permissions-in-two-places": "Permissions stand at the top or under budgets; a conflict is an error",
         "tools-narrow": "The list of tools narrows what an agent may call and never widens it",
         "by-client-name": "A connection gets the agent that names its client, else default",
+        "by-token": "A connection with a token gets the agent of that token",
     },
     "tool-config": {
         "reaches-the-tool": "A tool finds its part of tool_config in the context",
@@ -175,10 +176,4 @@ BUILT: Table = {
     },
 }
 
-ISSUE_7: Table = {
-    "agent": {
-        "by-token": "A connection with a token gets the agent of that token",
-    },
-}
-
-PROMISES = document("toolbus", BUILT, {"issue 7 of 9": ISSUE_7})
+PROMISES = document("toolbus", TABLE)
