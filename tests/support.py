@@ -4,6 +4,7 @@ Everything is real: real cells, real processes, the official client. Tests are p
 asynchronous happens in the loop of a portal's thread. Every process lives in a home folder of its own.
 """
 
+import asyncio
 import json
 import os
 import select
@@ -286,6 +287,14 @@ def eventually(check: Callable[[], object], seconds: float = PATIENCE) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+async def let_time_pass(seconds: float) -> None:
+    """Make the timers of this event loop expire that much sooner, and let them."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    setattr(loop, "time", lambda: before() + seconds)  # noqa: B010 - of this loop only
+    await asyncio.sleep(0.1)
 
 
 def family(process: int) -> set[int]:

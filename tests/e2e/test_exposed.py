@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,23 @@ AGENTS = {
 }
 
 
-@pytest.fixture(params=BEHIND)
-def published(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]:
+@pytest.fixture(scope="module", params=BEHIND)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """A server of either era, published by ours."""
-    settings = {"servers": {"fixtures": fixtures(request.param, timeout=20)}, "agents": AGENTS}
-    with publishing(tmp_path, settings, "fixtures") as server:
+    with publishing_fixtures(tmp_path_factory.mktemp("shared"), request.param) as server:
         yield server
+
+
+@pytest.fixture(params=BEHIND)
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]:
+    """The same, for a test that changes it."""
+    with publishing_fixtures(tmp_path, request.param) as server:
+        yield server
+
+
+def publishing_fixtures(folder: Path, era: str) -> AbstractContextManager[Published]:
+    settings = {"servers": {"fixtures": fixtures(era, timeout=20)}, "agents": AGENTS}
+    return publishing(folder, settings, "fixtures")
 
 
 def texts(result: types.CallToolResult) -> list[str]:
@@ -215,8 +226,8 @@ def test_code_in_a_run_cannot_ask_anybody(published: Published) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("behind", BEHIND)
 def test_a_person_may_think_longer_than_a_server_may(tmp_path: Path, mode: str, behind: str) -> None:
-    person = Person(seconds=5)
-    settings = {"servers": {"fixtures": fixtures(behind, timeout=4)}}
+    person = Person(seconds=25)
+    settings = {"servers": {"fixtures": fixtures(behind, timeout=20)}}
     with publishing(tmp_path, settings, "fixtures") as server, server.client(mode, **person.able) as client:
         assert "Ada" in client.said("test_elicitation", message="Well?")
 
@@ -272,13 +283,13 @@ def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published,
         assert client.said("test_simple_text")
 
 
-def test_each_client_is_asked_its_own_questions(published: Published) -> None:
+def test_each_client_is_asked_its_own_questions(fresh: Published) -> None:
     """Also by a server that does not say of which call a question is: it is refused the first time that matters."""
     people = [Person(name) for name in ("Ada", "Bob", "Cyd", "Dan")]
     answers: dict[str, list[str]] = {person.name: [] for person in people}
 
     def ask(person: Person, mode: str) -> None:
-        with published.client(mode, **person.able) as client:
+        with fresh.client(mode, **person.able) as client:
             for _ in range(6):
                 with suppress(MCPError):
                     answers[person.name].append(client.said("test_elicitation", message=f"for {person.name}"))
@@ -339,7 +350,7 @@ def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path:
         assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
-def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: Published) -> None:
+def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(fresh: Published) -> None:
     asked, left = threading.Event(), threading.Event()
 
     async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
@@ -348,7 +359,7 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: P
         return types.ElicitResult(action="cancel")
 
     def call() -> None:
-        with published.client("legacy", elicitation_callback=elicited) as client:
+        with fresh.client("legacy", elicitation_callback=elicited) as client:
             calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
             assert asked.wait(PATIENCE)
             calling.cancel()
@@ -356,9 +367,9 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: P
 
     threading.Thread(target=call).start()
     assert left.wait(PATIENCE)
-    upstream = published.onetool.servers.find("fixtures")
+    upstream = fresh.onetool.servers.find("fixtures")
     assert eventually(lambda: upstream._in_flight == 0)
-    with published.client("legacy", **Person().able) as client:
+    with fresh.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
 
 
@@ -397,8 +408,8 @@ def test_servers_of_the_world_pass_whole(tmp_path: Path, mode: str) -> None:
 # --- changes -------------------------------------------------------------------------------------------------------
 
 
-def test_changes_are_told_to_those_who_listen(published: Published) -> None:
-    with published.client() as client:
+def test_changes_are_told_to_those_who_listen(fresh: Published) -> None:
+    with fresh.client() as client:
         client.list_tools()
         heard = _listened(client, {"tools_list_changed": True}, "test_trigger_tool_change")
         assert [type(each).__name__ for each in heard] == ["ToolsListChanged"]
@@ -422,7 +433,7 @@ def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any
     return heard
 
 
-def test_changes_are_told_in_the_sessions_of_before_2026(published: Published) -> None:
+def test_changes_are_told_in_the_sessions_of_before_2026(fresh: Published) -> None:
     heard: list[Any] = []
 
     async def told(message: Any) -> None:
@@ -432,7 +443,7 @@ def test_changes_are_told_in_the_sessions_of_before_2026(published: Published) -
         return [each.method for each in heard]
 
     uri = "test://watched-resource"
-    with published.client("legacy", message_handler=told) as client:
+    with fresh.client("legacy", message_handler=told) as client:
         able = client.client.server_capabilities
         assert (able.tools.list_changed, able.prompts.list_changed, able.resources.subscribe) == (True, True, True)
         subscribe = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
@@ -442,7 +453,7 @@ def test_changes_are_told_in_the_sessions_of_before_2026(published: Published) -
         client.call("test_touch", uri=uri)
         assert eventually(lambda: "notifications/resources/updated" in methods())
         assert heard[-1].params.uri == uri
-        upstream = published.onetool.servers.find("fixtures")
+        upstream = fresh.onetool.servers.find("fixtures")
         assert dict(upstream._watched) == {uri: 1}
     assert eventually(lambda: not upstream._watched)
 

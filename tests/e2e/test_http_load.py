@@ -1,6 +1,6 @@
 """The HTTP door under load: a thousand connections that keep asking, no error, and memory that stays where it is.
 
-Twenty seconds, or ten minutes in the nightly profile. The client speaks HTTP by hand over asyncio, so that it costs
+Eight seconds, or ten minutes in the nightly profile. The client speaks HTTP by hand over asyncio, so that it costs
 little beside the server, and it counts only answers that are right.
 """
 
@@ -20,8 +20,8 @@ from tests.rest_support import process
 from tests.support import PATIENCE, configure
 
 CONNECTIONS: Final = 1000
-SECONDS: Final = 600.0 if NIGHTLY else 20.0
-WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 8.0
+SECONDS: Final = 600.0 if NIGHTLY else 8.0
+WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 4.0
 AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that none has more waiting than is held
 RUNNERS_EACH: Final = 20
 MOST_GROWTH: Final = 1.10

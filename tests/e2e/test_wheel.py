@@ -1,6 +1,6 @@
 """The wheel as a stranger installs it: pip and nothing else, on each Python there is, in a home without anything.
 
-CI tries the Python it runs on and the newest one; `ONETOOL_NIGHTLY=1` tries all that are found.
+CI tries the Python it runs on; `ONETOOL_NIGHTLY=1` tries all that are found.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from tests.cells_support import NIGHTLY
 from tests.support import environment, scratch_of
 from uv import find_uv_bin
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 CURRENT = (sys.version_info.major, sys.version_info.minor)
 PROMISED = ((3, 11), (3, 12), (3, 13))
-VERSIONS = sorted({*PROMISED, CURRENT})
+VERSIONS = sorted({*PROMISED, CURRENT}) if NIGHTLY else [CURRENT]
 ASK = "import sys; print(*sys.version_info[:2])"
 PARTS = (
     "ot/py.typed",
@@ -88,11 +89,6 @@ def python_of(version: tuple[int, int]) -> Path | None:
     return next((python for python in candidates(version) if works(python, version)), None)
 
 
-def is_left_to_the_night(version: tuple[int, int]) -> bool:
-    newer = [other for other in VERSIONS if other > version and python_of(other) is not None]
-    return version != CURRENT and bool(newer) and os.environ.get("ONETOOL_NIGHTLY") != "1"
-
-
 def without_uv(home: Path) -> dict[str, str]:
     folders = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "uv").exists()]
     return {**environment(home), "PATH": os.pathsep.join(folders)}
@@ -103,8 +99,6 @@ def test_pip_alone_installs_it_and_everything_works(version: tuple[int, int], wh
     python = python_of(version)
     if python is None:
         pytest.skip("this Python is not installed here")
-    if is_left_to_the_night(version):
-        pytest.skip("ONETOOL_NIGHTLY=1 tries it too")
     bin_, home = tmp_path / "venv" / "bin", tmp_path / "home"
     succeeded(python, "-m", "venv", bin_.parent)
     succeeded(bin_ / "python", "-m", "pip", "install", "--quiet", wheel)

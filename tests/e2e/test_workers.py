@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, Connection, Watch, Wire, blocks, connected, eventually, family
 from tests.workers_support import HEADER, Workers, is_alive, of_this_machine, workers, write_pack
 
@@ -17,6 +18,7 @@ from ot.config.trust import trust
 from ot.tool import Result
 from ot_child.confine import landlock_version
 
+MANY = 1000 if NIGHTLY else 200
 PID = "import os\ndef pid(): return os.getpid()\n"
 WAITS = """
     import asyncio, os, pathlib, time
@@ -81,7 +83,7 @@ def test_calls_to_one_worker_run_side_by_side(all_packs: Workers) -> None:
         assert all(call.result(30).unwrap() for call in calls)
 
 
-def test_a_thousand_calls_over_four_workers_get_each_its_own_answer(all_packs: Workers) -> None:
+def test_many_calls_over_four_workers_get_each_its_own_answer(all_packs: Workers) -> None:
     for number in range(4):
         all_packs.write(
             f"quarter{number}",
@@ -99,23 +101,23 @@ def test_a_thousand_calls_over_four_workers_get_each_its_own_answer(all_packs: W
             def failing(token: int): raise ValueError(f"{os.getpid()} {token}")
             """,
         )
-    results = all_packs.app.portal.call(a_thousand_calls, all_packs)
+    results = all_packs.app.portal.call(many_calls, all_packs)
     answers = [answer_of(result) for result in results]
-    assert [token for _, token in answers] == list(range(1000))
+    assert [token for _, token in answers] == list(range(MANY))
     assert [len({pid for pid, _ in answers[number::4]}) for number in range(4)] == [1, 1, 1, 1]
     assert len({pid for pid, _ in answers}) == 4
 
 
-async def a_thousand_calls(all_packs: Workers) -> list[Result]:
+async def many_calls(all_packs: Workers) -> list[Result]:
     functions = ("quick", "slow", "waiting", "nested", "large", "failing", "quick")
-    onetool, results = all_packs.app.onetool, [Result(ok=False)] * 1000
+    onetool, results = all_packs.app.onetool, [Result(ok=False)] * MANY
 
     async def call(token: int) -> None:
         name = f"quarter{token % 4}.{functions[token % 7]}"
         results[token] = await onetool.bus.call_tool(name, {"token": token}, onetool.context())
 
     async with anyio.create_task_group() as group:
-        for token in range(1000):
+        for token in range(MANY):
             group.start_soon(call, token)
     return results
 

@@ -1,12 +1,10 @@
 """Specification 5: `grep`, `test.run`, `json.parse` and `yaml.parse`, called through a bus as everybody calls them."""
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
-from tests.support import Watch, eventually, family
+from tests.support import Watch, eventually, family, let_time_pass
 from uv import find_uv_bin
 
 from ot import Result, ToolBus, ToolContext
@@ -490,12 +488,6 @@ def test_leaves():
 def started(folder: Path) -> list[int]:
     file = folder / "started"
     return list(map(int, file.read_text().split())) if file.exists() else []
-
-
-async def let_time_pass(seconds: float) -> None:
-    """Make what the event loop does later happen that much sooner."""
-    loop = asyncio.get_running_loop()
-    setattr(loop, "time", lambda: time.monotonic() + seconds)  # noqa: B010 - on this loop only
 
 
 @pytest.mark.slow
