@@ -26,18 +26,15 @@ async def read(stream: AsyncIterable[bytes], encodings: Sequence[str], limit: in
     body, received = bytearray(), 0
     async for chunk in stream:
         received += len(chunk)
-        _within(limit, received)
         for piece in decoder.feed(chunk):
             body += piece
-            _within(limit, len(body))
+            if len(body) > limit:
+                raise too_large(limit)
+        if received > limit:
+            raise too_large(limit)
     if received:
         decoder.end()
     return bytes(body)
-
-
-def _within(limit: int, size: int) -> None:
-    if size > limit:
-        raise too_large(limit)
 
 
 def too_large(limit: int) -> NetworkError:

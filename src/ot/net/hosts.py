@@ -8,16 +8,13 @@ import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ot.errors import ConfigError, NetworkError
 from ot.net.addresses import is_public, parsed
-
-if TYPE_CHECKING:
-    from ot.net.urls import Target
+from ot.net.urls import Target, host_and_port, target_of
 
 HOSTS: Final = "HOSTS"
-DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +25,22 @@ class HostRules:
 
     def check(self, url: str) -> None:
         """Raises unless the URL may be called; the address behind a name is looked at when it is connected to."""
-        from ot.net.urls import target_of
-
         self.admit(target_of(url))
 
-    def admit(self, target: "Target") -> None:
+    def admit(self, target: Target) -> None:
         if not any(_pattern(text).admits(target) for text in self.allowed_hosts):
             raise NetworkError(self._refusal(target), reason="host_not_allowed", host=target.host)
         if parsed(target.host) is not None and not self.allow_private_addresses:
             require_public(target.host, [target.host])
 
-    def _refusal(self, target: "Target") -> str:
-        host = f"[{target.host}]" if ":" in target.host else target.host
-        if target.port != DEFAULT_PORTS.get(target.scheme):
-            host = f"{host}:{target.port}"
-        names = ", ".join(map(_in_yaml, [*self.allowed_hosts, host]))
-        line = self.setting.replace(HOSTS, names)
-        at_port = "" if not _knows(self.allowed_hosts, target) else f" at port {target.port}"
+    def _refusal(self, target: Target) -> str:
+        hosts = [*self.allowed_hosts, target.authority]
+        quoted = (
+            host if host[0].isalnum() and ":" not in host else json.dumps(host, ensure_ascii=False) for host in hosts
+        )
+        line = self.setting.replace(HOSTS, ", ".join(quoted))
+        is_port_alone = any(_pattern(text).names(target.host) for text in self.allowed_hosts)
+        at_port = f" at port {target.port}" if is_port_alone else ""
         return f"Host {target.host} is not allowed{at_port}. To allow it, add this to onetool.yaml: {line}"
 
 
@@ -67,18 +63,13 @@ class Pattern(NamedTuple):
     is_parent: bool
     port: int | None
 
-    def admits(self, target: "Target") -> bool:
+    def admits(self, target: Target) -> bool:
         return self.port in {None, target.port} and self.names(target.host)
 
     def names(self, host: str) -> bool:
         if self.is_parent:
             return host.endswith(f".{self.host}") and parsed(host) is None
         return self.host in {"*", host}
-
-
-def _knows(allowed: Iterable[str], target: "Target") -> bool:
-    """Whether it is the port alone that is not allowed."""
-    return any(_pattern(text).names(target.host) for text in allowed)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -92,8 +83,6 @@ def _pattern(text: str) -> Pattern:
 
 
 def _read(text: str) -> Pattern:
-    from ot.net.urls import host_and_port
-
     if text == "*" or text.startswith("*:"):
         return Pattern("*", is_parent=False, port=host_and_port(f"any{text[1:]}")[1])
     name = text.removeprefix("*.")
@@ -101,7 +90,3 @@ def _read(text: str) -> Pattern:
     if name != text and parsed(host) is not None:
         raise NetworkError("an address has no hosts below it", reason="host_not_allowed")
     return Pattern(host, is_parent=name != text, port=port)
-
-
-def _in_yaml(text: str) -> str:
-    return text if text[0].isalnum() and ":" not in text else json.dumps(text, ensure_ascii=False)

@@ -6,7 +6,6 @@ because nobody knows what is in it.
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -16,7 +15,7 @@ from ot.net.urls import Target, target_of
 from ot.version import __version__
 
 TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-FORBIDDEN_IN_VALUES: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+FORBIDDEN_IN_VALUES: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 OURS: Final = frozenset(
     {
         *("connection", "content-length", "expect", "host", "keep-alive"),
@@ -75,7 +74,8 @@ class Outgoing:
                 "Call that one itself if it is right",
                 reason="redirects",
             )
-        return dataclasses.replace(following, headers=_without(self.credentials, following.headers))
+        kept = tuple(header for header in following.headers if header[0].lower() not in self.credentials)
+        return dataclasses.replace(following, headers=kept)
 
     def _as_asked(self, status: int) -> Self:
         """What browsers do: some redirects turn a request into a GET, the others repeat it."""
@@ -83,10 +83,6 @@ class Outgoing:
             return self
         headers = tuple(header for header in self.headers if not header[0].lower().startswith("content-"))
         return dataclasses.replace(self, method="GET", headers=headers, content=None)
-
-
-def _without(names: Iterable[str], headers: Iterable[Header]) -> tuple[Header, ...]:
-    return tuple(header for header in headers if header[0].lower() not in names)
 
 
 def _method(method: str) -> str:
@@ -102,16 +98,8 @@ def _checked(name: str, value: str) -> Header:
         raise ArgumentError(f"{name[:100]!r} is no name of a header: use letters, digits and -")
     if name.lower() in OURS:
         raise ArgumentError(f"The header {name} is set by OneTool itself: leave it out")
-    if FORBIDDEN_IN_VALUES.search(value) or not _is_utf8(value):
+    if FORBIDDEN_IN_VALUES.search(value):
         raise ArgumentError(
             f"The value of the header {name} holds a line break or another character that cannot be sent"
         )
     return name, value.strip(" \t")
-
-
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -47,30 +47,22 @@ async def answered(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> ht
 
     A server may hang up on a kept connection at the very moment it is used again. What may be sent twice then is.
     """
-    while True:
-        connecting = Connecting()
-        try:
-            return await pool.handle_async_request(_request(request, {"trace": connecting.note}))
-        except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
-            if connecting.has_begun or request.method not in IDEMPOTENT:
-                raise
-
-
-class Connecting:
-    """Whether a connection was made for a request, as the library tells."""
-
-    def __init__(self) -> None:
-        self.has_begun = False
-
-    async def note(self, event: str, _details: object) -> None:
-        self.has_begun = self.has_begun or event == "connection.connect_tcp.started"
-
-
-def _request(request: Outgoing, extensions: dict[str, Any]) -> httpcore2.Request:
-    target = request.target
+    target, content = request.target, request.content or b""
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-    content = request.content or b""
-    return httpcore2.Request(request.method, url, headers=request.raw_headers(), content=content, extensions=extensions)
+    while True:
+        events: set[str] = set()
+
+        async def note(event: str, _details: object, events: set[str] = events) -> None:
+            events.add(event)
+
+        sent = httpcore2.Request(
+            request.method, url, headers=request.raw_headers(), content=content, extensions={"trace": note}
+        )
+        try:
+            return await pool.handle_async_request(sent)
+        except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
+            if "connection.connect_tcp.started" in events or request.method not in IDEMPOTENT:
+                raise
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
@@ -92,18 +84,12 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         if self._public_only:
             require_public(host, addresses)
         await refuse_own_servers(self._own_ports, host, addresses, port)
-        return await self._first(addresses, port)
-
-    async def _first(self, addresses: list[str], port: int) -> httpcore2.AsyncNetworkStream:
         for address in addresses[:-1]:
             try:
                 return Stream(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         return Stream(await self._network.connect_tcp(addresses[-1], port))
-
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
 
 
 class Stream(httpcore2.AsyncNetworkStream):

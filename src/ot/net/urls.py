@@ -46,7 +46,11 @@ class Target:
 
     def shown(self, secret_query: frozenset[str]) -> str:
         path, mark, query = self.path.partition("?")
-        parts = [_hidden(part) if _key(part) in secret_query else part for part in query.split("&")]
+        pairs = [pair.partition("=") for pair in query.split("&")]
+        parts = (
+            f"{key}={REDACTED}" if unquote_plus(key) in secret_query else f"{key}{sign}{value}"
+            for key, sign, value in pairs
+        )
         return f"{self.origin}{path}{mark}{'&'.join(parts)}"
 
 
@@ -112,11 +116,3 @@ def _refused(message: str) -> NetworkError:
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def _key(part: str) -> str:
-    return unquote_plus(part.partition("=")[0])
-
-
-def _hidden(part: str) -> str:
-    return f"{part.partition('=')[0]}={REDACTED}"
