@@ -81,11 +81,11 @@ def content_of(path: Path) -> bytes:
 
 
 def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
-    with undisturbed():
-        folders, done = _target(options)
-    loaded = load(folders, os.environ, trust=True if folders.project else None)
     try:
         found = read(content, name=options.name, server=options.server)
+        with undisturbed():
+            folders, done = _target(options)
+        loaded = load(folders, os.environ, trust=True if folders.project else None)
         report = _taken(path, loaded, found, is_dry=options.dry_run)
     except BundleError as error:
         raise _advised(error, path) from None
