@@ -1,7 +1,8 @@
 """Changes of a text by place, so that everything else in it stays as it is, byte for byte."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,11 @@ def indent_of(text: str, position: int) -> str:
 def is_first_in_line(text: str, position: int) -> bool:
     start = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
     return start > 0 and not text[start:position].strip(" \t")
+
+
+def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
+    """Return the data with this value at the path; what is no mapping on the way becomes one."""
+    if not path:
+        return value
+    around = data if isinstance(data, dict) else {}
+    return {**around, path[0]: with_value(around.get(path[0]), path[1:], value)}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ot.clients.edits import Edit, applied, indent_of, insertion, is_first_in_line, line_break_of, line_of
+from ot.clients.edits import Edit, applied, indent_of, insertion, is_first_in_line, line_break_of, line_of, with_value
 from ot.clients.jsonc import Member, Node, parse
 from ot.errors import ConfigError
 
@@ -36,14 +36,8 @@ def _prove(text: str, source: str, edits: Sequence[Edit], root: Node, path: Sequ
     entry = new.data if new is not None else None
     for key in path:
         entry = entry.get(key) if isinstance(entry, dict) else None
-    if new is None or entry is None or new.data != _with(old, path, entry):
+    if new is None or entry is None or new.data != with_value(old, path, entry):
         raise ConfigError(f"{source}: {'.'.join(path)} cannot be added without touching other lines; do it by hand")
-
-
-def _with(data: Any, path: Sequence[str], value: Any) -> Any:
-    if not path:
-        return value
-    return {**data, path[0]: _with(data.get(path[0], {}), path[1:], value)}
 
 
 def _nested(path: Sequence[str], value: Any) -> Any:

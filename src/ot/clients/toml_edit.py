@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ot.clients.edits import line_break_of, line_of
+from ot.clients.edits import line_break_of, line_of, with_value
 from ot.errors import ConfigError
 
 MAX_EDITED_CHARACTERS: Final = 500_000  # tomlkit takes ten seconds for as much in the worst case
@@ -46,7 +46,7 @@ def updated(text: str, source: str, path: Sequence[str], new: Mapping[str, Any],
         existing, changes = {}, dict(new)
         before = "" if not text.strip("\ufeff") else "\n" if text.endswith("\n") else "\n\n"
         edited = text + (before + render(path, new)).replace("\n", line_break_of(text))
-    if edited is None or not _holds(edited, _with(data, path, {**existing, **changes})):
+    if edited is None or not _holds(edited, with_value(data, path, {**existing, **changes})):
         shown = f"[{'.'.join(path)}]"
         raise ConfigError(f"{source}: {shown} cannot be changed without touching other lines; edit it by hand")
     return edited
@@ -102,10 +102,3 @@ def _holds(text: str, wanted: Mapping[str, Any]) -> bool:
 
 def _merge(old: Any, new: Any) -> Any:
     return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
-
-
-def _with(data: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    inner = data.get(path[0], {})
-    if len(path) > 1:
-        value = _with(inner if isinstance(inner, dict) else {}, path[1:], value)
-    return {**data, path[0]: value}
