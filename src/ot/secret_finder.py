@@ -33,11 +33,11 @@ HARMLESS_ENDINGS: Final = frozenset({
 HARMLESS_VALUE: Final = re.compile(r"(?i)\s*(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*")
 SECRET_VALUE: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}"
-    r"|ya29\.[\w-]{20,}|eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}|SG\.[\w-]{16,100}\.[\w-]{16,100}"
-    r"|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
+    r"|ya29\.[\w-]{20,}|SG\.[\w-]{16,100}\.[\w-]{16,100}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
+    r"|(?<![\w-])eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}"
     r"|(?:sk|pk|rk)[-_](?:live|test|prod|proj|ant)[-_][\w-]{8,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abeoprs]-[\w-]{10,}|(?<![0-9])[0-9]{8,10}:[\w-]{35}"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:-?[^-]){0,8000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 SCHEME: Final = re.compile(
     r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)"

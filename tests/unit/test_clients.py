@@ -21,7 +21,7 @@ from ot.clients.reading import Found
 from ot.clients.taking import Taken, There, take
 from ot.clients.translate import is_ours
 from ot.errors import ConfigError, ToolError
-from ot.secret_finder import looks_secret, secrets_in
+from ot.secret_finder import SECRET_VALUE, looks_secret, secrets_in
 
 PATH = ("mcpServers", "onetool")
 ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}
@@ -759,6 +759,18 @@ def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
 )
 def test_what_is_no_secret_stays(name: str, value: str) -> None:
     assert not looks_secret(name, value)
+
+
+@pytest.mark.parametrize("part", ["-eyJ", "-----BEGIN PRIVATE KEY-----x", "1234567890:", "sk-", "-SG.", "T12345678/B"])
+def test_no_text_takes_long_to_search(part: str) -> None:
+    started = time.process_time()
+    SECRET_VALUE.sub("", part * (1_000_000 // len(part)))
+    assert time.process_time() - started < 2
+
+
+def test_a_private_key_is_found_to_its_end() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,00\n\nMIIB\n-----END RSA PRIVATE KEY-----"
+    assert SECRET_VALUE.sub("***", f"before {key} after") == "before *** after"
 
 
 _KEY = "ghp_" + "a1" * 18
