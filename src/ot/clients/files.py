@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -62,13 +62,18 @@ def _bytes_of(path: Path) -> bytes | None:
 def write(before: Read, text: str, *, mode: int | None = None, keep: bool = True) -> Path | None:
     """Put the new text in the place of what was read; the backup, where there was something to keep."""
     target = Path(os.path.realpath(before.path))
-    new = text.encode("utf-8")
     try:
-        _check_writable(target)
+        # Taking the place of a file needs no right to write it: whoever made it read-only is to be asked.
+        if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
+            raise ToolError(f"{target} is read-only; make it writable, then try again")
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(target, new, _mode_for(target) if mode is None else mode)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        _make(temporary, text.encode("utf-8"), _mode_for(target) if mode is None else mode)
         try:
-            _check_unchanged(before)
+            if _bytes_of(before.path) != before.raw:
+                raise ToolError(
+                    f"{before.path} was changed by another program just now; nothing was written, try again"
+                )
             backup = _backed_up(before) if keep else None
             temporary.replace(target)
         finally:
@@ -78,25 +83,8 @@ def write(before: Read, text: str, *, mode: int | None = None, keep: bool = True
     return backup
 
 
-def _check_writable(target: Path) -> None:
-    """Taking the place of a file needs no right to write it: whoever made it read-only is to be asked."""
-    if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
-        raise ToolError(f"{target} is read-only; make it writable, then try again")
-
-
-def _check_unchanged(before: Read) -> None:
-    if _bytes_of(before.path) != before.raw:
-        raise ToolError(f"{before.path} was changed by another program just now; nothing was written, try again")
-
-
 def _mode_for(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-
-
-def _temporary(target: Path, content: bytes, mode: int | None) -> Path:
-    path = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    _make(path, content, mode)
-    return path
 
 
 def _make(path: Path, content: bytes, mode: int | None) -> None:
@@ -114,18 +102,14 @@ def _make(path: Path, content: bytes, mode: int | None) -> None:
 def _backed_up(before: Read) -> Path | None:
     if before.raw is None:
         return None
-    for path in _backup_names(before.path):
+    for suffix in chain([".bak"], (f".bak.{number}" for number in count(1))):
+        path = before.path.with_name(before.path.name + suffix)
         try:
             _make(path, before.raw, _mode_for(before.path))
         except FileExistsError:
             continue
         return path
     raise AssertionError  # the names have no end
-
-
-def _backup_names(path: Path) -> Iterator[Path]:
-    suffixes = chain([".bak"], (f".bak.{number}" for number in count(1)))
-    return (path.with_name(path.name + suffix) for suffix in suffixes)
 
 
 def diff(before: Read, text: str, redact: Callable[[str], str] = str) -> str:

@@ -121,7 +121,7 @@ class _Taker:
             if key in made:
                 changed[key] = {
                     name: self._replaced(value, name_of(server, name))
-                    if _is_to_hide(name, value)
+                    if "${" not in value and looks_secret(name, value)
                     else self._without_secrets(server, name, value)
                     for name, value in made[key].items()
                 }
@@ -182,10 +182,6 @@ def _without_defaults(server: Any) -> str:
     return json.dumps(server, sort_keys=True).replace(":-}", "}")
 
 
-def _is_to_hide(name: str, value: str) -> bool:
-    return "${" not in value and looks_secret(name, value)
-
-
 def _of_variable(server: str, name: str) -> Iterator[str]:
     yield secret_name(name)
     yield from _numbered(secret_name(server, name))
@@ -213,18 +209,13 @@ def _wrong_with(made: Mapping[str, Any]) -> str | None:
 
     from ot.config.model import Server
 
+    is_variable = made.get("url", "").startswith("${")  # whose value is not known here
     try:
-        Server.model_validate(_filled(made))
+        Server.model_validate({**made, "url": "https://host"} if is_variable else made)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg'].removeprefix('Value error, ')}"
     return None
-
-
-def _filled(made: Mapping[str, Any]) -> dict[str, Any]:
-    """An address may begin with a variable, whose value is not known here."""
-    url = made.get("url", "")
-    return {**made, "url": "https://host"} if url.startswith("${") else dict(made)
 
 
 def pack_names(modules: Iterable[str]) -> frozenset[str]:

@@ -86,12 +86,9 @@ class Gzip:
                 self._is_over = True
             data = self._file.unused_data
             if self._file.eof:
-                self._next()
-
-    def _next(self) -> None:
-        self._file, self._is_missing, self._files = zlib.decompressobj(GZIP), False, self._files + 1
-        if self._files > FILES:
-            raise _damaged()
+                self._file, self._is_missing, self._files = zlib.decompressobj(GZIP), False, self._files + 1
+                if self._files > FILES:
+                    raise _damaged()
 
     def end(self) -> None:
         if self._is_missing:
@@ -111,7 +108,8 @@ class Deflate:
             if len(self._start) < 2:  # noqa: PLR2004 - bytes in front
                 return
             data = self._start
-            self._data = zlib.decompressobj(ZLIB if _is_zlib(data) else RAW)
+            is_zlib = data[0] & 0x0F == ZLIB_METHOD and int.from_bytes(data[:2], "big") % ZLIB_CHECK == 0
+            self._data = zlib.decompressobj(ZLIB if is_zlib else RAW)
         if self._data.eof:
             return
         try:
@@ -122,10 +120,6 @@ class Deflate:
     def end(self) -> None:
         if self._data is None or not self._data.eof:
             raise _damaged()
-
-
-def _is_zlib(data: bytes) -> bool:
-    return data[0] & 0x0F == ZLIB_METHOD and int.from_bytes(data[:2], "big") % ZLIB_CHECK == 0
 
 
 def _inflated(file: "zlib._Decompress", data: bytes) -> Iterator[bytes]:

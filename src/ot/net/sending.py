@@ -5,7 +5,6 @@ This loads the HTTP library, so that it is imported when something is sent.
 
 import functools
 import time
-from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -83,7 +82,8 @@ class Sender:
         pool = await self._pool(outgoing.target.scheme, terms.public_only)
         with transport.explained(outgoing.name):
             async with aclosing(await transport.answered(pool, outgoing)) as response:
-                status, headers = response.status, _texts(response.headers)
+                status = response.status
+                headers = tuple((name.decode("ascii", "replace"), _text(value)) for name, value in response.headers)
                 if status == UPGRADED:
                     raise NetworkError(f"{outgoing.name} wants to speak another protocol", reason="protocol")
                 if terms.location(status, headers) is not None:
@@ -124,10 +124,6 @@ def _refuse_announced(outgoing: Outgoing, status: int, headers: Headers, limit: 
 
 def _first(headers: Headers, wanted: str) -> str | None:
     return next((value for name, value in headers if name.lower() == wanted), None)
-
-
-def _texts(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    return tuple((name.decode("ascii", "replace"), _text(value)) for name, value in headers)
 
 
 def _text(value: bytes) -> str:

@@ -17,8 +17,8 @@ JSON = dict[str, Any]
 Replace = Callable[[str, str], str]  # place and literal value -> what stands there instead
 
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
-_RUN = re.compile(r"[A-Za-z0-9+/_=.~-]{12,}")  # beside a reference, only what looks like a key
-_DIGIT = re.compile(r"[0-9]")
+# Beside a reference, only what looks like a key.
+_RUN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}")
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
@@ -232,12 +232,9 @@ class _Walk:
         if len(parts) == 1:
             return start + self.by(place, rest) if rest.strip() else text
         return start + "".join(
-            part if number % 2 else _RUN.sub(lambda found: self._run(place, found[0]), part)
+            part if number % 2 else _RUN.sub(lambda found: self.by(place, found[0]), part)
             for number, part in enumerate(parts)
         )
-
-    def _run(self, place: str, text: str) -> str:
-        return self.by(place, text) if _DIGIT.search(text) else text
 
 
 def _document(text: str) -> Any:
