@@ -111,15 +111,14 @@ class OneTool:
     ) -> None:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log, self._examine = make_cells, log, examine
-        self._recording = Recording()
         self.agents = Agents(self._warn)
         self.bus = ToolBus(
             Registry(),
-            record=self._recording.call,
-            admit=self._recording.admit,
+            admit=self._admit,
             discover=self.discover,
             cost_of=self.agents.cost_of,
         )
+        self._recording = Recording(self.bus.events)
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
@@ -194,7 +193,7 @@ class OneTool:
             context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        with self._recording.run(context, journal, self.bus.events, command) as outcome:
+        with self._recording.run(context, journal, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         notices = (*self._notices(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
@@ -230,6 +229,9 @@ class OneTool:
             is_owner=is_owner,
             token_id=token_id,
         )
+
+    def _admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Awaitable[object]:
+        return self._now.audit.admit(tool, args, context)
 
     def warm_up(self) -> None:
         """Have a cell ready before the first run asks for one. Returns at once."""
@@ -486,6 +488,7 @@ class OneTool:
         media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), self._net(settings)
         switches = Switches(loaded.folders.data)
         self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
+        self.bus.events.redact = redact
         self._recording.keep_in(self._log, audit, stores)
         self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))

@@ -92,12 +92,13 @@ class Log:
         try:
             yield fields
         except BaseException as error:
-            self.ended(name, started, error_type(error) if isinstance(error, Exception) else "cancelled", fields)
+            kind = error_type(error) if isinstance(error, Exception) else "cancelled"
+            self.ended(name, time.perf_counter() - started, kind, fields)
             raise
-        self.ended(name, started, fields.pop("error", None), fields)
+        self.ended(name, time.perf_counter() - started, fields.pop("error", None), fields)
 
-    def ended(self, name: str, started: float, error: str | None, fields: dict[str, Any]) -> None:
-        duration = round((time.perf_counter() - started) * 1000, 3)
+    def ended(self, name: str, seconds: float, error: str | None, fields: dict[str, Any]) -> None:
+        duration = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
         self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration, **outcome, **fields)
 

@@ -11,10 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ot.errors import ToolError
 from ot.newer import refuse_newer
@@ -69,8 +67,7 @@ WHERE excluded.definition_tokens > definition_tokens
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """One tool call. `run_id` is empty for a call that no run made; `at` is now where it is left out."""
 
     name: str
@@ -83,8 +80,7 @@ class CallRecord:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(NamedTuple):
     """One run: the calls that its code made, the tokens of their results, and the tokens of its answer."""
 
     run_id: str
@@ -98,8 +94,7 @@ class RunRecord:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(NamedTuple):
     """One client session: the tokens of each tool's definition, had they been loaded, and of our own, which was."""
 
     session: str
@@ -134,14 +129,11 @@ class Recorder:
         self._notice: str | None = None
         self.problem: str | None = None
 
-    def call(self, record: CallRecord) -> None:
-        self._add(record)
-
-    def run(self, record: RunRecord) -> None:
-        self._add(record)
-
-    def session(self, record: SessionRecord) -> None:
-        self._add(record)
+    def add(self, record: Record) -> None:
+        """Keep the record for the next write. Returns at once."""
+        if self.enabled:
+            self._waiting.append(record if record.at is not None else record._replace(at=self._clock()))
+            self._background.wake()
 
     def flush(self) -> None:
         """Write down what has been recorded so far, here and now."""
@@ -149,11 +141,6 @@ class Recorder:
 
     def close(self) -> None:
         self._background.close()
-
-    def _add(self, record: Record) -> None:
-        if self.enabled:
-            self._waiting.append(record if record.at is not None else replace(record, at=self._clock()))
-            self._background.wake()
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
@@ -247,8 +234,7 @@ def version_of(database: "Connection", file: Path) -> int:
 
 
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:
-    values = attrgetter(*kind.__slots__)
-    return (tuple(map(stored, values(record))) for record in records if isinstance(record, kind))
+    return (tuple(map(stored, record)) for record in records if isinstance(record, kind))
 
 
 def _insert_session(database: "Connection", record: SessionRecord) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.app import OneTool
-from ot.bus.events import RUN, ToolEvent
+from ot.bus.events import CallFinished, RunFinished, RunStarted
 from ot.faces.http import callers
 from ot.version import __version__
 from ot_child.errors import TREE
@@ -49,7 +49,7 @@ class Metrics(Collector):
         self._requests = Counter(REQUESTS, "Answers over HTTP", ("method", "route", "status"), registry=registry)
         registry.register(self)
         ProcessCollector(registry=registry)
-        self.close = app.bus.events.subscribe(self._hear)
+        self.close = app.bus.events.subscribe(self._hear, CallFinished, RunStarted, RunFinished)
 
     async def answer(self, request: Request) -> Response:
         return Response(self.text(callers.seen_agent(request)), media_type=MEDIA_TYPE)
@@ -76,18 +76,18 @@ class Metrics(Collector):
         info.add_metric([__version__], 1)
         yield info
 
-    def _hear(self, event: ToolEvent) -> None:
+    def _hear(self, event: CallFinished | RunStarted | RunFinished) -> None:
         agent = event.context.agent_id
         outcome = "ok" if event.error is None else event.error if event.error in OUTCOMES else OTHER
-        if event.name == RUN:
-            self._count_run(agent, event, outcome)
-        elif event.kind != "called":
+        if isinstance(event, CallFinished):
             self._calls.labels(agent, self._tool(event.name), outcome).inc()
             self._call_seconds.labels(agent).observe(event.seconds)
+        else:
+            self._count_run(agent, event, outcome)
 
-    def _count_run(self, agent: str, event: ToolEvent, outcome: str) -> None:
+    def _count_run(self, agent: str, event: RunStarted | RunFinished, outcome: str) -> None:
         in_flight = self._in_flight.labels(agent)
-        if event.kind == "called":
+        if isinstance(event, RunStarted):
             self._begun.add(event.call_id)
             in_flight.inc()
         elif event.call_id in self._begun:

@@ -48,7 +48,7 @@ DOCUMENT: Final[JSON] = {
 
 
 def add_routes(web: FastAPI, app: OneTool) -> None:
-    api = Api(app, Activity(app.bus, lambda: app.redact))
+    api = Api(app, Activity(app.bus))
     catalogue, metrics = Catalogue(app), Metrics(app)
     tools, packs, runs = Tools(api, catalogue), Packs(api, catalogue), Runs(api)
     table = (*_of_tools(tools, packs), *_of_runs(runs, Calls(api, catalogue)), *_of_results(Results(api)))
