@@ -3,7 +3,8 @@
 `call`, `run` and `session` put a record in a queue and return; a thread writes what has gathered to SQLite, about
 once a second and never while nothing happens. Each process adds rows of its own, so that counts are exact however
 many there are. A file that cannot be written says so in `problem` and never fails a call. Rows are deleted in small
-batches when they are older than the setting, or too many.
+batches when they are older than the setting, or too many. Each transaction also brings the sums up to date
+(`ot.stats.rollup`), from which reports are made.
 """
 
 import os
@@ -16,22 +17,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ot.errors import ToolError
 from ot.newer import refuse_newer
+from ot.stats import rollup
 from ot.stats.background import Background, alone, put_aside
+from ot.stats.rollup import DAY
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-VERSION = 1
+VERSION = 2
 LONGEST_TEXT = 200  # names come from code that nobody trusts
 MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
 BUSY_SECONDS = 5.0
-DAY_SECONDS = 86_400
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = 2_000_000  # of calls, and of runs: some 300 MB each
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
-SCHEMA = f"""
-PRAGMA journal_mode = WAL;
-BEGIN;
+# The tables of version 1. The current version has the sums, and how often stored tools were called.
+ROWS = """
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
 );
@@ -46,8 +47,10 @@ CREATE TABLE sessions (
     session TEXT PRIMARY KEY, agent TEXT, catalogue TEXT, definition_tokens INTEGER, own_tokens INTEGER, at REAL
 );
 CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
-PRAGMA user_version = {VERSION};
-COMMIT;
+"""
+USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
+COUNT_USE = """
+INSERT INTO usage VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET calls = calls + 1, last = max(last, excluded.last)
 """
 # Each finds its rows by an index: a batch costs what it deletes.
 PRUNE = tuple(
@@ -173,17 +176,20 @@ class Recorder:
         with opened(self._file) as database:
             self._look_over(database)
             database.execute("BEGIN IMMEDIATE")
+            last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+            before = database.execute(last).fetchone()
             database.executemany(INSERT_CALL, _rows(records, CallRecord))
             database.executemany(INSERT_RUN, _rows(records, RunRecord))
             for record in records:
                 if isinstance(record, SessionRecord):
                     _insert_session(database, record)
+            rollup.add(database, *before)
             database.execute("COMMIT")
             self._prune(database)
 
     def _prune(self, database: "Connection") -> None:
         """Delete old rows for a moment; the next write goes on with it."""
-        before = self._clock() - self.keep_days * DAY_SECONDS
+        before = self._clock() - self.keep_days * DAY
         limits = {"before": before, "most": self._max_rows, "rows": PRUNE_ROWS}
         end, deleted = time.monotonic() + PRUNE_SECONDS, 0
         for statement in PRUNE:
@@ -191,11 +197,12 @@ class Recorder:
                 deleted += count
         if deleted:
             database.execute(PRUNE_DEFINITIONS)
+        rollup.prune(database, self._clock(), self.keep_days * DAY)
 
     def _look_over(self, database: "Connection") -> None:
-        """Make the tables of a new file; read through an old one, once, because inserting alone sees little of it."""
-        if version_of(database, self._file) == 0:
-            database.executescript(SCHEMA)
+        """Bring the tables up to date; read through an old file, once, because inserting alone sees little of it."""
+        if (version := version_of(database, self._file)) < VERSION:
+            migrate(database, version)
         elif not self._looked_over:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
@@ -227,10 +234,23 @@ def database_uri(file: Path, mode: str) -> str:
 
 
 def version_of(database: "Connection", file: Path) -> int:
-    """The version of the tables, 0 where there are none; those that say nothing are the first."""
+    """The version of the tables, 0 where there are none; of those that say nothing, what there is tells."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     refuse_newer(version, VERSION, file)
-    return version or int(database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'calls'").fetchone()[0])
+    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups')"
+    return version or int(database.execute(known).fetchone()[0])
+
+
+def migrate(database: "Connection", version: int) -> None:
+    """Bring the tables up to date: version 0 has none, version 1 has no sums."""
+    if version == 0:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.execute("BEGIN IMMEDIATE")
+    for statement in (*(ROWS.split(";") if version == 0 else ()), USAGE):
+        database.execute(statement)
+    rollup.create(database)
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    database.execute("COMMIT")
 
 
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:

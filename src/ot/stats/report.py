@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 
-from ot.stats.summary import DAY, HOUR, Runs, Savings, Series, Summary, ToolSummary
+from ot.stats.rollup import DAY, HOUR
+from ot.stats.summary import Runs, Savings, Series, Summary, ToolSummary
 from ot.version import __version__
 
 PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
