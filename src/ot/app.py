@@ -20,7 +20,7 @@ import anyio
 
 from ot.agents import Agents
 from ot.audit import Audit
-from ot.bundles.source import BundleSource
+from ot.bundles.source import BundleSource, folder_of
 from ot.bus.bus import ToolBus
 from ot.config.load import Examined, Loaded, examine, load
 from ot.config.model import Loc, Pack, Settings
@@ -547,7 +547,7 @@ def _given(settings: Settings, folder: Path) -> Loaded:
 def _stores(old: _State | None, loaded: Loaded) -> Stores:
     folder, settings = loaded.folders.data, loaded.settings.stats
     if old is None or old.stores.folder != folder:
-        return Stores.opened(folder, settings)
+        return Stores.opened(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 

@@ -16,7 +16,7 @@ from ot.logging import Log
 from ot.raw_json import RawJson
 from ot.registry import Registry
 from ot.runner.answer import Answer, Journal
-from ot.stats.record import CallRecord, RunRecord, SessionRecord
+from ot.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
 
@@ -92,6 +92,8 @@ class Recording:
             self._result_tokens[run_id] += tokens
         else:
             run_id = ""
+        if tool is not None and tool.identity and event.is_allowed:
+            self._stores.recorder.add(UseRecord(tool.identity))
         name = event.name if tool is None else tool.name
         self._stores.recorder.add(
             CallRecord(name, agent, self.session, run_id, event.seconds, event.error, tokens, time.time())

@@ -20,7 +20,7 @@ from ot.bundles.model import Bundle, StoredTool
 from ot.bundles.ranking import Question
 from ot.bundles.records import shown
 from ot.bundles.searching import Finder, Hit
-from ot.bundles.usage import Counters, Usage
+from ot.bundles.usage import Usage, UsageCounts
 from ot.bundles.vault import Vault
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ class Placed(NamedTuple):
 
 
 class Reader:
-    def __init__(self, vault: Vault, builtins: BuiltIns, counters: Counters, clock: Callable[[], datetime]) -> None:
-        self._vault, self._builtins, self._counters, self._clock = vault, builtins, counters, clock
+    def __init__(self, vault: Vault, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]) -> None:
+        self._vault, self._builtins, self._usage, self._clock = vault, builtins, usage, clock
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Reader:
         return sorted(found, key=lambda one: (one[0][0], -one[0][1], one[0][2]))
 
     def shown(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
-        usage = self._counters.of(row.id for row in rows) if rows else {}
+        usage = self._usage.of(row.id for row in rows) if rows else {}
         return [shown_tool(row, usage.get(row.id, Usage()), built_in=built_in) for row in rows]
 
 

@@ -7,7 +7,6 @@ anything has changed since; a change of another process is seen by the very next
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -64,7 +63,9 @@ def store_of(loaded: Loaded) -> "BundleStore":
     """The store that this configuration means, for somebody to close."""
     from ot.bundles.store import BundleStore
 
-    return BundleStore(folder_of(loaded), max_tools=loaded.settings.bundles.max_tools, builtin=BUILT_IN)
+    stats_file = loaded.folders.data / "stats" / "stats.db"
+    most = loaded.settings.bundles.max_tools
+    return BundleStore(folder_of(loaded), max_tools=most, builtin=BUILT_IN, stats_file=stats_file)
 
 
 class BundleSource:
@@ -111,7 +112,6 @@ class BundleSource:
         return [*kept, *uncounted, *self.collisions.values()]
 
     def close(self) -> None:
-        """Write down what is left. It waits for the disk."""
         if self._store is not None:
             self._store.close()
 
@@ -286,7 +286,7 @@ class BundleSource:
         reason = _why_off(bundle, stored) or ("" if is_readable else "the argSchema in its file is no JSON Schema")
         return Tool(
             name=name,
-            backend=_Counted(self._backend(stored), self, stored.id),
+            backend=self._backend(stored),
             input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=clean(stored.description or stored.display_name),
@@ -295,6 +295,7 @@ class BundleSource:
             enabled=not reason,
             disabled_reason=reason,
             refresh=self._refresh,
+            identity=stored.id,
         )
 
     def _backend(self, stored: "StoredTool") -> Backend:
@@ -320,23 +321,9 @@ class BundleSource:
     async def _refresh(self) -> None:
         await self.discover(set())
 
-    def count(self, tool_id: str) -> None:
-        self.store.count_call(tool_id, datetime.now(UTC))
-
 
 def _switched_off(bundle: "Bundle") -> str:
     return f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
-
-
-class _Counted:
-    """A backend whose calls are counted, however they end."""
-
-    def __init__(self, backend: Backend, source: BundleSource, tool_id: str) -> None:
-        self._backend, self._source, self._tool_id = backend, source, tool_id
-
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        self._source.count(self._tool_id)
-        return await self._backend.invoke(tool, args, context)
 
 
 class _Late:

@@ -23,7 +23,7 @@ from ot.bundles.paging import Tokens, page_of, page_size
 from ot.bundles.ranking import PLACES, Question, score
 from ot.bundles.reading import Placed, Reader, shown_tool
 from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.usage import Counters, Usage
+from ot.bundles.usage import Usage, UsageCounts
 from ot.bundles.vault import Vault
 from ot.bundles.writing import Writer
 from ot.errors import BundleError
@@ -53,14 +53,15 @@ class BundleStore:
         max_tools: int = 100_000,
         clock: Callable[[], datetime] = now,
         builtin: Path | None = None,
+        stats_file: Path | None = None,
     ) -> None:
-        """Touches no disk. `builtin` is a folder like the store's own, read and never written."""
+        """Touches no disk. `builtin` is a folder like the store's own, read and never written; so are statistics."""
         self._root, self._max_tools, self._clock = folder, max_tools, clock
         self._vault = Vault(folder, afterwards=self.reap)
         self._builtins = BuiltIns(builtin, folder / SWITCHES)
-        self._counters = Counters(folder / ".usage" / "usage.db")
+        self._usage = UsageCounts(stats_file or folder.parent / "stats" / "stats.db")
         self._tokens = Tokens(folder / ".key")
-        self._reader = Reader(self._vault, self._builtins, self._counters, clock)
+        self._reader = Reader(self._vault, self._builtins, self._usage, clock)
         self._writer = Writer(self._vault)
 
     # --- bundles -----------------------------------------------------------------------------------------------
@@ -264,7 +265,6 @@ class BundleStore:
             check(self._reader.shown([row], built_in=False)[0])
             self._writer.delete(journal, f"{placed.row.folder}/{row.file}")
         self._writer.settle(placed.row.folder)
-        self._counters.forget(row.id)
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
         placed, row = self._reader.tool(bundle_id, slug, version)
@@ -311,14 +311,6 @@ class BundleStore:
     def new_id(self) -> str:
         return new_id()
 
-    def count_call(self, tool_id: str, when: datetime) -> None:
-        """Never waits: it is written down by another thread."""
-        self._counters.count(tool_id, when)
-
-    def flush(self) -> None:
-        """Write down the calls counted so far, here and now."""
-        self._counters.flush()
-
     def version(self) -> int:
         """Another number whenever anything has been changed by any process."""
         return self._vault.read(lambda database: meta(database, "version")) if self._root.is_dir() else 0
@@ -334,7 +326,7 @@ class BundleStore:
         own = self._vault.read(lambda database: database.execute(query).fetchall())
         found = [f"{self._root / path}: {reason}" for path, reason in own]
         unwritten = [self._vault.problem] if self._vault.problem else []
-        return [*found, *unwritten, *self._builtins.problems, *self._counters.problems]
+        return [*found, *unwritten, *self._builtins.problems, *([self._usage.problem] if self._usage.problem else [])]
 
     def reap(self) -> None:
         """Remove what was deleted two days ago and is still empty."""
@@ -347,8 +339,6 @@ class BundleStore:
             self._writer.settle(".")
 
     def close(self) -> None:
-        """Write down what is left. It waits for the disk."""
-        self._counters.close()
         self._vault.close()
         self._builtins.close()
 

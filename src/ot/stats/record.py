@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,8 +50,10 @@ CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY
 """
 USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
 COUNT_USE = """
-INSERT INTO usage VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET calls = calls + 1, last = max(last, excluded.last)
+INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
+last = max(last, excluded.last)
 """
+OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # a file of its own had it, in microseconds
 # Each finds its rows by an index: a batch costs what it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
@@ -107,7 +109,14 @@ class SessionRecord(NamedTuple):
     at: float | None = None
 
 
-Record = CallRecord | RunRecord | SessionRecord
+class UseRecord(NamedTuple):
+    """A call of a stored tool, which is counted by its id even if there are no other statistics."""
+
+    tool: str
+    at: float | None = None
+
+
+Record = CallRecord | RunRecord | SessionRecord | UseRecord
 
 
 class Damaged(Exception):
@@ -123,8 +132,10 @@ class Recorder:
         keep_days: float = DEFAULT_KEEP_DAYS,
         max_rows: int = MAX_ROWS,
         clock: Callable[[], float] = time.time,
+        old_usage: Path | None = None,
     ) -> None:
-        self._file, self._clock, self.enabled = file, clock, enabled
+        """`old_usage` is the file that had the calls of stored tools before they were part of the statistics."""
+        self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
         self.keep_days, self._max_rows = keep_days, max_rows
         self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
         self._background = Background("onetool-stats", self._write_waiting)
@@ -134,7 +145,7 @@ class Recorder:
 
     def add(self, record: Record) -> None:
         """Keep the record for the next write. Returns at once."""
-        if self.enabled:
+        if self.enabled or isinstance(record, UseRecord):
             self._waiting.append(record if record.at is not None else record._replace(at=self._clock()))
             self._background.wake()
 
@@ -180,6 +191,8 @@ class Recorder:
             before = database.execute(last).fetchone()
             database.executemany(INSERT_CALL, _rows(records, CallRecord))
             database.executemany(INSERT_RUN, _rows(records, RunRecord))
+            used = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+            database.executemany(COUNT_USE, used)
             for record in records:
                 if isinstance(record, SessionRecord):
                     _insert_session(database, record)
@@ -202,7 +215,7 @@ class Recorder:
     def _look_over(self, database: "Connection") -> None:
         """Bring the tables up to date; read through an old file, once, because inserting alone sees little of it."""
         if (version := version_of(database, self._file)) < VERSION:
-            migrate(database, version)
+            migrate(database, version, self._old_usage)
         elif not self._looked_over:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
@@ -241,13 +254,20 @@ def version_of(database: "Connection", file: Path) -> int:
     return version or int(database.execute(known).fetchone()[0])
 
 
-def migrate(database: "Connection", version: int) -> None:
+def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
     """Bring the tables up to date: version 0 has none, version 1 has no sums."""
+    import sqlite3
+
+    used: list[tuple[Any, ...]] = []
+    if old_usage is not None and old_usage.exists():
+        with suppress(sqlite3.Error, Damaged), opened(old_usage) as old:
+            used = old.execute(OLD_USAGE).fetchall()
     if version == 0:
         database.execute("PRAGMA journal_mode = WAL")
     database.execute("BEGIN IMMEDIATE")
     for statement in (*(ROWS.split(";") if version == 0 else ()), USAGE):
         database.execute(statement)
+    database.executemany(COUNT_USE, used)
     rollup.create(database)
     database.execute(f"PRAGMA user_version = {VERSION}")
     database.execute("COMMIT")
