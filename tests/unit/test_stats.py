@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from ot.background import GATHER_SECONDS, Background
 from ot.errors import ToolError
 from ot.stats import rollup
-from ot.stats.background import GATHER_SECONDS, Background
 from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
 from ot.stats.report import html
 from ot.stats.rollup import DAY, HOUR

@@ -15,10 +15,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ot.background import Background, alone, put_aside
 from ot.errors import ToolError
 from ot.newer import refuse_newer
 from ot.stats import rollup
-from ot.stats.background import Background, alone, put_aside
 from ot.stats.rollup import DAY
 
 if TYPE_CHECKING:
