@@ -123,7 +123,7 @@ class OneTool:
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
         self.servers = Servers(self.bus.registry, for_worker(self._environment))
-        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.pack_names)
+        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.packs)
         self._state: _State | None = None
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._retiring: set[asyncio.Task[None]] = set()
@@ -200,7 +200,7 @@ class OneTool:
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
-        self.servers.keeps_running = True
+        self.servers.keeps_running = self.bundles.keeps_running = True
         await self.discover()
         begin = partial(self._recording.begin_session, agent=agent, client=client)
         await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
@@ -267,10 +267,14 @@ class OneTool:
     def settings(self) -> Settings:
         return self._now.loaded.settings
 
-    @property
-    def described(self) -> Mapping[str, str]:
-        """What packs say about themselves."""
-        return {**self.bundles.described, **self._extensions.described}
+    def describe(self, pack: str) -> str:
+        """What a pack says about itself. It may wait for the disk."""
+        return self._extensions.described.get(pack) or self.bundles.describe(pack)
+
+    def note_unlisted(self, context: ToolContext) -> str:
+        """Return sentences on what is missing from lists; empty if nothing is."""
+        built = "stored tools not listed yet: their index is being built." if self.bundles.is_building else ""
+        return " ".join(filter(None, (self.servers.note_unlisted(context), built)))
 
     @property
     def folders(self) -> Folders:
@@ -352,15 +356,15 @@ class OneTool:
         return await anyio.to_thread.run_sync(self._search, self._now, query, limit)
 
     def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
-        now = (self.registry.version, state)  # packs say something new only together with their tools
+        search, packs = state.stores.search, self.bundles.packs
+        now = (self.registry.changes, packs, state)  # packs say something new only together with their tools
         with self._updating:
             if self._searched != now:
                 with no_gc_pauses():
-                    state.stores.search.update(documents(self.registry, state.loaded.settings))
-                    found = state.stores.search.search(query, limit)  # the first one makes the index
+                    search.update(documents(self.registry, packs.values(), state.loaded.settings))
                 self._searched = now
-                return found
-        return state.stores.search.search(query, limit)
+        hits = search.search(query, limit, shelves=self.bundles.shelves())
+        return [hit for hit in hits if hit.kind != "tool" or not self.registry.is_off(hit.name)]
 
     @property
     def log(self) -> Log:
@@ -419,7 +423,7 @@ class OneTool:
             "version": __version__,
             "python": platform.python_version(),
             "cwd": str(state.loaded.folders.working_dir),
-            "registry": {"status": "ok", "tool_count": len(self.registry)},
+            "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
             "proxy": {
                 "status": "degraded" if degraded else "ok",
                 "server_count": len(servers),
@@ -446,7 +450,7 @@ class OneTool:
             self.registry,
             self.servers,
             self._extensions,
-            tuple(self.bundles.problems),
+            tuple(await anyio.to_thread.run_sync(lambda: self.bundles.problems)),
             (*undiscovered, *installed, *self._recorded_problems()),
             checks_clients=self._examine is not None,
         )

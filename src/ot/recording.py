@@ -128,8 +128,9 @@ class Recording:
 @no_gc_pauses()
 def _definitions(registry: Registry) -> dict[str, int]:
     """The tokens that each tool would cost a client that was connected to it directly."""
-    return {
+    held = {
         tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
         for tool in registry
         if tool.enabled and tool.pack != "ot"
     }
+    return {**(dict(registry.stored.definition_tokens()) if registry.stored is not None else {}), **held}

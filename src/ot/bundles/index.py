@@ -19,11 +19,12 @@ from typing import Final
 from ot import atomic
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, cuts, folded, misspellable
+from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, cuts, document_of, folded, is_sound, misspellable
 from ot.registry import python_name
+from ot.search import index as search
 from ot.search.words import HIDDEN
 
-FORMAT: Final = 2  # to be changed with every change of what is written, here or in `texts`
+FORMAT: Final = 3  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_A_MICROSECOND: Final = 1024
 MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
@@ -31,7 +32,7 @@ MOST_IN_LOG: Final = 16 << 20  # bytes
 BYTES_WHEN_BUILT, BYTES_OTHERWISE = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = ", ".join(FIELDS)
-_TABLES: Final = ("words", *(f"parts_of_{field}" for field in FIELDS))
+_TABLES: Final = ("words", *(f"parts_of_{field}" for field in FIELDS))  # of REST; `ot.search` has its own
 # One term for each field in which a word stands, so that none has to be looked for among those of the others.
 _MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for number, field in enumerate(FIELDS))
 _PARTS: Final = f"""
@@ -55,8 +56,8 @@ create index bundles_by_slug on bundles (slug);
 create index bundles_by_python_name on bundles (python_name);
 create table tools (
     key integer primary key, id text not null, bundle text not null, slug text not null, version text not null,
-    file text not null, enabled integer not null, slug_start text not null, name_start text not null,
-    body text not null, mtime integer not null, size integer not null
+    file text not null, enabled integer not null, sound integer not null, slug_start text not null,
+    name_start text not null, body text not null, mtime integer not null, size integer not null
 );
 create unique index tools_by_id on tools (id, bundle, enabled);
 create unique index tools_of_bundles on tools (bundle, id, enabled);
@@ -75,6 +76,7 @@ create view parts as select key, {_PARTS} from texts;
 create virtual table words using fts5 (terms, content = 'marked', content_rowid = 'key', tokenize = 'ascii',
     detail = none);
 {_PART_TABLES}
+{search.SCHEMA}
 create table vocabulary (word text primary key) without rowid;
 create table near (cut text, word text, primary key (cut, word)) without rowid;
 create table problems (path text primary key, reason text not null) without rowid;
@@ -119,6 +121,15 @@ class Index:
             return self._current().name
         except Gone:
             return None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a database that this program can read."""
+        try:
+            with self.connection():
+                return True
+        except (Gone, sqlite3.Error):
+            return False
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
@@ -253,7 +264,7 @@ def _built(file: Path) -> Iterator[sqlite3.Connection]:
 
 def _gather(database: sqlite3.Connection, number: int) -> None:
     """How many bytes FTS5 gathers before it writes: many at once save it from merging what it has written."""
-    for table in _TABLES:
+    for table in (*_TABLES, *search.TABLES):
         database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
 
 
@@ -293,26 +304,29 @@ def write_tool(
     """A new row. Who changes a tool drops the old one first. `familiar` are words that were written before."""
     key = _free_key(database, microseconds(file.modified_at))
     starts = folded(file.slug), folded(file.display_name)
-    row = (key, file.id, bundle_id, file.slug, file.version, name, file.is_enabled, *starts, _text(file))
-    database.execute("insert into tools values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size))
+    switches = file.is_enabled, is_sound(file.arg_schema)
+    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _text(file))
+    values = ", ".join("?" * 13)
+    database.execute(f"insert into tools values ({values})", (*row, stamp.mtime, stamp.size))  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
-    _write_texts(database, key, Texts.of(file, bundle_words(database, bundle_id)), familiar)
+    _write_texts(database, key, file, bundle_names(database, bundle_id), familiar)
     return key
 
 
 def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
     """Write what is searched of the tools of a bundle again: the bundle has another name."""
-    words = bundle_words(database, bundle_id)
+    names = bundle_names(database, bundle_id)
     query = "select key, body from tools where bundle = ?"
     for key, body in database.execute(query, (bundle_id,)).fetchall():
         _drop_texts(database, key)
-        _write_texts(database, key, Texts.of(ToolFile.read(body.encode()), words), set())
+        _write_texts(database, key, ToolFile.read(body.encode()), names, set())
 
 
-def bundle_words(database: sqlite3.Connection, bundle_id: str) -> str:
-    """What a bundle is called, for the search of its tools."""
-    query = "select slug || ' ' || json_extract(body, '$.displayName') from bundles where id = ?"
-    return str(database.execute(query, (bundle_id,)).fetchone()[0])
+def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
+    """Slug and display name of a bundle, by which its tools are found too."""
+    query = "select slug, json_extract(body, '$.displayName') from bundles where id = ?"
+    slug, name = database.execute(query, (bundle_id,)).fetchone()
+    return slug, name
 
 
 def drop_tool(database: sqlite3.Connection, key: int) -> None:
@@ -325,9 +339,14 @@ def _drop_texts(database: sqlite3.Connection, key: int) -> None:
     for table in _TABLES:  # before the texts, which they look up to forget them
         database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
     database.execute("delete from texts where key = ?", (key,))
+    search.drop(database, key)
 
 
-def _write_texts(database: sqlite3.Connection, key: int, texts: Texts, familiar: set[str]) -> None:
+def _write_texts(
+    database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], familiar: set[str]
+) -> None:
+    search.put(database, key, document_of(file, bundle[0]))
+    texts = Texts.of(file, " ".join(bundle))
     database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
     insert = "insert into {0} (rowid, {1}) select key, {1} from {2} where key = ?"
     database.execute(insert.format("words", "terms", "marked"), (key,))

@@ -120,7 +120,7 @@ class Reader:
 
     # --- several -----------------------------------------------------------------------------------------------
 
-    def on_shelves(self, work: Callable[[sqlite3.Connection], list[T]]) -> Iterator[tuple[bool, list[T]]]:
+    def on_shelves(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[tuple[bool, T]]:
         """What the work finds in the store, and in what comes with the program."""
         yield False, self._vault.read(work)
         yield True, self._builtins.read(work)

@@ -6,13 +6,16 @@ does. So a page costs what it shows, however many tools there are.
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ot.bundles.listing import IN_USE
+from ot.bundles.index import meta
+from ot.bundles.listing import IN_USE, names_of_keys
 from ot.bundles.ranking import FIRST_FUZZY, FIRST_WORD, PLACES, Question, is_one_slip_away, place_of
 from ot.bundles.texts import FIELDS, Texts, cuts, may_be_misspelt
+from ot.search.documents import Key
+from ot.search.index import Read, Shelf
 
 MOST_TO_SORT: Final = 4_000  # that start alike; if there are more, some are soon met by walking down the keys
 MOST_NEAR: Final = 64  # words that one word may be a misspelling of
@@ -124,6 +127,15 @@ class Finder:
         query = f"select distinct word from near where cut in ({', '.join('?' * len(own))})"  # noqa: S608 - marks
         found = sorted(other for (other,) in self._database.execute(query, own) if is_one_slip_away(word, other))
         return [other for other in found if other != word][:MOST_NEAR]
+
+
+def shelf(read: Read) -> Shelf:
+    """The tools of one index as documents of the search over everything."""
+
+    def keys_of(database: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Key]:
+        return {row: ("tool", name) for row, name in names_of_keys(database, rows).items()}
+
+    return Shelf(read, keys_of, read(lambda database: meta(database, "tools")))
 
 
 def _next_text(text: str) -> str:

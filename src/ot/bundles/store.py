@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ot.backends.http_tool import credentials
 from ot.bundles import listing, refusals, rules
@@ -17,7 +17,7 @@ from ot.bundles.builtins import SWITCHES, BuiltIns
 from ot.bundles.disk import NewFile
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import meta
-from ot.bundles.listing import BundleRow, Filters, ToolRow
+from ot.bundles.listing import BundleRow, Filters, NameRow, StoredPack, ToolRow
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft, now
 from ot.bundles.paging import Tokens, page_of, page_size
 from ot.bundles.ranking import PLACES, Question, score
@@ -30,6 +30,10 @@ from ot.errors import BundleError
 from ot.registry import python_name
 from ot.storage_errors import is_full
 
+if TYPE_CHECKING:
+    from ot.search.index import Shelf
+
+NAMES_AT_ONCE: Final = 2_000
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
 Check = Callable[[Bundle | StoredTool | None], None]  # is given what is stored now, and raises to prevent a change
@@ -147,14 +151,14 @@ class BundleStore:
         placed = exact or self._reader.bundle_by_slug(slug, exactly=False)
         return placed.shown() if placed else None
 
-    def pack_names(self, limit: int) -> list[str]:
-        """Return the names by which code knows the bundles, disabled ones included."""
-        shelves = self._reader.on_shelves(lambda database: listing.pack_names(database, limit))
-        return [name for _, names in shelves for name in names]
+    @property
+    def is_indexed(self) -> bool:
+        """Whether reading waits for nobody who builds the index."""
+        return not self._root.is_dir() or self._vault.index.is_ready
 
     def may_have(self, slugs: Collection[str]) -> bool:
         """Whether a bundle may be called so in code. Without an index, which takes long to build, ask the files."""
-        if not self._root.is_dir() or self._vault.index.name is not None:
+        if self.is_indexed:
             return True
         names = {python_name(slug) for slug in slugs}
         if self._builtins.read(lambda db: any(listing.bundle_by_slug(db, name, exactly=False) for name in names)):
@@ -305,6 +309,41 @@ class BundleStore:
         hits = self._reader.search(question, after, include_disabled=include_disabled, limit=size + 1)
         found = [(place, Found(tool, score(place[0]), PLACES[place[0]])) for place, tool in hits]
         return page_of(found, size, lambda place: self._tokens.make(pinned, place))
+
+    # --- by the names that code calls them by ---------------------------------------------------------------------
+
+    def packs(self) -> list[StoredPack]:
+        """All bundles, disabled ones too."""
+        own = self._vault.read(partial(listing.packs, built_in=False))
+        return own + self._builtins.read(partial(listing.packs, built_in=True))
+
+    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> tuple[ToolRow | None, bool]:
+        """The tool of a bundle and whether it is built in: the version that is asked for, or the one that answers."""
+        for built_in, row in self._reader.on_shelves(lambda db: listing.tool_by_name(db, slug, tool_slug, version)):
+            if row is not None:
+                return row, built_in
+        return None, False
+
+    def list_names(self, pack: StoredPack, after: str, *, described: bool = False) -> list[NameRow]:
+        """The tools of a bundle after this slug, as many as are read at once."""
+        read = self._builtins.read if pack.built_in else self._vault.read
+        return read(lambda db: listing.names(db, pack.id, after, NAMES_AT_ONCE, described=described))
+
+    def count_tools(self) -> dict[str, tuple[int, int]]:
+        """By the ids of bundles, and how many of them are enabled; versions are not counted."""
+        return {bundle: count for _, some in self._reader.on_shelves(listing.counts) for bundle, count in some.items()}
+
+    def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
+        """The tools of a bundle that are in use, with about the bytes of their definitions."""
+        read = self._builtins.read if pack.built_in else self._vault.read
+        return read(lambda db: listing.definition_sizes(db, pack.id))
+
+    def shelves(self) -> "list[Shelf]":
+        """The stored tools, for the search over everything; an index that is being built is left out."""
+        from ot.bundles.searching import shelf
+
+        vault = [self._vault.read] if self.is_indexed else []
+        return [shelf(read) for read in (*vault, self._builtins.read)]
 
     # --- around ------------------------------------------------------------------------------------------------
 

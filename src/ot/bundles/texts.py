@@ -4,11 +4,12 @@ The fields stand in the order in which a match in them counts. The index keeps e
 is found and how it is ranked never disagree.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ot.bundles.records import ToolFile
+from ot.search import Document
 from ot.search.words import HIDDEN, fold, words
 
 FIELDS: Final = ("slug", "name", "tags", "description", "bundle")
@@ -56,3 +57,28 @@ def cuts(word: str) -> set[str]:
 
 def misspellable(texts: Iterable[str]) -> set[str]:
     return set(filter(may_be_misspelt, {word for text in texts for word in text.split(" ")}))
+
+
+def document_of(tool: ToolFile, bundle_slug: str) -> Document:
+    """The tool as a document of the search over everything."""
+    about = f"{tool.display_name}. {tool.description} {' '.join(tool.tags)}"
+    parts = (
+        tool.arg_schema["properties"].items() if is_sound(tool.arg_schema) and "properties" in tool.arg_schema else ()
+    )
+    arguments = (f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name for name, part in parts)
+    return Document("tool", f"{bundle_slug}.{tool.slug}", about, " ".join(arguments))
+
+
+def is_sound(schema: object) -> bool:
+    """Whether a reader finds in a schema what it looks for; whether it is right shows when it is used."""
+    if not isinstance(schema, Mapping):
+        return False
+    parts, required = schema.get("properties", {}), schema.get("required", [])
+    return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_sound_part, parts.values()))
+
+
+def _is_sound_part(part: object) -> bool:
+    if isinstance(part, bool):
+        return True
+    kinds = {"type": str | list, "enum": list, "description": str}
+    return isinstance(part, Mapping) and all(isinstance(part[key], kind) for key, kind in kinds.items() if key in part)

@@ -41,7 +41,6 @@ class _Call:
 
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
-MANY_TOOLS = 1_000
 # Raises if the call must not be made; what it returns is part of `CallFinished`.
 Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
 Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
@@ -160,7 +159,10 @@ class ToolBus:
     async def _resolve(self, name: str) -> Tool:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""
         check_name(name)
-        tool = self.registry.get(name)
+        registry = self.registry
+        tool = registry.held(name)
+        if tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
+            tool = await anyio.to_thread.run_sync(registry.get, name)  # a stored one is read as it is now
         if tool is None and self._discover is not None:
             await self._discover({python_name(name).partition(".")[0]})
         elif tool is not None and tool.refresh is not None:
@@ -170,10 +172,9 @@ class ToolBus:
         return await self.find_tool(name)
 
     async def find_tool(self, name: str) -> Tool:
-        """Return the registered tool of this name. An unknown name is compared with many others in a thread."""
-        if len(self.registry) > MANY_TOOLS and self.registry.get(name) is None:
-            return await anyio.to_thread.run_sync(self.registry.find, name)
-        return self.registry.find(name)
+        """Return the tool of this name. One that is not held is looked for, and its name compared, in a thread."""
+        tool = self.registry.held(name)
+        return tool if tool is not None else await anyio.to_thread.run_sync(self.registry.find, name)
 
     @overload
     def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module is many

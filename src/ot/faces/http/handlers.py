@@ -180,7 +180,7 @@ class BundleHandlers:
         functions = {tool.python_impl.function for tool in tools if tool.python_impl}
         if functions:
             await self._app.discover({python_name(function).partition(".")[0] for function in functions})
-        return [*map(self._app.bundles.shown, tools)]
+        return await self._in_thread(lambda: [*map(self._app.bundles.shown, tools)])
 
     async def _know_functions(self) -> None:
         """For a list nobody waits for somebody else's server."""

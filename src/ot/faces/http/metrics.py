@@ -7,6 +7,7 @@ The number of series is bounded: the first tools that are called have their own,
 from collections.abc import Iterator
 from typing import Final
 
+import anyio.to_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -49,9 +50,11 @@ class Metrics(Collector):
         self._requests = Counter(REQUESTS, "Answers over HTTP", ("method", "route", "status"), registry=registry)
         registry.register(self)
         ProcessCollector(registry=registry)
+        self._tool_count = 0  # when it was last asked: stored tools are counted on disk
         self.close = app.bus.events.subscribe(self._hear, CallFinished, RunStarted, RunFinished)
 
     async def answer(self, request: Request) -> Response:
+        self._tool_count = await anyio.to_thread.run_sync(len, self._app.registry)
         return Response(self.text(callers.seen_agent(request)), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:
@@ -71,7 +74,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily("onetool_workers", "Processes of extension packs", running)
         yield GaugeMetricFamily("onetool_servers_up", "Proxied servers that are connected", up)
         yield GaugeMetricFamily("onetool_servers", "Proxied servers that are configured", len(servers))
-        yield GaugeMetricFamily("onetool_tools", "Tools that are known", len(app.registry))
+        yield GaugeMetricFamily("onetool_tools", "Tools that are known", self._tool_count)
         info = GaugeMetricFamily("onetool_info", "The version", labels=["version"])
         info.add_metric([__version__], 1)
         yield info

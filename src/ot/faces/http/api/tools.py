@@ -1,9 +1,9 @@
 """`/api/tools`: every tool of every kind, found, looked at, and switched on and off."""
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from ot.context import ToolContext
 from ot.faces.http import callers, paging
 from ot.faces.http.answers import answer
 from ot.faces.http.api import common, usage
-from ot.faces.http.api.catalogue import KINDS, Catalogue, kind_of
+from ot.faces.http.api.catalogue import KINDS, Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
 from ot.faces.http.refusals import Refusal
@@ -47,32 +47,42 @@ class Tools:
         context = callers.context_of(request, self._api.app)
         await self._catalogue.look()
         pinned = ["api", q or "", pack, kind, is_enabled, list(context.tools or ())]
-        tools = await self._api.in_thread(partial(self._catalogue.tools, context))
-        if q and q.strip():
-            tools = await self._catalogue.search(q, tools)
+        fits = Fits(pack, kind, is_enabled)
+        found = await self._catalogue.search(q, context) if q and q.strip() else None
 
         def page() -> Response:
-            fitting = [tool for tool in tools if _fits(tool, pack, kind, is_enabled)]
-            shown = self._page(fitting, pinned, size, token, is_ranked=bool(q and q.strip()))
+            key_file = self._api.app.folders.data / "cache" / "pages.key"
+            tokens = self._tokens.setdefault(key_file, Tokens(key_file))
+            place = tokens.read(token, pinned)
+            if found is not None:
+                tools = list(filter(fits.tool, found))
+                start = 0 if place is None else _after_rank(tools, *place)
+                chosen, total = tools[start : start + size + 1], len(tools)
+            else:
+                chosen, start, total = self._named(context, fits, place, size)
+            shown: JSON = {"tools": self._api.hiding.of([*map(_line, chosen[:size])]), "total": total}
+            if len(chosen) > size:
+                shown["nextPageToken"] = tokens.make(pinned, _place(chosen[size - 1].name, start + size))
             return answer({**shown, **self._unlisted(context)})
 
         return await self._api.in_thread(page)
 
-    def _unlisted(self, context: ToolContext) -> JSON:
-        """Return the servers whose tools are missing; nothing if all are known."""
-        missing = [each._asdict() for each in self._api.app.servers.unlisted(context)]
-        return {"unlisted": self._api.hiding.of(missing)} if missing else {}
+    def _named(
+        self, context: ToolContext, fits: Fits, place: list[Any] | None, size: int
+    ) -> tuple[list[Tool], int, int]:
+        """A page in the order of names and one tool more, the number of its first, and that of all."""
+        beginning, digest, start = place or ("", "", 0)
+        names = _after_name(self._catalogue.names(context, fits, beginning), beginning, digest)
+        tools = filter(None, map(self._catalogue.tool, names))
+        return list(islice(tools, size + 1)), start, self._catalogue.count(context, fits)
 
-    def _page(self, tools: list[Tool], pinned: list[Any], size: int, token: str | None, *, is_ranked: bool) -> JSON:
-        key_file = self._api.app.folders.data / "cache" / "pages.key"
-        tokens = self._tokens.setdefault(key_file, Tokens(key_file))
-        place = tokens.read(token, pinned)
-        start = 0 if place is None else (_after_rank if is_ranked else _after_name)(tools, *place)
-        chosen = tools[start : start + size]
-        shown: JSON = {"tools": self._api.hiding.of([*map(_line, chosen)]), "total": len(tools)}
-        if start + size < len(tools):
-            shown["nextPageToken"] = tokens.make(pinned, _place(chosen[-1].name, start + size))
-        return shown
+    def _unlisted(self, context: ToolContext) -> JSON:
+        """Return the servers whose tools are missing, and the store if it is; nothing if all are known."""
+        app = self._api.app
+        missing = [each._asdict() for each in app.servers.unlisted(context)]
+        if app.bundles.is_building:
+            missing.append({"server": "bundles", "state": "discovering", "reason": "the index is being built"})
+        return {"unlisted": self._api.hiding.of(missing)} if missing else {}
 
     # --- one -----------------------------------------------------------------------------------------------------
 
@@ -145,14 +155,6 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _fits(tool: Tool, pack: str | None, kind: str | None, is_enabled: bool | None) -> bool:
-    return (
-        (not pack or pack in {tool.pack, python_name(tool.pack)})
-        and kind in {None, kind_of(tool)}
-        and is_enabled in {None, tool.enabled}
-    )
-
-
 def _line(tool: Tool) -> JSON:
     return {
         "name": tool.name,
@@ -185,14 +187,18 @@ def _digest(name: str) -> str:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _after_name(tools: Sequence[Tool], beginning: str, digest: str, _number: int) -> int:
-    """Behind the tool of that name, or where it would be if it were still there."""
-    start = place = bisect_left(tools, beginning, key=attrgetter("name"))
-    while place < len(tools) and tools[place].name.startswith(beginning):
-        place += 1
-        if _digest(tools[place - 1].name) == digest:
-            return place
-    return start
+def _after_name(names: Iterator[str], beginning: str, digest: str) -> Iterator[str]:
+    """The names behind the one that began so, or behind the place where it would be if it were still there."""
+    if len(beginning) < LONGEST_KEPT:  # it was all of the name
+        return names
+    before = []
+    for name in names:
+        if _digest(name) == digest:
+            return names
+        before.append(name)
+        if not name.startswith(beginning):
+            break
+    return chain(before, names)
 
 
 def _after_rank(tools: Sequence[Tool], beginning: str, digest: str, number: int) -> int:
