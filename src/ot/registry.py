@@ -1,9 +1,9 @@
 """All tools by name. It holds or finds them; it never calls them.
 
 Names that differ only in characters that Python cannot write (`get-sum`) are also found in their Python form
-(`get_sum`). Stored tools may be many: they are not held, but asked for (`StoredTools`). A tool that is held comes before
-a stored one of the same name. `held` and what starts with it, `is_pack` and `packs` wait for nobody; all else may wait
-for the disk, and is for threads.
+(`get_sum`). Stored tools may be many: they are not held but asked for (`StoredTools`), and a tool that is held comes
+before a stored one of the same name. `held` and what starts with it, `is_pack` and `packs` wait for nobody; everything
+else may wait for the disk, and is for threads.
 """
 
 import dataclasses

@@ -70,7 +70,7 @@ def of_name(query: str, system: System, full: bool) -> str | None:
     registry: Registry = system.registry
     if query in IN_CODE:
         return _of_code(query)
-    if (entry := registry.known(query)) is not None:
+    if (entry := registry.known(query) or registry.known(python_name(query))) is not None:
         return of_tool(entry, system, full=full)
     if registry.is_pack(python_name(query)):
         return of_pack(python_name(query), system, with_url=True, full=full)

@@ -89,9 +89,11 @@ def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) 
     return ToolRow.of(row) if row else None
 
 
-def tools_of(database: sqlite3.Connection, bundle_id: str) -> list[ToolRow]:
-    rows = database.execute(f"{TOOL} t.bundle = ? order by t.id", (bundle_id,))
-    return [ToolRow.of(row) for row in rows]
+def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
+    """All versions of all tools, or of one."""
+    one = "" if slug is None else " and t.slug = ?"
+    values = (bundle_id,) if slug is None else (bundle_id, slug)
+    return [ToolRow.of(row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
 
 
 def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:

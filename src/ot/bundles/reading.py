@@ -125,9 +125,10 @@ class Reader:
         yield False, self._vault.read(work)
         yield True, self._builtins.read(work)
 
-    def tools_of(self, placed: Placed) -> list[StoredTool]:
+    def tools_of(self, placed: Placed, slug: str | None = None) -> list[StoredTool]:
         read = self._builtins.read if placed.built_in else self._vault.read
-        return self.shown(read(lambda database: listing.tools_of(database, placed.row.id)), built_in=placed.built_in)
+        rows = read(lambda database: listing.tools_of(database, placed.row.id, slug))
+        return self.shown(rows, built_in=placed.built_in)
 
     def search(
         self, question: Question, after: Sequence[int] | None, *, include_disabled: bool, limit: int

@@ -210,8 +210,7 @@ class BundleStore:
         impl = body.get("httpImpl") if hasattr(body, "get") else None
         if not isinstance(impl, Mapping) or credentials.mask_problem(impl) is None:
             return body
-        versions = [tool for tool in self.tools_of(bundle_id) if tool.slug == slug]
-        newest = max(versions, key=attrgetter("modified_at"), default=None)
+        newest = max(self.tools_of(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _new_files(self, pairs: Sequence[Pair], drafts: Sequence[ToolDraft]) -> list[ToolFile]:
@@ -274,9 +273,9 @@ class BundleStore:
         placed, row = self._reader.tool(bundle_id, slug, version)
         return self._reader.shown([row], built_in=placed.built_in)[0]
 
-    def tools_of(self, bundle_id: str) -> list[StoredTool]:
-        """All versions of all tools of a bundle, disabled ones too."""
-        return self._reader.tools_of(self._reader.bundle(bundle_id))
+    def tools_of(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
+        """All versions of all tools of a bundle, or of one, disabled ones too."""
+        return self._reader.tools_of(self._reader.bundle(bundle_id), slug)
 
     def list_tools(
         self,

@@ -21,7 +21,7 @@ create virtual table if not exists documents using fts5(digest unindexed, vector
     arguments, instructions, filler, tokenize = 'porter unicode61 remove_diacritics 0');
 create table if not exists names (form text, document integer, primary key (form, document)) without rowid;
 create index if not exists names_of_documents on names (document);
-create virtual table if not exists forms using fts5(form, tokenize = 'trigram case_sensitive 1');
+create virtual table if not exists forms using fts5(form, tokenize = 'trigram case_sensitive 1', detail = none);
 """
 TABLES: Final = ("documents", "forms")
 WEIGHTS: Final = "0, 0, 2.0, 1.0, 0.5, 0.5, 0"

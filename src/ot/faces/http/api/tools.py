@@ -116,9 +116,8 @@ class Tools:
             return []
         source = self._api.app.bundles
         bundle = source.store.bundle_by_slug(tool.pack)
-        found = source.store.tools_of(bundle.id) if bundle is not None else []
-        same = (source.shown(stored) for stored in found if stored.slug == tool.short_name)
-        return sorted(same, key=attrgetter("modified_at"))
+        found = source.store.tools_of(bundle.id, tool.short_name) if bundle is not None else []
+        return sorted(map(source.shown, found), key=attrgetter("modified_at"))
 
     # --- on and off ------------------------------------------------------------------------------------------------
 
