@@ -133,7 +133,7 @@ def catalog(none: Path, many: Path) -> list[Row]:
 
 
 def serve(folder: Path) -> dict[str, float]:
-    """Processor time in milliseconds, which a busy machine does not change, of a process of its own; and its memory."""
+    """Milliseconds of a process of its own, at most its processor time, and its memory."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, __file__, "serve", str(folder), "0"]
     found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment, text=True))
@@ -150,15 +150,18 @@ async def be_server(folder: Path) -> dict[str, float]:
     async def timed(name: str, work: Callable[[], Awaitable[object]], times: int = 1) -> None:
         spent = []
         for _ in range(times):
-            started = time.process_time()
+            started, used = time.perf_counter(), time.process_time()
             await work()
-            spent.append((time.process_time() - started) * 1000)
+            spent.append(min(time.perf_counter() - started, time.process_time() - used) * 1000)
         found[name] = statistics.median(spent)
 
-    async with OneTool(Settings(), folder=folder, log=Log()) as app:
+    settings = Settings.model_validate({"bundles": {"maxTools": 2 * MANY}})
+    async with OneTool(settings, folder=folder, log=Log()) as app:
         await app.run("1 + 1")
+        await app.begin_session(own_tokens=300)  # a client has come
         await timed("first search", lambda: app.search("merge an invoice"))
         await app.run("len(ot.packs())")
+        await asyncio.to_thread(app.bundles.store.rescan)  # which is done once in the background, and not measured here
         for query in QUERIES:
             await app.search(query)
         await timed("unknown tool", lambda: app.bus.call_tool("nothing.there"), 5)
@@ -168,8 +171,9 @@ async def be_server(folder: Path) -> dict[str, float]:
         store = app.bundles.store
         for bundle in store.list_bundles(size=1).items:
             store.put_tool(bundle.id, "edited", "1", body(random.Random(1)))
-            await timed("edited", lambda slug=bundle.slug: app.bus.call_tool(f"{slug}.edited"))
+            await timed("edited", partial(app.bus.call_tool, f"{bundle.slug}.edited"))
             await timed("search after", lambda: app.search("forecast of an invoice"))
+            store.delete_tool(bundle.id, "edited", "1")
     return found
 
 

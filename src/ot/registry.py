@@ -52,7 +52,9 @@ class StoredTools(Protocol):
     def recent(self, name: str) -> Tool | None: ...
     def recent_in(self, name: str) -> Mapping[str, str]: ...
     def find(self, name: str) -> Tool | None: ...
-    def names(self, pack: str | None = None, *, described: bool = False) -> Iterator[tuple[str, str, bool]]: ...
+    def names(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[tuple[str, str, bool]]: ...
     def count(self, name: str, *, enabled: bool = False) -> int: ...
     def definition_tokens(self) -> Iterator[tuple[str, int]]: ...
     def nearest(self, name: str) -> list[str]: ...
@@ -257,8 +259,11 @@ class Registry:
         held = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in self]
         return sorted([*held, *self._stored_entries(described=described)], key=itemgetter(0))
 
-    def _stored_entries(self, pack: str | None = None, *, described: bool = False) -> Iterator[Entry]:
-        for name, text, enabled in self.stored.names(pack, described=described) if self.stored is not None else ():
+    def _stored_entries(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[Entry]:
+        rows = self.stored.names(pack, described=described, at_once=at_once) if self.stored is not None else ()
+        for name, text, enabled in rows:
             entry = Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
             if name not in self._tools and self._admits(entry):
                 yield entry._replace(enabled=False) if self._off and self._is_off(entry) else entry
@@ -305,6 +310,12 @@ class Registry:
         is_stored = self.stored is not None and self.stored.is_pack(name)
         return bool(name) and (name in self._packs or is_stored)
 
+    def _shown_in(self, pack: str) -> str:
+        """The first tools of a pack, as code writes them, and how many more there are."""
+        some = islice(self._stored_entries(pack, at_once=MOST_SHOWN), MOST_SHOWN)
+        names = {*self.held_in(pack), *(python_name(entry.name).rpartition(".")[2] for entry in some)}
+        return shown(list(names), len(self.held_in(pack)) + self._count_stored(pack))
+
     # --- what is near ---------------------------------------------------------------------------------------------
 
     def nearest(self, name: str) -> list[str]:
@@ -332,7 +343,7 @@ class Registry:
         message = f"there is no tool {name!r}."
         if near:
             message += f" Did you mean {' or '.join(near)}?"
-        message += f" {pack} has: {shown(self.in_pack(pack))}." if is_pack else f" Packs: {shown(packs)}."
+        message += f" {pack} has: {self._shown_in(pack)}." if is_pack else f" Packs: {shown(packs)}."
         return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
 
 
@@ -372,7 +383,9 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
     return [match[0] for match in best[:3]]
 
 
-def shown(names: Mapping[str, object] | list[str]) -> str:
+def shown(names: Mapping[str, object] | list[str], total: int = 0) -> str:
+    """The first of the names in a row; `total` is how many there are if not all are given."""
     listed = sorted(names)
-    more = f" and {len(listed) - MOST_SHOWN} more" if len(listed) > MOST_SHOWN else ""
+    total = max(total, len(listed))
+    more = f" and {total - MOST_SHOWN} more" if total > MOST_SHOWN else ""
     return (", ".join(listed[:MOST_SHOWN]) or "none") + more

@@ -5,6 +5,7 @@ It is only a cache: whoever deletes it makes it be built anew. It knows rows and
 the newest comes first by walking down the keys.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -19,7 +20,7 @@ from typing import Final
 from ot import atomic
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, cuts, document_of, folded, is_sound, misspellable
+from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, document_of, folded, is_sound
 from ot.registry import python_name
 from ot.search import index as search
 from ot.search.words import HIDDEN
@@ -57,12 +58,14 @@ create index bundles_by_python_name on bundles (python_name);
 create table tools (
     key integer primary key, id text not null, bundle text not null, slug text not null, version text not null,
     file text not null, enabled integer not null, sound integer not null, slug_start text not null,
-    name_start text not null, body text not null, mtime integer not null, size integer not null
+    name_start text not null, body text not null, mtime integer not null, size integer not null,
+    definition integer not null
 );
 create unique index tools_by_id on tools (id, bundle, enabled);
 create unique index tools_of_bundles on tools (bundle, id, enabled);
 create unique index tools_by_pair on tools (bundle, slug, version);
 create unique index tools_by_file on tools (bundle, file, mtime, size);
+create index tools_in_order on tools (bundle, slug, enabled, key, sound, definition);
 create index tools_by_slug on tools (slug_start, key);
 create index tools_by_name on tools (name_start, key);
 create index newest_slugs on tools (key, slug_start);
@@ -77,8 +80,6 @@ create virtual table words using fts5 (terms, content = 'marked', content_rowid 
     detail = none);
 {_PART_TABLES}
 {search.SCHEMA}
-create table vocabulary (word text primary key) without rowid;
-create table near (cut text, word text, primary key (cut, word)) without rowid;
 create table problems (path text primary key, reason text not null) without rowid;
 create trigger one_more after insert on tools begin update meta set value = value + 1 where name = 'tools'; end;
 create trigger one_less after delete on tools begin update meta set value = value - 1 where name = 'tools'; end;
@@ -306,8 +307,9 @@ def write_tool(
     starts = folded(file.slug), folded(file.display_name)
     switches = file.is_enabled, is_sound(file.arg_schema)
     row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _text(file))
-    values = ", ".join("?" * 13)
-    database.execute(f"insert into tools values ({values})", (*row, stamp.mtime, stamp.size))  # noqa: S608
+    definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
+    values = (*row, stamp.mtime, stamp.size, definition)
+    database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
     _write_texts(database, key, file, bundle_names(database, bundle_id), familiar)
     return key
@@ -352,10 +354,7 @@ def _write_texts(
     database.execute(insert.format("words", "terms", "marked"), (key,))
     for field in FIELDS:
         database.execute(insert.format(f"parts_of_{field}", field, "parts"), (key,))
-    for word in misspellable(texts.fields()) - familiar:
-        familiar.add(word)
-        if database.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:
-            database.executemany("insert into near values (?, ?)", ((cut, word) for cut in cuts(word)))
+    search.learn(database, {word for text in texts.fields() for word in text.split(" ")}, familiar)
 
 
 def _free_key(database: sqlite3.Connection, moment: int) -> int:

@@ -168,12 +168,14 @@ def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
     return {bundle: (all_, enabled) for bundle, all_, enabled in database.execute(query)}
 
 
+FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
+
+
 def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
     """Names of tools in use, with about the bytes of their definitions as JSON."""
     query = f"""
-    select b.slug || '.' || t.slug, 41 + length(b.slug) + length(t.slug)
-        + length(cast(coalesce(json_extract(t.body, '$.description'), '') as blob))
-        + length(cast(coalesce(json_extract(t.body, '$.argSchema'), '') as blob))
+    select b.slug || '.' || t.slug, {FRAME_BYTES} + length(b.slug || t.slug)
+        + t.definition
     from tools t join bundles b on b.id = t.bundle where t.bundle = ? and t.enabled and b.enabled and {ANSWERS}
     """  # noqa: S608 - texts of ours
     return database.execute(query, (bundle_id,)).fetchall()

@@ -234,7 +234,13 @@ class BundleSource:
         return {python_name(each.removeprefix(start)): each for each in names}
 
     def names(
-        self, pack: str | None = None, after: str = "", *, described: bool = False, off: bool = False
+        self,
+        pack: str | None = None,
+        after: str = "",
+        *,
+        described: bool = False,
+        off: bool = False,
+        at_once: int | None = None,
     ) -> "Iterator[NameRow]":
         """The tools that answer to names, in the order of these, page by page. It waits for the disk.
 
@@ -246,7 +252,7 @@ class BundleSource:
             if start < after and not after.startswith(start):
                 continue
             place = after.removeprefix(start) if after.startswith(start) else ""
-            while page := self.store.list_names(each, place, described=described):
+            while page := self.store.list_names(each, place, at_once, described=described):
                 yield from page
                 place = page[-1].name.partition(".")[2]
 

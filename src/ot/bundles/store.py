@@ -323,10 +323,12 @@ class BundleStore:
                 return row, built_in
         return None, False
 
-    def list_names(self, pack: StoredPack, after: str, *, described: bool = False) -> list[NameRow]:
+    def list_names(
+        self, pack: StoredPack, after: str, limit: int | None = None, *, described: bool = False
+    ) -> list[NameRow]:
         """The tools of a bundle after this slug, as many as are read at once."""
         read = self._builtins.read if pack.built_in else self._vault.read
-        return read(lambda db: listing.names(db, pack.id, after, NAMES_AT_ONCE, described=described))
+        return read(lambda db: listing.names(db, pack.id, after, limit or NAMES_AT_ONCE, described=described))
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
         """By the ids of bundles, and how many of them are enabled; versions are not counted."""

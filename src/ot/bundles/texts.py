@@ -4,7 +4,7 @@ The fields stand in the order in which a match in them counts. The index keeps e
 is found and how it is ranked never disagree.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,6 @@ from ot.search.words import HIDDEN, fold, words
 FIELDS: Final = ("slug", "name", "tags", "description", "bundle")
 MOST_CHARACTERS: Final = 4_000  # of a description
 MOST_FOR_PARTS: Final = 300  # of a description, in which parts of words are looked for
-SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +42,6 @@ class Texts:
 
 def folded(text: str) -> str:
     return fold(text.strip())
-
-
-def may_be_misspelt(word: str) -> bool:
-    """Numbers are not: `v12` is no slip of the finger for `v13`."""
-    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
-
-
-def cuts(word: str) -> set[str]:
-    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
-    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
-
-
-def misspellable(texts: Iterable[str]) -> set[str]:
-    return set(filter(may_be_misspelt, {word for text in texts for word in text.split(" ")}))
 
 
 def document_of(tool: ToolFile, bundle_slug: str) -> Document:

@@ -100,12 +100,12 @@ class _Question:
 
     def found(self, limit: int) -> Iterator[Found]:
         if len(self._query.split()) <= MAX_WORDS_OF_A_NAME:
-            yield from self._by_name()
+            yield from self._by_name(limit)
         terms = list(dict.fromkeys(telling(words(self._query))))[:MAX_WORDS]
         counts = {term: self._count(term) for term in terms}
         size = sum(shelf.size for shelf in self._shelves)
         rarities = {term: idf(size, counts[term]) for term in affordable(counts)}
-        scored = self._from_all(lambda shelf: shelf.best(rarities))[:limit]
+        scored = self._from_all(lambda shelf: shelf.best(rarities, limit))[:limit]
         yield from _shares("text", self._blend(self._query, scored, self)[:limit])
 
     def passages(self, keys: Sequence[Key]) -> list[str]:
@@ -113,12 +113,13 @@ class _Question:
         texts = (shelf.passages(keys) for shelf in self._shelves[1:])
         return [next(filter(None, several), "") for several in zip(*texts, strict=True)]
 
-    def _by_name(self) -> Iterator[Found]:
+    def _by_name(self, limit: int) -> Iterator[Found]:
         query, shelves = self._query, self._shelves
         exact = [key for shelf in shelves for key in shelf.exact(query) if key[0] in self.kinds]
         exact.sort(key=lambda key: (key[1] != query, by_name(key)))
         yield from (("exact", key, 1.0) for key in exact)
-        yield from (("prefix", key, share) for key, share in self._from_all(lambda shelf: shelf.beginning(query)))
+        begun = self._from_all(lambda shelf: shelf.beginning(query, limit))
+        yield from (("prefix", key, share) for key, share in begun)
         wanted = telling(plain(query))
         yield from _shares("word", self._from_all(lambda shelf: shelf.named(wanted)))
         if unknown := [word for word in wanted if not self._count(word)]:

@@ -8,11 +8,23 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from heapq import nlargest
 from math import log
 from typing import Any, Final, TypeVar
 
 from ot.search.documents import Document, Key, Scored, by_name
-from ot.search.words import HIDDEN, apart, squeezed, telling, words
+from ot.search.words import (
+    HIDDEN,
+    SHORTEST_TYPO,
+    apart,
+    cuts,
+    is_one_slip_away,
+    may_be_misspelt,
+    plain,
+    squeezed,
+    telling,
+    words,
+)
 
 T = TypeVar("T")
 FORMAT: Final = "4"  # to be changed with every change of what is written, here or in `words`
@@ -21,9 +33,11 @@ create virtual table if not exists documents using fts5(digest unindexed, vector
     arguments, instructions, filler, tokenize = 'porter unicode61 remove_diacritics 0');
 create table if not exists names (form text, document integer, primary key (form, document)) without rowid;
 create index if not exists names_of_documents on names (document);
+create table if not exists vocabulary (word text primary key) without rowid;
+create table if not exists near (cut text, word text, primary key (cut, word)) without rowid;
 create virtual table if not exists forms using fts5(form, tokenize = 'trigram case_sensitive 1', detail = none);
 """
-TABLES: Final = ("documents", "forms")
+TABLES: Final = ("documents", "forms")  # of FTS5
 WEIGHTS: Final = "0, 0, 2.0, 1.0, 0.5, 0.5, 0"
 # FTS5 fixes how much a document loses by being long. A tool that says little is no better than one that explains
 # itself, so short rows are filled up to this many words, and neither lose nor gain.
@@ -32,7 +46,9 @@ MAX_CHARACTERS: Final = 20_000  # of a field
 MAX_ROWS: Final = 1_500  # to be looked at for one question
 MAX_COUNTS: Final = 20_000  # to be remembered
 MAX_CANDIDATES: Final = 200
-SHORTEST_TYPO: Final = 4
+SPARE: Final = 2  # times as many as are wanted are looked at: some may be hidden
+MAX_NEAR: Final = 64  # words that one word may be a misspelling of
+MAX_WITH_PART: Final = 500  # documents: a part that more have tells nothing
 LEAST_LIKENESS: Final = 0.8
 LEAST_IDF: Final = 1e-6  # as in FTS5
 LAST_CHARACTER: Final = "\U0010ffff"
@@ -56,6 +72,15 @@ def put(
     names = ((form, number) for form in forms_of(document.name))
     connection.executemany("insert into names values (?, ?)", names)
     connection.execute("insert into forms (rowid, form) values (?, ?)", (number, squeezed(document.name)))
+    learn(connection, texts[0], set())
+
+
+def learn(connection: sqlite3.Connection, found: Iterable[str], familiar: set[str]) -> None:
+    """Find these words when they are misspelt. `familiar` are words that were written before."""
+    for word in filter(may_be_misspelt, set(found) - familiar):
+        familiar.add(word)
+        if connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:
+            connection.executemany("insert into near values (?, ?)", ((cut, word) for cut in cuts(word)))
 
 
 def drop(connection: sqlite3.Connection, number: int) -> None:
@@ -102,43 +127,41 @@ class Shelf:
         found = self._keys(rows, (wanted, MAX_CANDIDATES)).values()
         return [key for key in found if squeezed(key[1]) == wanted]
 
-    def beginning(self, query: str) -> Scored:
+    def beginning(self, query: str, limit: int) -> Scored:
         """With the share of the name that the query covers."""
         wanted = squeezed(query)
         rows = "select document from names where form >= ? and form < ? order by form limit ?"
-        found = self._keys(rows, (wanted, wanted + LAST_CHARACTER, MAX_ROWS)).values()
+        found = self._keys(rows, (wanted, wanted + LAST_CHARACTER, limit)).values()
         shares = ([len(wanted) / len(form) for form in forms_of(key[1]) if form.startswith(wanted)] for key in found)
         return [(key, max(some)) for key, some in zip(found, shares, strict=True) if some]
 
     def named(self, wanted: Iterable[str]) -> Scored:
         """Those that have all the words in their names, with their scores."""
-        if not (expression := " AND ".join(f'name : "{word}"' for word in wanted)):
-            return []
-
-        def work(db: sqlite3.Connection) -> Scored:
-            return self._scored(db, dict(_rank(db, expression, MAX_CANDIDATES)))
-
-        return list(self._read(work))
+        expression = _in_names([word] for word in wanted)
+        return list(self._read(lambda db: self._scored(db, dict(_rank(db, expression, MAX_CANDIDATES)))))
 
     def alike(self, texts: Iterable[str]) -> Scored:
         """With the likeness, 1 at most; a name that contains one of the texts is like it too."""
         best: dict[Key, float] = {}
-        for wanted in {squeezed(text) for text in texts}:
+        for text in texts:
+            wanted = squeezed(text)
             if len(wanted) >= SHORTEST_TYPO:
-                for key in self._read(partial(self._with_parts, wanted)):
+                for key in self._read(partial(self._maybe_alike, text, wanted)):
                     best[key] = max(best.get(key, 0.0), _likeness(wanted, key[1]))
         return [(key, likeness) for key, likeness in best.items() if likeness]
 
-    def _with_parts(self, wanted: str, db: sqlite3.Connection) -> list[Key]:
-        """The names that share most letters with the wanted one, three in a row."""
-        query = "select rowid from forms(?) limit ?"
+    def _maybe_alike(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
+        """The names that share most parts of three letters with the wanted one, and those with its words, corrected."""
         parts = {wanted[at : at + 3] for at in range(len(wanted) - 2)}
-        found = sorted((db.execute(query, (f'"{part}"', MAX_ROWS)).fetchall() for part in parts), key=len)
-        rare = [rows for place, rows in enumerate(found) if place < 3 or len(rows) < MAX_ROWS]  # noqa: PLR2004
-        shared = Counter(number for rows in rare for (number,) in rows)
-        return list(self._keys_of(db, [number for number, _ in shared.most_common(MAX_CANDIDATES)]).values())
+        query = "select rowid from forms(?) limit ?"
+        found = [db.execute(query, (f'"{part}"', MAX_WITH_PART)).fetchall() for part in parts]
+        shared = Counter(number for rows in found if len(rows) < MAX_WITH_PART for (number,) in rows)
+        corrected = _in_names([word, *words_near(db, word)] for word in telling(plain(text)))
+        numbers = [number for number, _ in shared.most_common(MAX_CANDIDATES)]
+        numbers += [number for number, _ in _rank(db, corrected, MAX_CANDIDATES)]
+        return list(self._keys_of(db, list(dict.fromkeys(numbers))).values())
 
-    def best(self, rarities: Mapping[str, float]) -> Scored:
+    def best(self, rarities: Mapping[str, float], limit: int) -> Scored:
         """The documents that have any of the terms, with their scores; a rarity is the IDF over all shelves."""
         counts = {term: count for term in rarities if (count := self.count(term))}
 
@@ -148,7 +171,8 @@ class Shelf:
                 factor = rarities[term] / idf(self.size, count)
                 for number, score in _rank(db, f'"{term}"', MAX_ROWS):
                     totals[number] = totals.get(number, 0.0) + score * factor
-            return self._scored(db, totals)
+            best = nlargest(SPARE * limit, totals, key=totals.__getitem__)
+            return self._scored(db, {number: totals[number] for number in best})
 
         return list(self._read(work))
 
@@ -194,7 +218,25 @@ def merged(scored: Iterable[tuple[Key, float]]) -> Scored:
     return sorted(scored, key=lambda pair: (-pair[1], by_name(pair[0])))
 
 
+def words_near(db: sqlite3.Connection, word: str) -> list[str]:
+    """The known words that are one slip away from this one. They share a cut with it."""
+    if not may_be_misspelt(word):
+        return []
+    own = sorted(cuts(word))
+    query = f"select distinct word from near where cut in ({', '.join('?' * len(own))})"  # noqa: S608 - marks
+    found = sorted(other for (other,) in db.execute(query, own) if is_one_slip_away(word, other))
+    return [other for other in found if other != word][:MAX_NEAR]
+
+
+def _in_names(wanted: Iterable[Sequence[str]]) -> str:
+    """A question for names that have one of several words, for each of the wanted."""
+    groups = (" OR ".join(f'name : "{word}"' for word in several) for several in wanted)
+    return " AND ".join(f"({group})" for group in groups)
+
+
 def _rank(db: sqlite3.Connection, expression: str, limit: int) -> list[tuple[int, float]]:
+    if not expression:
+        return []
     query = f"select rowid, -bm25(documents, {WEIGHTS}) from documents(?) order by 2 desc, 1 limit ?"  # noqa: S608
     return db.execute(query, (expression, limit)).fetchall()
 

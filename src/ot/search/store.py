@@ -110,7 +110,7 @@ def write(connection: sqlite3.Connection, content: Content) -> None:
     held = {found: number for number, found in connection.execute("select rowid, digest from documents")}
     gone = [number for found, number in held.items() if found not in wanted]
     if len(gone) > len(held) // 2:  # another catalogue: a fresh start is cheaper
-        for table in ("names", *TABLES):
+        for table in ("names", "vocabulary", "near", *TABLES):
             connection.execute(f"drop table {table}")
         connection.executescript(SCHEMA)
         held, gone = {}, []

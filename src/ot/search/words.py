@@ -247,6 +247,7 @@ STOP = frozenset(
         "y",
     ]
 )
+SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
 HIDDEN = "\ue000"  # begins the words of the index's own: to it this is a letter, and no text that is asked can have it
 
 
@@ -287,3 +288,20 @@ def telling(found: Iterable[str]) -> list[str]:
 def apart(text: str) -> list[str]:
     """All words of the text, with `getUserName` only in its parts."""
     return plain(HUMP.sub(" ", text))
+
+
+def may_be_misspelt(word: str) -> bool:
+    """Numbers are not: `v12` is no slip of the finger for `v13`."""
+    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
+
+
+def cuts(word: str) -> set[str]:
+    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
+def is_one_slip_away(word: str, other: str) -> bool:
+    """One letter too many, too few or wrong, or two that have changed places."""
+    from rapidfuzz.distance import OSA
+
+    return may_be_misspelt(word) and may_be_misspelt(other) and OSA.distance(word, other, score_cutoff=1) <= 1
