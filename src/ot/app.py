@@ -20,6 +20,7 @@ import anyio
 
 from ot.agents import Agents
 from ot.audit import Audit
+from ot.background_tasks import BackgroundTasks
 from ot.bundles.source import BundleSource, folder_of
 from ot.bus.bus import ToolBus
 from ot.config.load import Examined, Loaded, examine, load
@@ -126,7 +127,7 @@ class OneTool:
         self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.packs)
         self._state: _State | None = None
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring = BackgroundTasks()
         self._unsaid: tuple[str, ...] = ()
         self._unsaid_to: dict[str, list[str]] = {}
         self._installed: asyncio.Future[list[str]] | None = None  # what is wrong with packages that bring tools
@@ -157,8 +158,7 @@ class OneTool:
         return Loaded(Settings(), {}, (), (), folders)
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._retiring:
-            task.cancel()
+        self._retiring.cancel()
         await self._now.cells.__aexit__(None, None, None)
         await asyncio.gather(self._extensions.close(), self.servers.close(), self._now.net.close())
         await anyio.to_thread.run_sync(self._now.stores.close)
@@ -497,7 +497,7 @@ class OneTool:
         self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))
         if unused is not None:
-            self._retire(anyio.to_thread.run_sync(unused.close))
+            self._retiring.start(anyio.to_thread.run_sync(unused.close))
         if old is not None:
             self._retire_parts(old)
 
@@ -505,13 +505,13 @@ class OneTool:
         """Whatever of the state before is not part of the one that is now in force."""
         now = self._now
         if now.cells is not old.cells:
-            self._retire(old.cells.retire())
+            self._retiring.start(old.cells.retire())
         if now.stores is not old.stores:
-            self._retire(anyio.to_thread.run_sync(old.stores.close))
+            self._retiring.start(anyio.to_thread.run_sync(old.stores.close))
         if now.audit is not old.audit:
-            self._retire(anyio.to_thread.run_sync(old.audit.close))
+            self._retiring.start(anyio.to_thread.run_sync(old.audit.close))
         if now.net is not old.net:
-            self._retire(old.net.close())
+            self._retiring.start(old.net.close())
 
     def _net(self, settings: Settings) -> Net:
         """Requests that are under way end by the rules they began with."""
@@ -536,11 +536,6 @@ class OneTool:
             cells=execution.cells,
         )
         return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", text=text))
-
-    def _retire(self, ending: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(ending)
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
 
 
 def _given(settings: Settings, folder: Path) -> Loaded:
