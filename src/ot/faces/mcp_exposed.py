@@ -21,7 +21,7 @@ from ot.bus.authorise import authorise
 from ot.context import ToolContext
 from ot.errors import ToolError
 from ot.faces.mcp_callers import agent_of, is_owner, request_meta, token_id_of
-from ot.faces.mcp_publishing import as_wire, cleaned, definition, each_text, named, of_error, of_value, with_texts
+from ot.faces.mcp_publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
 from ot.faces.mcp_relaying import Relaying
 from ot.invisible import find_in_name
 from ot.proxy.relay import RELAY, Relay
@@ -243,7 +243,7 @@ class Exposed:
         if relay.result is not None:
             return as_wire(relay.result, redact)
         if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
-            raise MCPError(error.code, redact(error.message), each_text(error.data, redact))
+            raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
         return None
 
     def _marked(self, answer: dict[str, Any], server: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ot.app import OneTool
-from ot.backends.http_tool.answer import Hiding
 from ot.bundles.model import Found, Page, StoredTool
 from ot.bundles.store import BundleStore
 from ot.faces.http import callers, paging
@@ -127,8 +126,7 @@ class BundleHandlers:
         check_in_use(tool)
         args = arguments_in(await self._in_thread(sent.data))
         result = await while_heard(request, self._called(request, tool, args))
-        hiding = Hiding(self._app.redact, ())
-        return await self._in_thread(lambda: answer(outcome_of(result, hiding)))
+        return await self._in_thread(lambda: answer(outcome_of(result, self._app.redact)))
 
     async def _called(self, request: Request, tool: StoredTool, args: JSON) -> Result:
         context = self._app.context(agent_of(request.scope), token_id=token_id_of(request.scope))

@@ -7,11 +7,11 @@ whether it went well or not.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ot.backends.http_tool.answer import Hiding
 from ot.bundles.model import StoredTool
 from ot.bundles.rules import invalid
 from ot.errors import BundleError, ToolError, describe
 from ot.faces.http.refusals import REFUSED_CALLS, Refusal, refusal_of
+from ot.redact import Redactor
 from ot.schema import JSON
 from ot.tool import Result
 from ot_child.data import NotData, as_data
@@ -39,23 +39,23 @@ def arguments_in(body: Mapping[str, Any]) -> JSON:
     return args
 
 
-def outcome_of(result: Result, hiding: Hiding) -> JSON:
+def outcome_of(result: Result, redact: Redactor) -> JSON:
     """What the tool gave, as data without secrets. Raises the refusal, where the tool never came to run."""
     if result.error is not None:
-        return _failure(result.error, hiding, ran=result.ran)
+        return _failure(result.error, redact, ran=result.ran)
     try:
-        return {"ok": True, "value": hiding.of(as_data(result.value))}
+        return {"ok": True, "value": redact.in_data(as_data(result.value))}
     except (NotData, RecursionError):
         message = "the value is nested too deeply, or refers to itself, and cannot be sent"
-        return _failure(ToolError(message), hiding, ran=True)
+        return _failure(ToolError(message), redact, ran=True)
 
 
-def _failure(error: Exception, hiding: Hiding, *, ran: bool) -> JSON:
+def _failure(error: Exception, redact: Redactor, *, ran: bool) -> JSON:
     refused = _refused(error, ran=ran)
     if refused is not None:
-        raise Refusal(refused.code, hiding.redact(refused.message), hiding.of(refused.details), refused.headers)
+        raise Refusal(refused.code, redact(refused.message), redact.in_data(refused.details), refused.headers)
     told = {key: value for key, value in describe(error).items() if key != "class"}
-    return {"ok": False, "error": hiding.of(_as_data(told))}
+    return {"ok": False, "error": redact.in_data(_as_data(told))}
 
 
 def _refused(error: Exception, *, ran: bool) -> Refusal | None:

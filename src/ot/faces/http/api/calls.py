@@ -46,7 +46,7 @@ class Calls:
         context = callers.context_of(request, self._api.app, journal)
         async with turn(request.scope, context.agent_id, CALLS):
             result = await self._api.app.bus.call_tool(name, args, context)
-        return await self._api.in_thread(lambda: outcome_of(result, self._api.hiding))
+        return await self._api.in_thread(lambda: outcome_of(result, self._api.app.redact))
 
 
 def _check_enabled(tool: Tool) -> None:

@@ -11,7 +11,6 @@ from starlette.datastructures import QueryParams
 
 from ot.activity import Activity
 from ot.app import OneTool
-from ot.backends.http_tool.answer import Hiding
 from ot.bundles.rules import invalid
 from ot.faces.http import paging
 from ot.faces.http.refusals import Refusal
@@ -29,11 +28,6 @@ class Api:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self.threads)
-
-    @property
-    def hiding(self) -> Hiding:
-        """Takes secrets out of data."""
-        return Hiding(self.app.redact, ())
 
     def refuse_without_settings(self) -> None:
         """Where they are wrong, everything would be kept elsewhere."""

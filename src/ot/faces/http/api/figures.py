@@ -38,12 +38,12 @@ class Figures:
         round_trip_ms = app.settings.stats.round_trip_ms
         found = summarise(app.stores.stats_file, period, name, agent=agent, round_trip_ms=round_trip_ms)
         problem = app.stores.recorder.problem
-        shown: JSON = self._api.hiding.of(_in_camel_case(found))
+        shown: JSON = self._api.app.redact.in_data(_in_camel_case(found))
         return {**shown, "isEnabled": app.settings.stats.enabled, **({"problem": problem} if problem else {})}
 
     async def health(self, _request: Request) -> Response:
         told = await self._api.app.health()
-        return answer(self._api.hiding.of(_health(told)))
+        return answer(self._api.app.redact.in_data(_health(told)))
 
 
 def _in_camel_case(found: Summary) -> JSON:

@@ -51,7 +51,7 @@ class Imports:
             _refuse_taken(store, found.bundle["slug"])
         taken = taking.take_over(store, found)
         left = {"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems, "warnings": found.warnings}
-        shown: JSON = self._api.hiding.of(left)
+        shown: JSON = self._api.app.redact.in_data(left)
         return taken, {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
 
     async def give(self, request: Request) -> Response:

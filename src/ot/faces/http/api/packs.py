@@ -55,7 +55,7 @@ class Packs:
 
     async def listed(self, request: Request) -> Response:
         packs = await self._seen(callers.context_of(request, self._api.app))
-        return answer(self._api.hiding.of({"packs": [packs[name].shown() for name in sorted(packs)]}))
+        return answer(self._api.app.redact.in_data({"packs": [packs[name].shown() for name in sorted(packs)]}))
 
     async def switched(self, request: Request) -> Response:
         sent, app = await Sent.with_request(request), self._api.app
@@ -71,7 +71,7 @@ class Packs:
         if pack.bundle_id is None or on:
             await app.switch(pack.name, on=on)
         callers.record_change(request, app, f"pack.{'enabled' if on else 'disabled'}", pack.name)
-        return answer(self._api.hiding.of(_named(pack.name, await self._seen(context)).shown()))
+        return answer(self._api.app.redact.in_data(_named(pack.name, await self._seen(context)).shown()))
 
     def _refuse_what_settings_say(self, pack: _Pack, *, on: bool) -> None:
         server = self._api.app.settings.servers.get(pack.name)

@@ -60,7 +60,7 @@ class Tools:
                 chosen, total = tools[start : start + size + 1], len(tools)
             else:
                 chosen, start, total = self._named(context, fits, place, size)
-            shown: JSON = {"tools": self._api.hiding.of([*map(_line, chosen[:size])]), "total": total}
+            shown: JSON = {"tools": self._api.app.redact.in_data([*map(_line, chosen[:size])]), "total": total}
             if len(chosen) > size:
                 shown["nextPageToken"] = tokens.make(pinned, _place(chosen[size - 1].name, start + size))
             return answer({**shown, **self._unlisted(context)})
@@ -82,7 +82,7 @@ class Tools:
         missing = [each._asdict() for each in app.servers.unlisted(context)]
         if app.bundles.is_building:
             missing.append({"server": "bundles", "state": "discovering", "reason": "the index is being built"})
-        return {"unlisted": self._api.hiding.of(missing)} if missing else {}
+        return {"unlisted": self._api.app.redact.in_data(missing)} if missing else {}
 
     # --- one -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Tools:
         context = callers.context_of(request, self._api.app)
         tool = await self._catalogue.find(_name(request), context)
         agent = callers.seen_agent(request)
-        return await self._api.in_thread(lambda: answer(self._api.hiding.of(self._whole(tool, agent))))
+        return await self._api.in_thread(lambda: answer(self._api.app.redact.in_data(self._whole(tool, agent))))
 
     def _whole(self, tool: Tool, agent: str | None) -> JSON:
         stores = self._api.app.stores
@@ -135,7 +135,7 @@ class Tools:
         if kind_of(tool) != "bundle" or on:
             await app.switch(tool.name, on=on)
         callers.record_change(request, app, f"tool.{'enabled' if on else 'disabled'}", name)
-        return answer(self._api.hiding.of(_line(await self._catalogue.find(name, context))))
+        return answer(self._api.app.redact.in_data(_line(await self._catalogue.find(name, context))))
 
     def _refuse_where_the_pack_is_off(self, tool: Tool) -> None:
         if tool.pack in self._api.app.switched_off:
