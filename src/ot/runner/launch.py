@@ -443,7 +443,13 @@ class SpawnLauncher(_Base):
     async def _start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
-        child = await Process.start(command, channel, self._printed, env=_spawn_environment())
+        # Windows cannot start a process without knowing where it is itself.
+        child = await Process.start(
+            command,
+            channel,
+            self._printed,
+            env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+        )
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
         if ident in self._unwanted:
@@ -481,8 +487,3 @@ class SpawnLauncher(_Base):
                 await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
         await self._cleaning.wait()
         await self._remove_scratch()
-
-
-def _spawn_environment() -> dict[str, str]:
-    """Windows cannot start a process without knowing where it is itself."""
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}

@@ -55,7 +55,7 @@ class Reader:
             return _text(response, hiding)
         if not response.body.strip():
             return None
-        if self._mode == "json" or self._select is not None or _is_json(kind):
+        if self._mode == "json" or self._select is not None or kind.endswith(("/json", "+json")):
             return _data(response, hiding)
         return _text(response, hiding) if _is_text(kind, response.body) else _binary(kind, response.body, hiding)
 
@@ -73,10 +73,6 @@ def _check_unpacked(response: Response) -> None:
             f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
             "leave Accept-Encoding out of the tool's headers, or set it to identity"
         )
-
-
-def _is_json(kind: str) -> bool:
-    return kind.endswith(("/json", "+json"))
 
 
 def _is_text(kind: str, body: bytes) -> bool:
