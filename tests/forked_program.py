@@ -2,8 +2,8 @@
 
 The result is a real process: a child of the test's process with its own pipes, environment, directory, session and exit
 status. Only the imports, about half a second of processor time, are shared. `patch_popen` makes `subprocess.Popen` do
-it for commands that are `onetool` itself or an arena; what a shell or `env` starts is started as usual, and so is what
-names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
+it for commands that are `onetool` itself, also behind `env`, or an arena. What a shell starts is started as usual, and
+so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
 
     python forked_program.py DESCRIPTOR    is the process that is forked; it reads requests from that socket
 """
@@ -69,10 +69,15 @@ def patch_popen() -> None:
 
 def request_of(options: Mapping[str, Any]) -> bytes | None:
     """What the server is to be asked for; None for commands that it cannot start."""
-    command, env = options["args"], options["env"]
-    if isinstance(command, str | bytes | os.PathLike) or env is None:
+    if isinstance(options["args"], str | bytes | os.PathLike) or options["env"] is None:
         return None
-    if list(command)[:1] != [PROGRAM] and list(command)[:3] != ARENA:
+    command, env = list(options["args"]), dict(options["env"])
+    if command[0] == "env":
+        del command[0]
+        while "=" in command[0]:
+            name, _, value = command.pop(0).partition("=")
+            env[name] = value
+    if command[:1] != [PROGRAM] and command[:3] != ARENA:
         return None
     if any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED) or not options["close_fds"]:
         return None
@@ -82,7 +87,7 @@ def request_of(options: Mapping[str, Any]) -> bytes | None:
     request = {
         "argv": [os.fspath(word) for word in command],
         "cwd": os.fspath(options["cwd"] or Path.cwd()),
-        "env": dict(env),
+        "env": env,
         "new_session": options["start_new_session"],
     }
     try:
