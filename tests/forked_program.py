@@ -9,6 +9,7 @@ so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -166,7 +167,8 @@ def import_everything() -> None:
     del sys.path[0]
 
     for name in IMPORTED_LATER:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # it is not used any more
+            importlib.import_module(name)
     for package in (ot, ot_tools):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
