@@ -29,7 +29,7 @@ SENTINEL = "SENTINEL-ESCAPED"
 ORDINARY_USER = 61234  # a number that no account of the machine has
 NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
 IS_ROOT = os.geteuid() == 0
-SECONDS = {"brief": 1.0, "patient": 20.0}
+SECONDS = {"brief": 2.0, "patient": 20.0}
 SHOWN = 20_000
 
 

@@ -136,13 +136,8 @@ def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
     return world
 
 
-def app_of(attempt: Attempt) -> str:
-    """What is to come to an end of its own has the time for it; what is to be ended is ended soon."""
-    return "brief" if attempt.brief and attempt.says in {"", "longer than"} else "patient"
-
-
 def _outcomes(place: Arena, attempts: Iterable[Attempt]) -> dict[str, Any]:
-    under_way = {each.id: place.attempt(each.code, app_of(each)) for each in attempts}
+    under_way = {each.id: place.attempt(each.code, "brief" if each.brief else "patient") for each in attempts}
     done = {ident: future.result(PATIENCE_WITH_A_SET) for ident, future in under_way.items()}
     return {ident: asdict(outcome) for ident, outcome in done.items()}
 
@@ -179,7 +174,7 @@ def _blocked(attempt: Attempt, outcome: Outcome) -> None:
 
 def _limited(attempt: Attempt, outcome: Outcome) -> None:
     if attempt.brief:
-        assert outcome.seconds < SECONDS[app_of(attempt)] + GRACE, f"{attempt.what}: {outcome}"
+        assert outcome.seconds < SECONDS["brief"] + GRACE, f"{attempt.what}: {outcome}"
 
 
 def _contained(attempt: Attempt, outcome: Outcome) -> None:
