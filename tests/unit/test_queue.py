@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ot.config.model import RunLimits
+from ot.faces.http.errors import ApiError
 from ot.faces.http.queue import QUEUE, Bounds, FairQueue, turn
-from ot.faces.http.refusals import Refusal
 
 DEFAULT = Bounds.of_runs(RunLimits())
 HELD = 100  # at least so many of one agent wait before one is refused
@@ -121,7 +121,7 @@ def test_a_hundred_of_one_agent_are_held_and_then_one_is_refused_in_words() -> N
     async def work(crowd: Crowd) -> None:
         await crowd.add("a", DEFAULT.each + DEFAULT.waiting)
         assert crowd.queue.waiting("a") == DEFAULT.waiting >= HELD
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(ApiError) as refused:
             async with crowd.queue.turn("a"):
                 raise AssertionError("it was let in")
         assert refused.value.code == "rate_limited"

@@ -144,6 +144,6 @@ def _tell_problems(app: "OneTool") -> None:
 def _tell_address(bind: "Bind", *, as_json: bool) -> None:
     from ot.faces.http.server import PARTS
 
-    print(f"onetool: listening on {bind.url} ({', '.join(part.words for part in PARTS)})", file=sys.stderr, flush=True)
+    print(f"onetool: listening on {bind.url} ({', '.join(PARTS)})", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"url": bind.url, "host": bind.host, "port": bind.port}), flush=True)

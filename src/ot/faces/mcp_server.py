@@ -19,8 +19,8 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
+from ot.faces.http.errors import ApiError
 from ot.faces.http.queue import CALLS, QUEUE, turn
-from ot.faces.http.refusals import Refusal
 from ot.faces.mcp_callers import (
     agent_of,
     counted_as,
@@ -172,7 +172,7 @@ class OneToolServer(Server[Any]):
         try:
             async with turn(scope, agent_of(self._app, context), QUEUE if params.name == RUN.name else CALLS):
                 return await self._called(context, params)
-        except Refusal as refused:  # too many wait already
+        except ApiError as refused:  # too many wait already
             return _text(refused.message, is_error=True)
 
     async def _called(self, context: Any, params: types.CallToolRequestParams) -> Any:

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.faces.http.api.events import STOPPING
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 from ot.logging import Log
 
 REQUEST_ID: Final = "request_id"
@@ -42,7 +42,7 @@ class Access:
         except asyncio.CancelledError:
             if answer.status or not _is_stopping(scope):
                 raise
-            await Refusal("busy", CUT_OFF).response(scope, receive, answer)
+            await ApiError("busy", CUT_OFF).response(scope, receive, answer)
         finally:
             self._write(scope, request_id, answer.status, started)
 

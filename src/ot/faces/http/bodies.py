@@ -14,8 +14,7 @@ from typing import Any, Final, NoReturn, Self
 from starlette.requests import Request
 
 from ot.bundles.model import MOST_LEVELS
-from ot.bundles.rules import invalid
-from ot.errors import BundleError
+from ot.faces.http.errors import ApiError
 
 MEDIA_TYPE: Final = "application/json"
 MOST_DIGITS: Final = 300
@@ -39,12 +38,12 @@ class Sent:
         """Takes its time where there is much of it: not on the event loop."""
         try:
             return _object_in(self)
-        except BundleError as error:
+        except ApiError as error:
             return _Wrong(error)
 
 
 class _Wrong(Mapping[str, Any]):
-    def __init__(self, error: BundleError) -> None:
+    def __init__(self, error: ApiError) -> None:
         self._error = error
 
     def __getitem__(self, _key: str) -> NoReturn:
@@ -61,7 +60,7 @@ def _object_in(sent: Sent) -> dict[str, Any]:
     _check_media_type(sent)
     data = _parsed(sent.content)
     if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object")
+        raise _invalid("the body must be a JSON object")
     _check_levels(data)
     return data
 
@@ -72,10 +71,10 @@ def _check_media_type(sent: Sent) -> None:
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
         what = f"not as {sent.media_type!a}" if sent.media_type else "and this one does not say what it is"
         message = f"a body is sent as JSON, {what}; send the header Content-Type: {MEDIA_TYPE}"
-        raise BundleError(message, code="unsupported_media_type", details={})
+        raise ApiError("unsupported_media_type", message)
     if sent.encoding.strip().lower() not in {"", "identity"}:
         message = f"a body is sent as it is, not as {sent.encoding!a}; leave the header Content-Encoding out"
-        raise BundleError(message, code="unsupported_media_type", details={})
+        raise ApiError("unsupported_media_type", message)
 
 
 def _parsed(content: bytes) -> Any:
@@ -85,10 +84,10 @@ def _parsed(content: bytes) -> Any:
             text, object_pairs_hook=_members, parse_constant=_constant, parse_int=_integer, parse_float=_number
         )
     except UnicodeDecodeError:
-        raise invalid("the body is not UTF-8") from None
+        raise _invalid("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise invalid(f"the body is no JSON: {error.msg} at {place}") from None
+        raise _invalid(f"the body is no JSON: {error.msg} at {place}") from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -98,24 +97,24 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise invalid(f"the body has {twice!a} twice in one object")
+        raise _invalid(f"the body has {twice!a} twice in one object")
     return members
 
 
 def _constant(word: str) -> NoReturn:
-    raise invalid(f"the body has {word}, which JSON does not know; write null, or a number")
+    raise _invalid(f"the body has {word}, which JSON does not know; write null, or a number")
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise invalid(f"the body has a number of {len(digits)} digits, and {MOST_DIGITS} are the most")
+        raise _invalid(f"the body has a number of {len(digits)} digits, and {MOST_DIGITS} are the most")
     return int(digits)
 
 
 def _number(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise invalid(f"the body has the number {text[:40]}, which is too large")
+        raise _invalid(f"the body has the number {text[:40]}, which is too large")
     return number
 
 
@@ -141,8 +140,12 @@ def _check_texts(value: dict[str, Any] | list[Any]) -> None:
     """JSON can spell half a character, UTF-8 cannot write it."""
     texts = [*value, *value.values()] if isinstance(value, dict) else value
     if any(isinstance(text, str) and HALF_A_CHARACTER.search(text) for text in texts):
-        raise invalid("the body cannot be written down: it has half of a character in it (a lone surrogate)")
+        raise _invalid("the body cannot be written down: it has half of a character in it (a lone surrogate)")
 
 
-def _too_deep() -> BundleError:
-    return invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
+def _invalid(message: str) -> ApiError:
+    return ApiError("invalid", message)
+
+
+def _too_deep() -> ApiError:
+    return _invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")

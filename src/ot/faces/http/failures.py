@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 MOST_FAILURES: Final = 20
 WINDOW_SECONDS: Final = 60.0
@@ -34,8 +34,7 @@ class Failures:
         if self._clock() - failed[-1] > WINDOW_SECONDS:
             del self._failed[place]
         elif len(failed) == MOST_FAILURES and self._is_recent(failed[0]) and (place, shown) not in self._known:
-            wait = {"retry-after": str(int(WINDOW_SECONDS))}
-            raise Refusal("rate_limited", "too many wrong tokens came from this address; wait a minute", headers=wait)
+            raise ApiError("rate_limited", "too many wrong tokens came from this address; wait a minute")
 
     def failed(self, address: str, shown: str) -> None:
         """The one that has been quiet for longest is forgotten where there are too many."""

@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ot.agents import DEFAULT
 from ot.config.model import RunLimits
+from ot.faces.http.errors import ApiError
 from ot.faces.http.failures import Failures
 from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
 from ot.faces.http.queue import CALLS, QUEUE, Bounds, FairQueue
-from ot.faces.http.refusals import Refusal
 from ot.net.exchange import OUTGOING
 
 MOST_HEAD: Final = 16 << 10
@@ -137,7 +137,7 @@ class Gate:
             body.refuse_announced(Headers(scope=scope))
             with self._ending_when_revoked(scope):
                 await self._inner(scope, body, answer)
-        except Refusal as refused:
+        except ApiError as refused:
             if not answer.has_begun:  # else it is cut off, which is all that is left to say
                 await refused.response(scope, receive, answer)
             elif refused is REVOKED:
@@ -172,7 +172,7 @@ class Gate:
             return
         try:
             keys = self._keys()
-        except Refusal:
+        except ApiError:
             keys = Keys((), {})
         valid = {shown: keys.agent_of_hash(shown) for shown, _ in set(self._open.values())}
         for task, (shown, agent) in self._open.items():
@@ -213,10 +213,10 @@ class Gate:
         hosts = headers.getlist("host")
         found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
-            raise Refusal("invalid", "a request needs exactly one Host header, which is a name or an address")
+            raise ApiError("invalid", "a request needs exactly one Host header, which is a name or an address")
         name = found[1].lower()
         if self._bind.is_loopback and not self._is_own(name) and name not in self._names():
-            raise Refusal("forbidden", self._other_name(name))
+            raise ApiError("forbidden", self._other_name(name))
         return name
 
     def _other_name(self, name: str) -> str:
@@ -246,20 +246,20 @@ def _check_head(scope: Scope) -> None:
     """Whatever came in one piece has been read, however long it is."""
     fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
     if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MOST_HEAD:
-        raise Refusal("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
+        raise ApiError("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
     if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
-        raise Refusal("invalid", "this server speaks HTTP/1.1")
+        raise ApiError("invalid", "this server speaks HTTP/1.1")
 
 
 def _check_origin(headers: Headers, scope: Scope) -> None:
     """A page may talk to the server it came from, and to no other."""
     host, origins = headers["host"].lower(), headers.getlist("origin")
     if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
-        raise Refusal("forbidden", "a page of another site may not use this server (wrong Origin)")
+        raise ApiError("forbidden", "a page of another site may not use this server (wrong Origin)")
     sites = headers.getlist("sec-fetch-site")
     if all(site in {"same-origin", "none"} for site in sites) or _is_a_link(headers, scope):
         return
-    raise Refusal("forbidden", "a page of another site may not use this server (wrong Sec-Fetch-Site)")
+    raise ApiError("forbidden", "a page of another site may not use this server (wrong Sec-Fetch-Site)")
 
 
 def _is_a_link(headers: Headers, scope: Scope) -> bool:
@@ -271,17 +271,21 @@ def _is_a_link(headers: Headers, scope: Scope) -> bool:
 def _check_path(scope: Scope) -> None:
     """A path means what it seems to mean, to whoever looks at it."""
     path = scope["path"]
+    if b"%2f" in scope.get("raw_path", b"").lower():
+        raise ApiError("invalid", "a slash that is written as %2F cannot stand in a path here")
+    if any(letter < " " for letter in path):
+        raise ApiError("invalid", "a control character cannot stand in a path")
     if not path.startswith("/"):
-        raise Refusal("invalid", "ask for a path that begins with a slash; this server is no proxy")
+        raise ApiError("invalid", "ask for a path that begins with a slash; this server is no proxy")
     if any(part in {".", ".."} for part in path.split("/")):
-        raise Refusal("invalid", "a path cannot have . or .. as a part of it here")
+        raise ApiError("invalid", "a path cannot have . or .. as a part of it here")
 
 
 def _check_framing(headers: Headers) -> None:
     """Two lengths of one body are how a request is smuggled past a proxy: nothing on this connection is believed."""
     if "transfer-encoding" in headers and "content-length" in headers:
         message = "a body is either chunked or has a Content-Length, not both"
-        raise Refusal("invalid", message, headers={"connection": "close"})
+        raise ApiError("invalid", message, headers={"connection": "close"})
 
 
 def _proxy_sign(headers: Headers) -> str | None:
@@ -333,8 +337,8 @@ def _token(headers: Headers) -> str | None:
     return token.strip()
 
 
-def _unauthorized(message: str) -> Refusal:
-    return Refusal("unauthorized", message, headers={"www-authenticate": "Bearer"})
+def _unauthorized(message: str) -> ApiError:
+    return ApiError("unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
 REVOKED: Final = _unauthorized("this token was revoked")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ot.config.load import Examined
 from ot.config.model import Settings, Token
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 PREFIX = "ot_"
 
@@ -84,5 +84,5 @@ class LiveTokens:
             return Keys(tokens, self._env)
         if self._unreadable:
             message = f"tokens cannot be checked: {self._unreadable} cannot be read"
-            raise Refusal("busy", message, {"reason": "tokens_unreadable"})
+            raise ApiError("busy", message, {"reason": "tokens_unreadable"})
         return Keys((token for token in tokens if token in self._left), self._env)

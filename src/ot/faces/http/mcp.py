@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from fastapi import FastAPI
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
@@ -26,8 +25,8 @@ PATH: Final = "/mcp"
 MOST_SESSIONS: Final = 1000
 
 
-def add_routes(web: FastAPI, app: OneTool) -> None:
-    web.router.routes.append(Route(PATH, endpoint=Mcp(app), include_in_schema=False))
+def route(app: OneTool) -> Route:
+    return Route(PATH, endpoint=Mcp(app))
 
 
 class Mcp:

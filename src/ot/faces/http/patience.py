@@ -15,8 +15,8 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import FIXED
-from ot.faces.http.refusals import STATUS, Refusal
 
 HEAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 75
@@ -116,7 +116,7 @@ class PatientProtocol(H11Protocol):
         # asyncio does this only where it has opened the listening socket; without it many answers take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._crowd.take(self):
-            self._refuse(Refusal("busy", CROWDED, headers={"retry-after": "1"}))
+            self._refuse(ApiError("busy", CROWDED))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.leave(self)
@@ -143,11 +143,11 @@ class PatientProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in ANSWERABLE:
-            self._refuse(Refusal("invalid", MALFORMED))
+            self._refuse(ApiError("invalid", MALFORMED))
         else:
             self.transport.close()
 
-    def _refuse(self, refused: Refusal) -> None:
+    def _refuse(self, refused: ApiError) -> None:
         """A client that is hung up on while it sends never sees what we said: so for a moment it may go on."""
         self._is_refused = True
         if len(self._crowd.refused) >= MOST_REFUSED:
@@ -214,10 +214,9 @@ class PatientProtocol(H11Protocol):
         return self._body.is_too_slow(now, self._received)
 
 
-def written(refused: Refusal) -> bytes:
+def written(refused: ApiError) -> bytes:
     """A refusal as it goes over the wire, for where there is no request that it would answer."""
-    status = STATUS[refused.code]
-    body = bytes(refused.response.body)
+    status, body = refused.status, bytes(refused.response.body)
     fields = {
         b"content-type": b"application/json",
         b"content-length": str(len(body)).encode(),

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ot.config.model import RunLimits
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 RETRY_SECONDS: Final = "1"
 CALLS_IN_ALL, CALLS_EACH = 512, 128  # of one tool: most of them wait for somebody else, and a slow one holds up nobody
@@ -109,13 +109,13 @@ class FairQueue:
                 del self._waiting[agent]
 
 
-def _full(bounds: Bounds) -> Refusal:
+def _full(bounds: Bounds) -> ApiError:
     message = (
         f"too many requests of this agent: {bounds.waiting} wait already. Send this one again when some are answered. "
         "Hint: limits: {running, waiting} in onetool.yaml"
     )
     details = {"waiting": bounds.waiting, "atOnce": bounds.each}
-    return Refusal("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
+    return ApiError("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ot.app import OneTool
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 from ot.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED
 
 PROBE_SECONDS: Final = 5.0
@@ -20,7 +20,7 @@ class Readiness:
         """Strangers may ask: reasons are told without anything that is somebody's."""
         reasons = [*self._of_settings(), *await self._of_cells()]
         if reasons:
-            raise Refusal("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
+            raise ApiError("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
         return PlainTextResponse("ready\n")
 
     def _of_settings(self) -> list[str]:

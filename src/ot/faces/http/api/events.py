@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
+from ot.schema import JSON
 from ot_child.data import text
 
 T = TypeVar("T")
@@ -28,6 +29,11 @@ HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering",
 STOPPING: Final = "stopping"  # an event in the state of a request's scope: the server wants to end
 LINE_BREAKS_TO_SOME: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # clients, not the standard
 Event = tuple[str, Any]
+
+
+def described(words: str) -> dict[str, JSON]:
+    """Return what the document says of a stream of events."""
+    return {MEDIA_TYPE: {"type": "string", "description": f"Events: {words}"}}
 
 
 def are_wanted(request: Request) -> bool:
@@ -161,7 +167,7 @@ class EventStream(Response):
             while not is_over:
                 is_over = feed.is_over
                 events = await feed.taken()
-                if not has_begun and len(events) == 1 and isinstance(events[0][1], Refusal):
+                if not has_begun and len(events) == 1 and isinstance(events[0][1], ApiError):
                     await events[0][1].response(scope, receive, send)
                     return
                 idle = b"" if feed.is_over else HEARTBEAT
@@ -176,7 +182,7 @@ class EventStream(Response):
     async def _worked(self, feed: Feed) -> None:
         try:
             await self._work(feed)
-        except Refusal as refused:
+        except ApiError as refused:
             feed.put("refused", refused)
         finally:
             feed.end()
@@ -192,12 +198,8 @@ async def _send(events: list[Event], send: Send, idle: bytes, *, has_begun: bool
 
 def _written(event: str, data: Any) -> bytes:
     """JSON has no line breaks of its own, so that one line is enough."""
-    shown = text(_told(data) if isinstance(data, Refusal) else data).translate(LINE_BREAKS_TO_SOME)
+    shown = text(data.body if isinstance(data, ApiError) else data).translate(LINE_BREAKS_TO_SOME)
     return f"event: {event}\ndata: {shown}\n\n".encode("utf-8", "replace")
-
-
-def _told(refused: Refusal) -> dict[str, Any]:
-    return {"error": {"code": refused.code, "message": refused.message, "details": refused.details}}
 
 
 async def _gone(receive: Receive) -> None:

@@ -1,8 +1,8 @@
-"""`/api/tools`: every tool of every kind, found, looked at, and switched on and off."""
+"""`/api/tools`: every tool of every kind: listed, searched, shown, called, and switched on and off."""
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -14,21 +14,27 @@ from ot.bundles.model import StoredTool, Switch
 from ot.bundles.paging import Tokens
 from ot.bus.authorise import in_order
 from ot.context import ToolContext
-from ot.faces.http import callers, paging
-from ot.faces.http.answers import answer
-from ot.faces.http.api import common, usage
-from ot.faces.http.api.catalogue import KINDS, Catalogue, kind_of
+from ot.faces.http import callers
+from ot.faces.http.api.catalogue import Catalogue, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
+from ot.faces.http.invoke import OUTCOME, invoke
+from ot.faces.http.models import Call, ToolDetails, ToolLine, ToolPage, ToolsQuery, ToolVersion, UnlistedServer, Usage
+from ot.faces.http.routing import Answer, Operation
 from ot.registry import python_name
 from ot.schema import JSON
 from ot.signature import signature
+from ot.stats.usage import usage_of
 from ot.tool import Tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ROOT: Final = "/api/tools"
+TOOL: Final = f"{ROOT}/{{name}}"
+CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
+CALL: Final = (*CHANGE, "tool_disabled", "audit_unavailable")
 LONGEST_KEPT: Final = 40  # characters of a name in a token; a token is short, and names may not be
 
 
@@ -37,68 +43,69 @@ class Tools:
         self._api, self._catalogue = api, catalogue
         self._tokens: dict[Path, Tokens] = {}  # by the file of their key
 
+    def operations(self) -> Iterator[Operation]:
+        page = {200: Answer("Some tools; with q the best hits first", ToolPage)}
+        words, errors = "List or search all tools, of every kind", ("permission_denied",)
+        yield Operation("GET", ROOT, self.listed, words, page, ToolsQuery, errors=errors)
+        details = {200: Answer("All about the tool", ToolDetails)}
+        yield Operation("GET", TOOL, self.shown, "Get all about a tool", details, errors=("not_found", *errors))
+        line, words = {200: Answer("The tool", ToolLine)}, "Switch a tool of any kind on or off"
+        yield Operation("PATCH", TOOL, self.switched, words, line, body=Switch, errors=CHANGE)
+        path, words = f"{TOOL}/call", "Call a tool of any kind"
+        yield Operation("POST", path, self.call, words, {200: OUTCOME}, body=Call, errors=CALL)
+
     # --- a list ------------------------------------------------------------------------------------------------
 
     async def listed(self, request: Request) -> Response:
-        query = request.query_params
-        size, token, q = paging.size_of(query, "pageSize"), paging.token_of(query), paging.single(query, "q")
-        pack, is_enabled = paging.single(query, "pack"), common.switch(query, "isEnabled")
-        kind = common.choice(query, "kind", KINDS)
+        query = ToolsQuery.of(request)
         context = callers.context_of(request, self._api.app)
         await self._catalogue.look()
-        pinned = ["api", q or "", pack, kind, is_enabled, list(context.tools or ())]
         tools = await self._api.in_thread(partial(self._catalogue.tools, context))
-        if q and q.strip():
-            tools = await self._catalogue.search(q, tools)
+        if query.q.strip():
+            tools = await self._catalogue.search(query.q, tools)
+        fits = partial(_fits, query)
+        return await self._api.in_thread(lambda: self._page([*filter(fits, tools)], query, context))
 
-        def page() -> Response:
-            fitting = [tool for tool in tools if _fits(tool, pack, kind, is_enabled)]
-            shown = self._page(fitting, pinned, size, token, is_ranked=bool(q and q.strip()))
-            return answer({**shown, **self._unlisted(context)})
-
-        return await self._api.in_thread(page)
-
-    def _unlisted(self, context: ToolContext) -> JSON:
-        """Return the servers whose tools are missing; nothing if all are known."""
-        missing = [each._asdict() for each in self._api.app.servers.unlisted(context)]
-        return {"unlisted": self._api.hiding.of(missing)} if missing else {}
-
-    def _page(self, tools: list[Tool], pinned: list[Any], size: int, token: str | None, *, is_ranked: bool) -> JSON:
+    def _page(self, tools: list[Tool], query: ToolsQuery, context: ToolContext) -> Response:
         key_file = self._api.app.folders.data / "cache" / "pages.key"
         tokens = self._tokens.setdefault(key_file, Tokens(key_file))
-        place = tokens.read(token, pinned)
-        start = 0 if place is None else (_after_rank if is_ranked else _after_name)(tools, *place)
-        chosen = tools[start : start + size]
-        shown: JSON = {"tools": self._api.hiding.of([*map(_line, chosen)]), "total": len(tools)}
-        if start + size < len(tools):
-            shown["nextPageToken"] = tokens.make(pinned, _place(chosen[-1].name, start + size))
-        return shown
+        pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
+        place = tokens.read(query.page_token or None, pinned)
+        after = _after_rank if query.q.strip() else _after_name
+        start = 0 if place is None else after(tools, *place)
+        end = start + query.page_size
+        shown = ToolPage(
+            tools=[*map(_line, tools[start:end])],
+            total=len(tools),
+            unlisted=[UnlistedServer(**each._asdict()) for each in self._api.app.servers.unlisted(context)],
+        )
+        if end < len(tools):
+            shown.next_page_token = tokens.make(pinned, _place(tools[end - 1].name, end))
+        return self._api.answer(shown)
 
     # --- one -----------------------------------------------------------------------------------------------------
 
     async def shown(self, request: Request) -> Response:
-        context = callers.context_of(request, self._api.app)
-        tool = await self._catalogue.find(_name(request), context)
+        tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
         agent = callers.seen_agent(request)
-        return await self._api.in_thread(lambda: answer(self._api.hiding.of(self._whole(tool, agent))))
+        return await self._api.in_thread(lambda: self._api.answer(self._details(tool, agent)))
 
-    def _whole(self, tool: Tool, agent: str | None) -> JSON:
+    def _details(self, tool: Tool, agent: str | None) -> ToolDetails:
         stores = self._api.app.stores
         stores.recorder.flush()  # the calls of this very moment count too
-        versions = [_version(stored) for stored in self._stored(tool)]
-        return {
-            **_line(tool),
-            "description": tool.description,
-            "inputSchema": tool.input.json,
-            "outputSchema": tool.output.json if tool.output else None,
-            "example": tool.example,
-            "returns": tool.returns,
-            "observedShape": stores.shapes.text(tool.name),
-            "file": tool.file,
-            "timeoutSeconds": tool.timeout,
-            "usage": usage.of_tool(stores.stats_file, tool.name, agent),
-            **({"versions": versions} if versions else {}),
-        }
+        return ToolDetails(
+            **_line_of(tool),
+            description=tool.description,
+            input_schema=tool.input.json,
+            output_schema=tool.output.json if tool.output else None,
+            example=tool.example,
+            returns=tool.returns,
+            observed_shape=stores.shapes.text(tool.name),
+            file=tool.file,
+            timeout_seconds=tool.timeout,
+            usage=Usage.model_validate(usage_of(stores.stats_file, tool.name, agent)),
+            versions=[*map(ToolVersion.model_validate, self._stored(tool))],
+        )
 
     def _stored(self, tool: Tool) -> list[StoredTool]:
         """All versions of a tool that is kept in the store, the newest last."""
@@ -110,28 +117,43 @@ class Tools:
         same = (source.shown(stored) for stored in found if stored.slug == tool.short_name)
         return sorted(same, key=attrgetter("modified_at"))
 
+    async def call(self, request: Request) -> Response:
+        self._api.check_settings()
+
+        async def check() -> None:
+            tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
+            if not tool.enabled:
+                raise await self._disabled(tool)
+
+        return await invoke(self._api, request, _name(request), check)
+
+    async def _disabled(self, tool: Tool) -> ApiError:
+        is_bundle_off = False
+        if kind_of(tool) == "bundle":
+            store = self._api.app.bundles.store
+            bundle = await self._api.in_thread(partial(store.bundle_by_slug, tool.pack))
+            is_bundle_off = bundle is not None and not bundle.is_enabled
+        message = f"{tool.name} cannot be called: {tool.disabled_reason or 'it is switched off'}"
+        return ApiError("bundle_disabled" if is_bundle_off else "tool_disabled", message, {"name": tool.name})
+
     # --- on and off ------------------------------------------------------------------------------------------------
 
     async def switched(self, request: Request) -> Response:
         sent, app = await Sent.with_request(request), self._api.app
-        callers.may_change(request, app)
-        self._api.refuse_without_settings()
+        self._api.check_change(request)
         context, name = callers.context_of(request, app), _name(request)
         tool = await self._catalogue.find(name, context)
-        on = Switch.of(await self._api.in_thread(sent.data)).is_enabled
-        self._refuse_where_the_pack_is_off(tool)
+        on = Switch.of(await self._api.parsed(sent)).is_enabled
+        if tool.pack in app.switched_off:
+            message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
+            raise ApiError("bundle_disabled", message, {"pack": tool.pack})
         if kind_of(tool) == "bundle":
             await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
             await app.bundles.discover()
         if kind_of(tool) != "bundle" or on:
             await app.switch(tool.name, on=on)
         callers.record_change(request, app, f"tool.{'enabled' if on else 'disabled'}", name)
-        return answer(self._api.hiding.of(_line(await self._catalogue.find(name, context))))
-
-    def _refuse_where_the_pack_is_off(self, tool: Tool) -> None:
-        if tool.pack in self._api.app.switched_off:
-            message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
-            raise Refusal("bundle_disabled", message, {"pack": tool.pack})
+        return self._api.answer(_line(await self._catalogue.find(name, context)))
 
     def _switch_stored(self, tool: Tool, name: str, *, on: bool) -> None:
         """One version where the name says which, else all: one that is off would leave the tool to another."""
@@ -145,33 +167,31 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _fits(tool: Tool, pack: str | None, kind: str | None, is_enabled: bool | None) -> bool:
+def _fits(query: ToolsQuery, tool: Tool) -> bool:
     return (
-        (not pack or pack in {tool.pack, python_name(tool.pack)})
-        and kind in {None, kind_of(tool)}
-        and is_enabled in {None, tool.enabled}
+        (not query.pack or query.pack in {tool.pack, python_name(tool.pack)})
+        and query.kind in {None, kind_of(tool)}
+        and query.is_enabled in {None, tool.enabled}
     )
 
 
-def _line(tool: Tool) -> JSON:
+def _line(tool: Tool) -> ToolLine:
+    return ToolLine(**_line_of(tool), description=tool.summary)
+
+
+def _line_of(tool: Tool) -> JSON:
+    """All fields but the description, which is shorter in lists."""
     return {
         "name": tool.name,
-        "pythonName": python_name(tool.name),
+        "python_name": python_name(tool.name),
         "pack": tool.pack,
         "kind": kind_of(tool),
         "source": tool.source,
-        "description": tool.summary,
         "signature": signature(tool),
         "permissions": in_order(tool.permissions),
-        "isEnabled": tool.enabled,
-        **({"disabledReason": tool.disabled_reason} if tool.disabled_reason else {}),
+        "is_enabled": tool.enabled,
+        "disabled_reason": tool.disabled_reason,
     }
-
-
-def _version(stored: StoredTool) -> JSON:
-    shown = stored.as_json()
-    names = ("id", "bundleID", "version", "isEnabled", "disabledReason", "modifiedAt", "callCount", "lastCalledAt")
-    return {name: shown[name] for name in names if name in shown}
 
 
 # --- where a page goes on --------------------------------------------------------------------------------------------

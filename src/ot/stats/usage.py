@@ -13,10 +13,10 @@ OF_TOOL: Final = "FROM calls WHERE name = :name AND (:agent IS NULL OR agent = :
 COUNTS: Final = f"SELECT count(*), count(error_type), max(at) {OF_TOOL}"
 MIDDLE: Final = f"SELECT seconds {OF_TOOL} ORDER BY seconds LIMIT 1 OFFSET :place"
 LAST_ERROR: Final = f"SELECT error_type, at {OF_TOOL} AND error_type IS NOT NULL ORDER BY at DESC LIMIT 1"
-NEVER: Final[JSON] = {"calls": 0, "errors": 0, "p50Ms": None}
+NEVER: Final[JSON] = {"calls": 0, "errors": 0, "p50_ms": None}
 
 
-def of_tool(file: Path, name: str, agent: str | None) -> JSON:
+def usage_of(file: Path, name: str, agent: str | None) -> JSON:
     """Of one agent, or of all. Statistics that cannot be read are told by health, not here."""
     try:
         with opened(file) as database:
@@ -33,11 +33,11 @@ def _read(database: sqlite3.Connection, filters: dict[str, Any], file: Path) -> 
         return NEVER
     (middle,) = database.execute(MIDDLE, {**filters, "place": (calls - 1) // 2}).fetchone()
     failed = database.execute(LAST_ERROR, filters).fetchone()
-    told = {"lastError": {"type": failed[0], "at": in_utc(failed[1], "milliseconds")}} if failed else {}
+    told = {"last_error": {"type": failed[0], "at": in_utc(failed[1], "milliseconds")}} if failed else {}
     return {
         "calls": calls,
         "errors": errors,
-        "p50Ms": round(middle * 1000, 2),
-        "lastCalledAt": in_utc(last, "milliseconds"),
+        "p50_ms": round(middle * 1000, 2),
+        "last_called_at": in_utc(last, "milliseconds"),
         **told,
     }
