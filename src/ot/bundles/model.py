@@ -164,7 +164,7 @@ class _Draft(_Model):
             return body
         if not isinstance(body, Mapping):
             raise rules.invalid("the body must be a JSON object")
-        _check_depth(body)
+        check_depth(body)
         try:
             return cls.model_validate(dict(body))
         except ValidationError as error:
@@ -278,17 +278,17 @@ def _checked_schema(schema: JSON) -> JSON:
     return schema
 
 
-def _check_depth(value: Any, level: int = 0) -> None:
+def check_depth(value: Any, level: int = 0) -> None:
     """What is deeper than any schema a person writes is meant to break somebody's parser."""
     if level > MOST_LEVELS:
         raise rules.invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_text(key)
-            _check_depth(item, level + 1)
+            check_depth(item, level + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _check_depth(item, level + 1)
+            check_depth(item, level + 1)
     elif isinstance(value, str):
         _check_text(value)
     elif not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):

@@ -5,7 +5,6 @@ whatever one asks of it. Strict where JSON leaves things open: no name twice, no
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -13,12 +12,11 @@ from typing import Any, Final, NoReturn, Self
 
 from starlette.requests import Request
 
-from ot.bundles.model import MOST_LEVELS
+from ot.bundles.model import MOST_LEVELS, check_depth
 from ot.faces.http.errors import ApiError
 
 MEDIA_TYPE: Final = "application/json"
 MOST_DIGITS: Final = 300
-HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def _object_in(sent: Sent) -> dict[str, Any]:
     data = _parsed(sent.content)
     if not isinstance(data, dict):
         raise _invalid("the body must be a JSON object")
-    _check_levels(data)
+    check_depth(data)
     return data
 
 
@@ -116,31 +114,6 @@ def _number(text: str) -> float:
     if not isfinite(number):
         raise _invalid(f"the body has the number {text[:40]}, which is too large")
     return number
-
-
-def _check_levels(data: dict[str, Any]) -> None:
-    """Not by recursion, which would be what a deep body is meant to break."""
-    level: list[Any] = [data]
-    for _ in range(MOST_LEVELS + 1):
-        for value in level:
-            _check_texts(value)
-        level = [part for value in level for part in _parts(value)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _parts(value: Any) -> list[Any]:
-    """What may have parts itself."""
-    inside = value.values() if isinstance(value, dict) else value
-    return [part for part in inside if isinstance(part, dict | list)]
-
-
-def _check_texts(value: dict[str, Any] | list[Any]) -> None:
-    """JSON can spell half a character, UTF-8 cannot write it."""
-    texts = [*value, *value.values()] if isinstance(value, dict) else value
-    if any(isinstance(text, str) and HALF_A_CHARACTER.search(text) for text in texts):
-        raise _invalid("the body cannot be written down: it has half of a character in it (a lone surrogate)")
 
 
 def _invalid(message: str) -> ApiError:

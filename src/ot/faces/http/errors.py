@@ -9,8 +9,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.errors import BundleError, ToolError
@@ -49,7 +51,13 @@ CODES: Final = {
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS: Final = {"busy": 1, "rate_limited": 60}  # unless the error says otherwise
+RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60"}  # unless the error says otherwise
+
+
+def camel_case(name: str) -> str:
+    """Return the name as JSON spells it: `bundleID` for `bundle_id`."""
+    first, *others = name.split("_")
+    return first + "".join({"id": "ID", "ids": "IDs"}.get(word, word.capitalize()) for word in others)
 
 
 class ApiError(Exception):
@@ -68,16 +76,19 @@ class ApiError(Exception):
         super().__init__(self.message)
         self.code, self.hint, self.details, self.headers = code, hint, dict(details or {}), dict(headers or {})
         if code in RETRY_SECONDS:
-            wait = self.details.get("retry_after")
-            self.headers.setdefault("retry-after", str(wait if isinstance(wait, int) else RETRY_SECONDS[code]))
+            self.headers.setdefault("retry-after", RETRY_SECONDS[code])
 
     @classmethod
     def from_error(cls, error: ToolError) -> "ApiError":
-        code = error.fields.get("code")
+        fields = dict(error.fields)
+        code = fields.pop("code", None)
         if isinstance(error, BundleError):
-            return cls(str(code or "invalid"), error.message, error.fields.get("details"))
+            details = fields.get("details") or {}
+            return cls(code or "invalid", error.message, {camel_case(key): value for key, value in details.items()})
         if code == "rate_limited":
-            return cls(code, error.message, {key: value for key, value in error.fields.items() if key != "code"})
+            wait = fields.pop("retry_after", None)
+            headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
+            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
         return cls(CODES.get(error.type, "invalid"), error.message, {**error.fields, "type": error.type})
 
     @property
@@ -102,6 +113,7 @@ class ErrorBoundary:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False
+        scope["app"] = self._inner  # so that the router raises what it has no route for
 
         async def noting(message: Message) -> None:
             nonlocal has_started
@@ -118,6 +130,8 @@ class ErrorBoundary:
     def _response(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=400)  # nobody reads it
+        if isinstance(error, HTTPException):
+            error = _no_route(scope, error)
         if isinstance(error, ToolError):
             error = ApiError.from_error(error)
         if isinstance(error, ApiError):
@@ -128,3 +142,13 @@ class ErrorBoundary:
         self._log.event("http.error", level="ERROR", correlation_id=number, **where, text=shown)
         message = f"something went wrong here that should not have; the log has it under {number}"
         return ApiError("internal", message, {"correlationID": number}).response
+
+
+def _no_route(scope: Scope, error: HTTPException) -> ApiError:
+    """Several routes may have this path, each with other methods."""
+    if error.status_code == STATUS["not_found"]:
+        return ApiError("not_found", f"there is nothing at {scope['path']}")
+    fitting = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
+    message = f"{scope['method']} is not possible at {scope['path']}; {allowed} is"
+    return ApiError("method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed})

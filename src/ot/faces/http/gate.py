@@ -23,7 +23,7 @@ from ot.faces.http.errors import ApiError
 from ot.faces.http.failures import Failures
 from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
-from ot.faces.http.queue import CALLS, QUEUE, Bounds, FairQueue
+from ot.faces.queue import QUEUES, Queues
 from ot.net.exchange import OUTGOING
 
 MOST_HEAD: Final = 16 << 10
@@ -117,10 +117,7 @@ class Gate:
         self._failures, self._intake = failures or Failures(), Intake()
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # requests with the hash and the agent of their token
         self._revoked: set[asyncio.Task[Any]] = set()
-        self._turns = {
-            QUEUE: FairQueue(lambda: Bounds.of_runs(limits())),
-            CALLS: FairQueue(lambda: Bounds.of_calls(limits())),
-        }
+        self._queues = Queues(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -133,7 +130,7 @@ class Gate:
         body = self._intake.body(scope["path"], receive)
         try:
             _check_framing(Headers(scope=scope))
-            scope.setdefault("state", {}).update({"agent": self._admitted(scope), **self._turns})
+            scope.setdefault("state", {}).update({"agent": self._admitted(scope), QUEUES: self._queues})
             body.refuse_announced(Headers(scope=scope))
             with self._ending_when_revoked(scope):
                 await self._inner(scope, body, answer)

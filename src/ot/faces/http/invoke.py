@@ -20,8 +20,8 @@ from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import CODES, ApiError
 from ot.faces.http.models import Call, Failure, Outcome, Success
-from ot.faces.http.queue import CALLS, turn
 from ot.faces.http.routing import Answer
+from ot.faces.queue import turn
 from ot.runner.answer import Journal
 from ot.schema import JSON
 from ot.tool import Result
@@ -46,7 +46,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
 
     async def call(journal: Journal) -> Result:
         context = callers.context_of(request, api.app, journal)
-        async with turn(request.scope, context.agent_id, CALLS):
+        async with turn(request.scope, context.agent_id, is_run=False):
             result = await api.app.bus.call_tool(name, args, context)
         if result.error is not None and not result.ran:
             await check()

@@ -3,7 +3,6 @@
 Names are snake_case here and camelCase on the wire. A response has every field, but those that are `absent` when empty.
 """
 
-import re
 from collections.abc import Mapping
 from operator import not_
 from typing import Annotated, Any, Final, Literal, Self
@@ -19,7 +18,6 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
 from starlette.requests import Request
 
@@ -27,7 +25,7 @@ from ot.backends.http_tool.impl import HttpImpl
 from ot.bundles import rules
 from ot.bundles.model import Bundle, Id, Match, Moment, PythonImpl, StoredTool, Tag, ToolDraft, refusal
 from ot.faces.http.api.catalogue import Kind
-from ot.faces.http.errors import STATUS, ApiError
+from ot.faces.http.errors import STATUS, ApiError, camel_case
 from ot.results.window import Unit
 from ot.schema import JSON
 from ot.stats.summary import PERIODS
@@ -38,10 +36,6 @@ MAX_ITEMS: Final = 256
 DEFAULT_LINES: Final = 100
 MAX_NUMBER: Final = 10**15
 ALL_TIME: Final = "all"
-
-
-def camel_case(name: str) -> str:
-    return re.sub("Id(s?)$", r"ID\1", to_camel(name))
 
 
 def absent(default: Any = "", description: str | None = None) -> Any:

@@ -20,7 +20,6 @@ from starlette.routing import Route
 
 from ot.faces.http.answers import REVALIDATED
 from ot.faces.http.errors import ApiError
-from ot.faces.http.routing import CheckedRoute
 
 FOLDER: Final = "page"
 FIRST: Final = "index.html"
@@ -65,7 +64,7 @@ def routes() -> list[Route]:
             raise ApiError("not_found", f"there is nothing at {request.url.path}; the page is at /")
         return found[name].answer(request.headers)
 
-    return [CheckedRoute(path, show) for path in ("/", f"/{FOLDER}/{{path:path}}")]
+    return [Route(path, show) for path in ("/", f"/{FOLDER}/{{path:path}}")]
 
 
 def _read() -> dict[str, _File]:

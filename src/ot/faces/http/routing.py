@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route
 
-from ot.faces.http.errors import STATUS, ApiError
+from ot.faces.http.errors import STATUS
 from ot.schema import JSON
 from ot.version import __version__
 
@@ -67,27 +66,8 @@ class Operation:
     is_conditional: bool = False  # a write with If-Match and If-None-Match
 
     @property
-    def route(self) -> "CheckedRoute":
-        return CheckedRoute(self.path, self.handler, methods=[self.method])
-
-
-class CheckedRoute(Route):
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.methods and scope["method"] not in self.methods:
-            raise _wrong_method(scope)
-        await self.app(scope, receive, send)
-
-
-def _wrong_method(scope: Scope) -> ApiError:
-    """Several routes may have this path, each with other methods."""
-    fitting = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
-    allowed = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
-    message = f"{scope['method']} is not possible at {scope['path']}; {allowed} is"
-    return ApiError("method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed})
-
-
-async def not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise ApiError("not_found", f"there is nothing at {scope['path']}")
+    def route(self) -> Route:
+        return Route(self.path, self.handler, methods=[self.method])
 
 
 # --- the document --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Router
+from starlette.routing import Route, Router
 
 from ot.app import OneTool
 from ot.faces.http import mcp, page
@@ -16,7 +16,7 @@ from ot.faces.http.errors import ErrorBoundary
 from ot.faces.http.gate import Bind, Gate
 from ot.faces.http.keys import LiveTokens
 from ot.faces.http.metrics import Counting, Metrics
-from ot.faces.http.routing import CheckedRoute, document, not_found
+from ot.faces.http.routing import document
 
 PARTS: Final = ("the page at /", "MCP at /mcp", "REST at /tools", "programs at /api")
 
@@ -34,8 +34,7 @@ def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
         return described()
 
     all_routes = [*page.routes(), mcp.route(app), *(operation.route for operation in operations)]
-    all_routes.append(CheckedRoute("/openapi.json", describe))
-    router = Router(all_routes, redirect_slashes=False, default=not_found)
+    router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
     keys = (tokens or live_tokens(app)).keys
     names, limits = (lambda: app.settings.auth.names), (lambda: app.settings.limits)
     return Gate(Counting(ErrorBoundary(router, app.log), metrics), bind, keys, names=names, limits=limits)

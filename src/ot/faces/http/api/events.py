@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ot.errors import ToolError
 from ot.faces.http.errors import ApiError
 from ot.schema import JSON
 from ot_child.data import text
@@ -182,8 +183,10 @@ class EventStream(Response):
     async def _worked(self, feed: Feed) -> None:
         try:
             await self._work(feed)
-        except ApiError as refused:
-            feed.put("refused", refused)
+        except ApiError as error:
+            feed.put("refused", error)
+        except ToolError as error:
+            feed.put("refused", ApiError.from_error(error))
         finally:
             feed.end()
 

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from ot.errors import ToolError
 from ot.faces.http import callers
 from ot.faces.http.api.common import Api
-from ot.faces.http.errors import ApiError
-from ot.faces.http.models import Health, Statistics, StatisticsQuery, camel_case
+from ot.faces.http.errors import ApiError, camel_case
+from ot.faces.http.models import Health, Statistics, StatisticsQuery
 from ot.faces.http.routing import Answer, Operation
 from ot.stats.summary import summarise
 

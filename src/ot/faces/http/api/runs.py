@@ -18,8 +18,8 @@ from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.models import Medium, RunAnswer, RunRequest, Runs, Timeline
-from ot.faces.http.queue import turn
 from ot.faces.http.routing import TEXT, Answer, Operation
+from ot.faces.queue import turn
 from ot.runner.answer import Journal
 from ot.schema import JSON
 
@@ -60,7 +60,7 @@ class RunHandlers:
     async def _ended(self, asked: RunRequest, request: Request, watch: "_Watch") -> JSON:
         agent, token_id = agent_of(request.scope), token_id_of(request.scope)
         journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
-        async with turn(request.scope, agent):
+        async with turn(request.scope, agent, is_run=True):
             owner = callers.seen_agent(request) is None
             found = await self._api.app.run(
                 asked.command,
