@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ot.faces.http.api import events
-from ot.faces.http.api.events import MAX_WAITING_CHARS, STOPPING, EventStream, Feed
+from ot.faces.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
 from ot.faces.http.errors import ApiError
+from ot.faces.http.gate import STOPPING
 
 Work = Callable[[Feed], Awaitable[None]]
 

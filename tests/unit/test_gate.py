@@ -11,13 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from ot.config.model import Token
-from ot.faces.http.access import Access
 from ot.faces.http.errors import ApiError
 from ot.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
 from ot.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
 from ot.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
 from ot.faces.http.keys import Keys, new_token
-from ot.logging import Log
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"
@@ -485,6 +483,6 @@ def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
 def test_a_sane_id_of_the_client_is_taken_and_everybody_else_is_given_one(fields: Fields, kept: str | None) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
-    answer = asyncio.run(_asked(Access(Door().gate, Log()), scope, [b""]))
+    answer = asyncio.run(_asked(Door().gate, scope, [b""]))
     (given,) = [value.decode() for name, value in answer["headers"] if name == b"x-request-id"]
     assert given == kept if kept else len(given) == 16

@@ -141,7 +141,7 @@ camel_case = ConfigDict(
 )
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
     return value is None
 
 
@@ -339,15 +339,15 @@ class StoredTool(_Model):
     type: ToolType
     arg_schema: JSON
     output_schema: JSON | None = None
-    http_impl: JSON | None = Field(default=None, exclude_if=_is_none)
-    python_impl: PythonImpl | None = Field(default=None, exclude_if=_is_none)
+    http_impl: JSON | None = Field(default=None, exclude_if=is_none)
+    python_impl: PythonImpl | None = Field(default=None, exclude_if=is_none)
     is_enabled: bool
     is_built_in: bool = False
     created_at: Moment
     modified_at: Moment
     call_count: int = 0
     last_called_at: Moment | None = None
-    disabled_reason: str | None = Field(default=None, exclude_if=_is_none)
+    disabled_reason: str | None = Field(default=None, exclude_if=is_none)
     bundle_enabled: bool = Field(default=True, exclude=True)
 
     @property

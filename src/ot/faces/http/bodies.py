@@ -1,18 +1,18 @@
 """The JSON that a request brings. What is wrong with it is said at its turn: when somebody looks into it.
 
-Other refusals come before that of a body, so `body_of` never raises: a body that is none is a mapping that raises
+Other errors come before that of a body, so `Sent.data` never raises: a body that is none is a mapping that raises
 whatever one asks of it. Strict where JSON leaves things open: no name twice, no NaN, no number that is not one.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, NoReturn, Self
 
 from starlette.requests import Request
 
-from ot.bundles.model import MOST_LEVELS, check_depth
+from ot.bundles.model import MOST_LEVELS
 from ot.faces.http.errors import ApiError
 
 MEDIA_TYPE: Final = "application/json"
@@ -35,7 +35,11 @@ class Sent:
     def data(self) -> Mapping[str, Any]:
         """Takes its time where there is much of it: not on the event loop."""
         try:
-            return _object_in(self)
+            _check_media_type(self)
+            data = _parsed(self.content)
+            if isinstance(data, dict):
+                return data
+            raise _invalid("the body must be a JSON object")
         except ApiError as error:
             return _Wrong(error)
 
@@ -44,23 +48,10 @@ class _Wrong(Mapping[str, Any]):
     def __init__(self, error: ApiError) -> None:
         self._error = error
 
-    def __getitem__(self, _key: str) -> NoReturn:
+    def _raise(self, *_: object) -> NoReturn:
         raise self._error
 
-    def __iter__(self) -> Iterator[str]:
-        raise self._error
-
-    def __len__(self) -> int:
-        raise self._error
-
-
-def _object_in(sent: Sent) -> dict[str, Any]:
-    _check_media_type(sent)
-    data = _parsed(sent.content)
-    if not isinstance(data, dict):
-        raise _invalid("the body must be a JSON object")
-    check_depth(data)
-    return data
+    __getitem__ = __iter__ = __len__ = _raise
 
 
 def _check_media_type(sent: Sent) -> None:
@@ -87,7 +78,7 @@ def _parsed(content: bytes) -> Any:
         place = f"line {error.lineno}, column {error.colno}"
         raise _invalid(f"the body is no JSON: {error.msg} at {place}") from None
     except RecursionError:
-        raise _too_deep() from None
+        raise _invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,7 +109,3 @@ def _number(text: str) -> float:
 
 def _invalid(message: str) -> ApiError:
     return ApiError("invalid", message)
-
-
-def _too_deep() -> ApiError:
-    return _invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")

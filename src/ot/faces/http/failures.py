@@ -33,7 +33,11 @@ class Failures:
             return
         if self._clock() - failed[-1] > WINDOW_SECONDS:
             del self._failed[place]
-        elif len(failed) == MOST_FAILURES and self._is_recent(failed[0]) and (place, shown) not in self._known:
+        elif (
+            len(failed) == MOST_FAILURES
+            and self._clock() - failed[0] < WINDOW_SECONDS
+            and (place, shown) not in self._known
+        ):
             raise ApiError("rate_limited", "too many wrong tokens came from this address; wait a minute")
 
     def failed(self, address: str, shown: str) -> None:
@@ -48,9 +52,6 @@ class Failures:
     def passed(self, address: str, shown: str) -> None:
         self._known[_place(address), shown] = None
         _shorten(self._known, MOST_KNOWN)
-
-    def _is_recent(self, moment: float) -> bool:
-        return self._clock() - moment < WINDOW_SECONDS
 
 
 def _shorten(kept: dict[Any, Any], most: int) -> None:

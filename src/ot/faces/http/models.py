@@ -5,7 +5,7 @@ Names are snake_case here and camelCase on the wire. A response has every field,
 
 from collections.abc import Mapping
 from operator import not_
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import (
     AfterValidator,
@@ -17,18 +17,31 @@ from pydantic import (
     RootModel,
     ValidationError,
     WithJsonSchema,
+    create_model,
 )
 from pydantic.json_schema import GenerateJsonSchema
 from starlette.requests import Request
 
 from ot.backends.http_tool.impl import HttpImpl
 from ot.bundles import rules
-from ot.bundles.model import Bundle, Id, Match, Moment, PythonImpl, StoredTool, Tag, ToolDraft, refusal
+from ot.bundles.model import (
+    Bundle,
+    Id,
+    Match,
+    Moment,
+    PythonImpl,
+    StoredTool,
+    Tag,
+    ToolDraft,
+    check_depth,
+    is_none,
+    refusal,
+)
 from ot.faces.http.api.catalogue import Kind
 from ot.faces.http.errors import STATUS, ApiError, camel_case
 from ot.results.window import Unit
 from ot.schema import JSON
-from ot.stats.summary import PERIODS
+from ot.stats.summary import PERIODS, Summary
 from ot_child.data import FORMATS
 
 DEFAULT_SIZE: Final = 25
@@ -71,6 +84,7 @@ class ApiModel(BaseModel):
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Self:
         """Return the request that a body is."""
+        check_depth(body)
         try:
             return cls.model_validate(dict(body))
         except ValidationError as error:
@@ -81,7 +95,6 @@ class ApiModel(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0)]
-Counts = dict[str, Count]
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"})]
 Permissions = list[Literal["read", "write", "exec", "network"]]
 NEXT_PAGE: Final = "Send it as pageToken, with the same filters, for the next page"
@@ -375,10 +388,10 @@ class ResultWindow(ApiModel):
     returned: Count
     offset: Count
     has_more: bool
-    matched_lines: Count | None = Field(default=None, exclude_if=lambda found: found is None)
-    positions: list[int] | None = Field(default=None, exclude_if=lambda found: found is None)
+    matched_lines: Count | None = Field(default=None, exclude_if=is_none)
+    positions: list[int] | None = Field(default=None, exclude_if=is_none)
     unit: Literal["chars"] | None = absent(None)
-    total_chars: Count | None = Field(default=None, exclude_if=lambda found: found is None)
+    total_chars: Count | None = Field(default=None, exclude_if=is_none)
 
 
 # --- tools and packs of every kind ---------------------------------------------------------------------------------
@@ -464,57 +477,19 @@ class Packs(ApiModel):
 # --- statistics and health -----------------------------------------------------------------------------------------
 
 
-class Times(ApiModel):
-    success_rate: float | None
-    p50_ms: float | None
-    p95_ms: float | None
+def _model_of(shape: Any, **more: Any) -> type[ApiModel]:
+    """Return the model of a TypedDict, in which the core says what its data looks like."""
+
+    def translated(kind: Any) -> Any:
+        if get_origin(kind) is list:
+            return list.__class_getitem__(translated(get_args(kind)[0]))
+        return _model_of(kind) if is_typeddict(kind) else kind
+
+    fields: Any = {name: (translated(kind), ...) for name, kind in get_type_hints(shape).items()}
+    return create_model(f"{shape.__name__}Statistics", __base__=ApiModel, **fields, **more)
 
 
-class RunTotals(Times):
-    total: Count
-    failed: Count
-
-
-class ToolTotals(Times):
-    name: str
-    calls: Count
-    result_tokens: Count
-    errors: Counts
-
-
-class Savings(ApiModel):
-    definition_tokens: Count
-    own_tokens: Count
-    result_tokens: Count
-    sessions: Count
-    round_trips: float
-    round_trip_ms: Count
-
-
-class Series(ApiModel):
-    start: str
-    width_seconds: Count
-    calls: list[Count]
-    errors: list[Count]
-    tools: dict[str, list[Count]]
-
-
-class Statistics(ApiModel):
-    generated_at: str
-    period: str
-    tool: str | None
-    agent: str | None
-    total_calls: Count
-    success_rate: float | None
-    context_saved: int
-    time_saved_ms: Count
-    runs: RunTotals
-    errors: Counts
-    savings: Savings
-    tools: list[ToolTotals]
-    series: Series
-    is_enabled: bool
-    problem: str = absent()
+Statistics = _model_of(Summary, is_enabled=(bool, ...), problem=(str, absent()))
 
 
 class RegistryHealth(ApiModel):

@@ -55,7 +55,9 @@ class _File:
 
 
 def routes() -> list[Route]:
-    content = functools.cache(_read)
+    @functools.cache
+    def content() -> dict[str, _File]:
+        return {name: _File.of(name, file.read_bytes()) for name, file in _files(files("ot.faces") / FOLDER)}
 
     async def show(request: Request) -> Response:
         found = await anyio.to_thread.run_sync(content)
@@ -65,10 +67,6 @@ def routes() -> list[Route]:
         return found[name].answer(request.headers)
 
     return [Route(path, show) for path in ("/", f"/{FOLDER}/{{path:path}}")]
-
-
-def _read() -> dict[str, _File]:
-    return {name: _File.of(name, file.read_bytes()) for name, file in _files(files("ot.faces") / FOLDER)}
 
 
 def _files(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversable]]:

@@ -37,7 +37,8 @@ def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
     router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
     keys = (tokens or live_tokens(app)).keys
     names, limits = (lambda: app.settings.auth.names), (lambda: app.settings.limits)
-    return Gate(Counting(ErrorBoundary(router, app.log), metrics), bind, keys, names=names, limits=limits)
+    inner = Counting(ErrorBoundary(router, app.log), metrics)
+    return Gate(inner, bind, keys, log=app.log, names=names, limits=limits)
 
 
 def live_tokens(app: OneTool) -> LiveTokens:

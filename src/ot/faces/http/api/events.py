@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from ot.errors import ToolError
 from ot.faces.http.errors import ApiError
+from ot.faces.http.gate import STOPPING
 from ot.schema import JSON
 from ot_child.data import text
 
@@ -27,7 +28,6 @@ MAX_WAITING_CHARS: Final = 1 << 20  # of printed text, for a client that reads s
 LEFT_OUT: Final = "\n[{} characters left out here; the result has them]\n"
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-STOPPING: Final = "stopping"  # an event in the state of a request's scope: the server wants to end
 LINE_BREAKS_TO_SOME: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # clients, not the standard
 Event = tuple[str, Any]
 
@@ -142,7 +142,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b""})
             return
-        ending = [_gone(receive), *self._stopping(scope)]
+        stopping = scope.get("state", {}).get(STOPPING) if self._ends_with_server else None
+        ending = [_gone(receive), *([stopping.wait()] if stopping is not None else [])]
         waiting = [asyncio.ensure_future(each) for each in (self._sent(scope, receive, send), *ending)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -154,11 +155,6 @@ class EventStream(Response):
         if is_stopping:
             with suppress(RuntimeError):  # it had not begun
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _stopping(self, scope: Scope) -> Iterator[Coroutine[Any, Any, Any]]:
-        stopping = scope.get("state", {}).get(STOPPING)
-        if self._ends_with_server and stopping is not None:
-            yield stopping.wait()
 
     async def _sent(self, scope: Scope, receive: Receive, send: Send) -> None:
         feed = Feed()

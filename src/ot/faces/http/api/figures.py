@@ -1,17 +1,21 @@
-"""`/api/stats` and `/api/health`: what was called and how it went, and how the parts are doing now."""
+"""`/api/stats`, `/api/health`, `/readyz`: what was called, how all parts are doing, whether a run would work now."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from ot.errors import ToolError
 from ot.faces.http import callers
 from ot.faces.http.api.common import Api
 from ot.faces.http.errors import ApiError, camel_case
-from ot.faces.http.models import Health, Statistics, StatisticsQuery
-from ot.faces.http.routing import Answer, Operation
+from ot.faces.http.models import ApiModel, Health, Statistics, StatisticsQuery
+from ot.faces.http.routing import TEXT, Answer, Operation
+from ot.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED
 from ot.stats.summary import summarise
+
+PROBE_SECONDS: Final = 5.0
 
 
 class Figures:
@@ -23,6 +27,8 @@ class Figures:
         yield Operation("GET", "/api/stats", self.stats, "Get the statistics", stats, StatisticsQuery)
         health = {200: Answer("How everything is at this moment", Health)}
         yield Operation("GET", "/api/health", self.health, "Get the state of all parts", health)
+        ready = {200: Answer("A run would work", media={"text/plain": TEXT})}
+        yield Operation("GET", "/readyz", self.ready, "Whether a run would work now", ready)
 
     async def stats(self, request: Request) -> Response:
         query, agent = StatisticsQuery.of(request), callers.seen_agent(request)
@@ -31,7 +37,7 @@ class Figures:
         except ToolError as error:
             raise ApiError("busy", error.message) from None
 
-    def _summary(self, query: StatisticsQuery, agent: str | None) -> Statistics:
+    def _summary(self, query: StatisticsQuery, agent: str | None) -> ApiModel:
         app = self._api.app
         app.stores.recorder.flush()  # the calls of this very moment count too
         name = app.registry.aliases.get(query.tool, query.tool) or None
@@ -43,3 +49,18 @@ class Figures:
     async def health(self, _request: Request) -> Response:
         found = await self._api.app.health()
         return self._api.answer(Health.model_validate({camel_case(name): value for name, value in found.items()}))
+
+    async def ready(self, _request: Request) -> Response:
+        """Strangers may ask: reasons are told without anything that is somebody's."""
+        app, reasons = self._api.app, []
+        if app.config_error is not None:
+            reasons.append("the configuration is wrong; GET /api/health tells what is")
+        sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
+        missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]
+        if sandbox in {NOT_STARTED, NOT_ANSWERING}:
+            reasons.append("no process for a run could be started")
+        elif missing and app.settings.execution.isolation == "require":
+            reasons.append(f"execution.isolation is 'require', and this machine has no {' and '.join(missing)}")
+        if reasons:
+            raise ApiError("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
+        return PlainTextResponse("ready\n")

@@ -20,7 +20,6 @@ from ot.faces.http.api.results import Results
 from ot.faces.http.api.runs import RunHandlers
 from ot.faces.http.api.tools import Tools
 from ot.faces.http.metrics import Metrics
-from ot.faces.http.ready import Readiness
 from ot.faces.http.routing import TEXT, Answer, Operation
 from ot.schema import JSON
 
@@ -49,8 +48,6 @@ def operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
     yield from Results(api).operations()
     yield from Figures(api).operations()
     yield from Imports(api).operations()
-    words, ready = "Whether a run would work now", {200: Answer("A run would work", media=PLAIN)}
-    yield Operation("GET", "/readyz", Readiness(app).answer, words, ready)
     yield Operation("GET", "/metrics", metrics.answer, "Figures for Prometheus", {200: Answer("They", media=PLAIN)})
     words, healthy = "Whether the server answers at all", {200: Answer("It does", media=PLAIN)}
     yield Operation("GET", "/healthz", _healthy, words, healthy)

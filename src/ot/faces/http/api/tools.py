@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -80,7 +80,9 @@ class Tools:
             unlisted=[UnlistedServer(**each._asdict()) for each in self._api.app.servers.unlisted(context)],
         )
         if end < len(tools):
-            shown.next_page_token = tokens.make(pinned, _place(tools[end - 1].name, end))
+            shown.next_page_token = tokens.make(
+                pinned, [tools[end - 1].name[:LONGEST_KEPT], _digest(tools[end - 1].name), end]
+            )
         return self._api.answer(shown)
 
     # --- one -----------------------------------------------------------------------------------------------------
@@ -195,10 +197,6 @@ def _line_of(tool: Tool) -> JSON:
 
 
 # --- where a page goes on --------------------------------------------------------------------------------------------
-
-
-def _place(name: str, number: int) -> list[Any]:
-    return [name[:LONGEST_KEPT], _digest(name), number]
 
 
 def _digest(name: str) -> str:
