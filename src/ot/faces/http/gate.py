@@ -213,7 +213,8 @@ class Gate:
         address = scope["client"][0] if scope.get("client") else ""
         token = _token(headers)
         if token is not None:
-            scope["state"][TOKEN_HASH] = hash_of(token)
+            shown = hash_of(token)
+            scope["state"].update({TOKEN_HASH: shown, "token_id": shown[:TOKEN_ID_CHARACTERS]})
             return self._known(token, address)
         is_here = self._is_own(name) and (not address or is_loopback(address))
         sign = _proxy_sign(headers)
@@ -404,7 +405,7 @@ class _Answer:
 
 def token_id_of(scope: Scope) -> str:
     """Return what identifies the token of the request, and does not reveal it; empty if the request needed none."""
-    return str(scope.get("state", {}).get(TOKEN_HASH, ""))[:TOKEN_ID_CHARACTERS]
+    return str(scope.get("state", {}).get("token_id", ""))
 
 
 def agent_of(scope: Scope) -> str:

@@ -18,7 +18,7 @@ from ot.app import OneTool
 from ot.faces.http.gate import STOPPING, token_id_of
 from ot.faces.http.intake import MOST_BODY
 from ot.faces.http.replays import ResumableSessions
-from ot.faces.mcp_server import build_server
+from ot.faces.mcp.server import build_server
 
 PATH: Final = "/mcp"
 MOST_SESSIONS: Final = 1000

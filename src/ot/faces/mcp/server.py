@@ -19,7 +19,7 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.mcp_callers import (
+from ot.faces.mcp.callers import (
     agent_of,
     counted_as,
     is_owner,
@@ -28,12 +28,12 @@ from ot.faces.mcp_callers import (
     session_of,
     token_id_of,
 )
-from ot.faces.mcp_changes import Changes, End
-from ot.faces.mcp_exposed import Exposed
-from ot.faces.mcp_log import SdkLog
-from ot.faces.mcp_progress import reporting
-from ot.faces.mcp_relaying import LEVEL
-from ot.faces.mcp_resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
+from ot.faces.mcp.changes import Changes, End
+from ot.faces.mcp.exposed import Exposed
+from ot.faces.mcp.log import SdkLog
+from ot.faces.mcp.progress import reporting
+from ot.faces.mcp.relaying import LEVEL
+from ot.faces.mcp.resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
 from ot.faces.queue import QueueFull, turn
 from ot.faces.settings_watcher import watching
 from ot.faces.stdio import protocol_streams
