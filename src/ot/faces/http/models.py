@@ -97,7 +97,6 @@ class ApiModel(BaseModel):
 Count = Annotated[int, Field(ge=0)]
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"})]
 Permissions = list[Literal["read", "write", "exec", "network"]]
-NEXT_PAGE: Final = "Send it as pageToken, with the same filters, for the next page"
 
 
 class Problem(ApiModel):
@@ -157,7 +156,7 @@ SOME_BUNDLES: Final = Field(default=None, description=f"Only these bundles; {LIS
 class Query(ApiModel):
     """The query of a URL: each parameter comes as the list of its values. Unknown ones are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", validate_by_name=False)
 
     @classmethod
     def parameters(cls) -> JSON:
@@ -273,19 +272,20 @@ class FoundTool(Tool):
     match: Match
 
 
-class Bundles(ApiModel):
+class Page(ApiModel):
+    next_page_token: str = absent(description="Send it as pageToken, with the same filters, for the next page")
+
+
+class Bundles(Page):
     bundles: Annotated[list[Bundle], Field(max_length=MAX_ITEMS)]
-    next_page_token: str = absent(description=NEXT_PAGE)
 
 
-class Tools(ApiModel):
+class Tools(Page):
     tools: Annotated[list[Tool], Field(max_length=MAX_ITEMS)]
-    next_page_token: str = absent(description=NEXT_PAGE)
 
 
-class FoundTools(ApiModel):
+class FoundTools(Page):
     tools: Annotated[list[FoundTool], Field(max_length=MAX_ITEMS)]
-    next_page_token: str = absent(description=NEXT_PAGE)
 
 
 class ImportedBundle(ApiModel):
@@ -452,10 +452,9 @@ class UnlistedServer(ApiModel):
     reason: str
 
 
-class ToolPage(ApiModel):
+class ToolPage(Page):
     tools: Annotated[list[ToolLine], Field(max_length=MAX_ITEMS)]
     total: Count
-    next_page_token: str = absent(description=NEXT_PAGE)
     unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not known yet")
 
 

@@ -190,15 +190,10 @@ class EventStream(Response):
 async def _send(events: list[Event], send: Send, idle: bytes, *, has_begun: bool) -> bool:
     if not has_begun:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    sent = b"".join(_written(*event) for event in events) or idle
-    await send({"type": "http.response.body", "body": sent, "more_body": True})
+    written = ((event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events)
+    sent = "".join(f"event: {event}\ndata: {json.translate(LINE_BREAKS_TO_SOME)}\n\n" for event, json in written)
+    await send({"type": "http.response.body", "body": sent.encode("utf-8", "replace") or idle, "more_body": True})
     return True
-
-
-def _written(event: str, data: Any) -> bytes:
-    """JSON has no line breaks of its own, so that one line is enough."""
-    shown = text(data.body if isinstance(data, ApiError) else data).translate(LINE_BREAKS_TO_SOME)
-    return f"event: {event}\ndata: {shown}\n\n".encode("utf-8", "replace")
 
 
 async def _gone(receive: Receive) -> None:
