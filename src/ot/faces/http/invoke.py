@@ -39,7 +39,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     """
     sent = await Sent.with_request(request)
     try:
-        args = Call.parse(await api.parsed(sent)).args
+        args = (await api.read(sent, Call.parse)).args
     except (ApiError, ToolError):
         await check()
         raise

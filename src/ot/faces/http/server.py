@@ -4,6 +4,7 @@ import functools
 import os
 from typing import Final
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
@@ -31,7 +32,7 @@ def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
         return answer(document(operations, routes.path_schemas()))
 
     async def describe(_request: Request) -> Response:
-        return described()
+        return await anyio.to_thread.run_sync(described)
 
     all_routes = [*page.routes(), mcp.route(app), *(operation.route for operation in operations)]
     router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)

@@ -41,8 +41,11 @@ class Api:
         self.check_change(request)
         return await anyio.to_thread.run_sync(work, limiter=self._writers)
 
-    async def parsed(self, sent: Sent) -> Mapping[str, Any]:
-        return sent.data() if len(sent.content) <= SMALL_BYTES else await self.in_thread(sent.data)
+    async def read(self, sent: Sent, parse: Callable[[Mapping[str, Any]], T]) -> T:
+        """Return what the body means. A large one is read in a thread."""
+        if len(sent.content) <= SMALL_BYTES:
+            return parse(sent.data())
+        return await self.in_thread(lambda: parse(sent.data()))
 
     @property
     def hiding(self) -> Hiding:

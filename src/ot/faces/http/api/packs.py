@@ -45,7 +45,7 @@ class PackHandlers:
         self._api.check_change(request)
         context = callers.context_of(request, app)
         pack = _named(str(request.path_params["name"]), await self._seen(context))
-        on = Switch.of(await self._api.parsed(sent)).is_enabled
+        on = (await self._api.read(sent, Switch.of)).is_enabled
         server = app.settings.servers.get(pack.name)
         if on and pack.kind == "proxy" and server is not None and not server.enabled:
             message = f"the server {pack.name} is disabled in onetool.yaml; set servers.{pack.name}.enabled to true"

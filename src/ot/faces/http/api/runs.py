@@ -45,7 +45,7 @@ class RunHandlers:
     async def run(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
         callers.context_of(request, self._api.app)  # an agent that is none is refused here
-        asked, watch = RunRequest.parse(await self._api.parsed(sent)), _Watch(self._api)
+        asked, watch = await self._api.read(sent, RunRequest.parse), _Watch(self._api)
         work = self._ended(asked, request, watch)
         if not events.are_wanted(request):
             body = await events.while_heard(request, work)

@@ -145,7 +145,7 @@ class Tools:
         self._api.check_change(request)
         context, name = callers.context_of(request, app), _name(request)
         tool = await self._catalogue.find(name, context)
-        on = Switch.of(await self._api.parsed(sent)).is_enabled
+        on = (await self._api.read(sent, Switch.of)).is_enabled
         if tool.pack in app.switched_off:
             message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
             raise ApiError("bundle_disabled", message, {"pack": tool.pack})
