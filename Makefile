@@ -1,5 +1,5 @@
 # One command: `make` formats, lints, types, checks layers and runs the fast tests.
-.PHONY: all format lint test nightly bench ci
+.PHONY: all format lint test coverage nightly bench ci
 
 RUN = uv run --quiet
 
@@ -18,6 +18,10 @@ lint:
 
 test:
 	$(RUN) pytest
+
+# Which branches the tests take. Only the processes of the tests are measured: cells, workers and servers of their own are not.
+coverage:
+	$(RUN) pytest --timeout 600 --cov --cov-report term
 
 # The long versions of what CI runs a sample of.
 nightly:

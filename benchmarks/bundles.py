@@ -3,6 +3,8 @@
 Run as a program it is one of the writers: it says when it is ready, waits for a line, writes, and says when it is done.
 """
 
+import asyncio
+import json
 import os
 import random
 import shutil
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -38,13 +40,13 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="onetool-bundles-") as place:
-        few, many = Path(place, "few"), Path(place, "many")
+        few, many = Path(place, "few", "bundles"), Path(place, "many", "bundles")
         fill(few, FEW)
         fill(many, MANY)
         started = time.perf_counter()
         built(many)
         seconds = time.perf_counter() - started
-        rows = [*asked(rounds, few, many), *memory_of(few, many)]
+        rows = [*asked(rounds, few, many), *memory_of(few, many), *catalog(Path(place, "none"), many.parent)]
         rows.append(Row(f"the index of {MANY:,} tools built anew, a tool", [seconds / MANY * 1000]))
         return [*rows, *puts(min(rounds, 5), Path(place, "puts"))]
 
@@ -106,6 +108,73 @@ def resident(folder: Path) -> float:
     with a_process("ask", folder, 0) as process:
         said(process, "go")
         return memory(process.pid).resident
+
+
+# --- a server -------------------------------------------------------------------------------------------------------
+
+
+def catalog(none: Path, many: Path) -> list[Row]:
+    """What many stored tools cost a server whose index is built, beside one that has none."""
+    small, large = (serve(folder) for folder in (none, many))
+    return [
+        Row(f"the first search of a process, {MANY:,} stored tools", [large["first search"]], target=150),
+        Row(
+            "a server that has listed and searched, against one without",
+            [large["memory"]],
+            [small["memory"]],
+            "MB",
+            1.5,
+        ),
+        Row("a call of an unknown tool", [large["unknown tool"]], target=10),
+        Row("a call of an unknown tool of a stored pack", [large["unknown in pack"]], target=10),
+        Row("the first call of a stored tool after an edit", [large["edited"]], target=10),
+        Row("a search after an edit, against one before", [large["search after"]], [large["search before"]], target=2),
+    ]
+
+
+def serve(folder: Path) -> dict[str, float]:
+    """Milliseconds of a process of its own, at most its processor time, and its memory."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, __file__, "serve", str(folder), "0"]
+    found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment, text=True))
+    return found
+
+
+async def be_server(folder: Path) -> dict[str, float]:
+    from ot.app import OneTool
+    from ot.config.model import Settings
+    from ot.logging import Log
+
+    found: dict[str, float] = {}
+
+    async def timed(name: str, work: Callable[[], Awaitable[object]], times: int = 1) -> None:
+        spent = []
+        for _ in range(times):
+            started, used = time.perf_counter(), time.process_time()
+            await work()
+            spent.append(min(time.perf_counter() - started, time.process_time() - used) * 1000)
+        found[name] = statistics.median(spent)
+
+    settings = Settings.model_validate({"bundles": {"maxTools": 2 * MANY}})
+    async with OneTool(settings, folder=folder, log=Log()) as app:
+        await app.run("1 + 1")
+        await app.begin_session(own_tokens=300)  # a client has come
+        await timed("first search", lambda: app.search("merge an invoice"))
+        await app.run("len(ot.packs())")
+        await asyncio.to_thread(app.bundles.store.rescan)  # which is done once in the background, and not measured here
+        for query in QUERIES:
+            await app.search(query)
+        await timed("unknown tool", lambda: app.bus.call_tool("nothing.there"), 5)
+        await timed("unknown in pack", lambda: app.bus.call_tool("bundle-1.nothing-there"), 5)
+        await timed("search before", lambda: app.search("forecast of an invoice"), 5)
+        found["memory"] = memory(os.getpid()).resident
+        store = app.bundles.store
+        for bundle in store.list_bundles(size=1).items:
+            store.put_tool(bundle.id, "edited", "1", body(random.Random(1)))
+            await timed("edited", partial(app.bus.call_tool, f"{bundle.slug}.edited"))
+            await timed("search after", lambda: app.search("forecast of an invoice"))
+            store.delete_tool(bundle.id, "edited", "1")
+    return found
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -177,6 +246,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def main(kind: str, folder: Path, number: int) -> None:
+    if kind == "serve":
+        print(json.dumps(asyncio.run(be_server(folder))))
+        return
     with opened(folder) as store:
         bundle = store.list_bundles().items[0]
         work = {"put": put_some, "bare": write_some, "ask": ask_some}[kind]

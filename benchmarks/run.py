@@ -29,6 +29,7 @@ from benchmarks import (
     memory,
     page,
     proxy,
+    recorded,
     roundtrip,
     serving,
     stalls,
@@ -53,6 +54,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "invoke": invoke.measure,
     "page": page.measure,
     "stalls": stalls.measure,
+    "statistics": recorded.measure,
     "bundles": bundles.measure,
 }
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from ot.search import Document, Search
-from ot.search.lexicon import TOPICS
 from ot.search.words import plain
 
 TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None
 NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
+REAL = ("list", "send", "merge", "delete", "user", "issue", "invoice", "message", "report", "image", "weather")
 FILLER = "please can you help me to find out how I could with the for my and is there a way of".split()  # noqa: SIM905
 
 
@@ -236,7 +236,7 @@ class Words:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         syllables = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
-        real = list(dict.fromkeys(TOPICS.split()))
+        real = [f"{first}{last}" for first in REAL for last in ("", "s", "ed", "ing", "er")]
         invented = [a + b + c for a in syllables[:20] for b in syllables for c in syllables[::7]]
         self._words = random.Random(0).sample(real + invented[: 12_000 - len(real)], 12_000)
         self._weights = [1 / (place + 10) for place in range(len(self._words))]

@@ -76,6 +76,7 @@ class Setup:
     timeouts: Mapping[str, float] = field(default_factory=lambda: SECONDS)
     home: Path | None = None
     scratch: Path | None = None
+    forked: bool = True  # a process that is not started anew has another's environment in /proc
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Arena:
         self._stderr = (folder / "stderr").open("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
             self._command(),
+            executable=None if setup.forked else sys.executable,
             cwd=ROOT,
             env=self._environment(),
             stdin=subprocess.PIPE,

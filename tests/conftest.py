@@ -20,7 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spec(*ids): the promises of tests/spec/catalogue that a test keeps")
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
     # How long one example takes says more about the machine than about the code.
-    settings.register_profile("patient", deadline=None)
+    examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50
+    settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
     # Children of a process in the background would not hear Ctrl-C, and some tests press it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -2,13 +2,14 @@
 
 The result is a real process: a child of the test's process with its own pipes, environment, directory, session and exit
 status. Only the imports, about half a second of processor time, are shared. `patch_popen` makes `subprocess.Popen` do
-it for commands that are `onetool` itself; what a shell or `env` starts is started as usual. With ONETOOL_NIGHTLY=1
-everything is.
+it for commands that are `onetool` itself, also behind `env`, or an arena. What a shell starts is started as usual, and
+so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
 
     python forked_program.py DESCRIPTOR    is the process that is forked; it reads requests from that socket
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -28,7 +29,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+ROOT = str(Path(__file__).parents[1])
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
+ARENA = [sys.executable, "-m", "tests.e2e.arena"]
 MAX_REQUEST_BYTES = 100_000
 CLONE_PARENT = 0x00008000
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
@@ -67,17 +70,25 @@ def patch_popen() -> None:
 
 def request_of(options: Mapping[str, Any]) -> bytes | None:
     """What the server is to be asked for; None for commands that it cannot start."""
-    command, env = options["args"], options["env"]
-    if isinstance(command, str | bytes | os.PathLike) or list(command)[:1] != [PROGRAM] or env is None:
+    if isinstance(options["args"], str | bytes | os.PathLike) or options["env"] is None:
+        return None
+    command, env = list(options["args"]), dict(options["env"])
+    if command[0] == "env":
+        del command[0]
+        while "=" in command[0]:
+            name, _, value = command.pop(0).partition("=")
+            env[name] = value
+    if command[:1] != [PROGRAM] and command[:3] != ARENA:
         return None
     if any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED) or not options["close_fds"]:
         return None
-    if any(str(name).startswith(DECIDED_AT_START) and os.environ.get(name) != env[name] for name in env):
+    decided = {name for name in env if str(name).startswith(DECIDED_AT_START)} - {"PYTHONDONTWRITEBYTECODE"}
+    if any(env[name] not in {os.environ.get(name), "C.UTF-8"} for name in decided):
         return None
     request = {
         "argv": [os.fspath(word) for word in command],
         "cwd": os.fspath(options["cwd"] or Path.cwd()),
-        "env": dict(env),
+        "env": env,
         "new_session": options["start_new_session"],
     }
     try:
@@ -151,8 +162,13 @@ def import_everything() -> None:
     import ot
     import ot_tools
 
+    sys.path.insert(0, ROOT)
+    importlib.import_module(ARENA[-1])
+    del sys.path[0]
+
     for name in IMPORTED_LATER:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # it is not used any more
+            importlib.import_module(name)
     for package in (ot, ot_tools):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
@@ -174,18 +190,29 @@ def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
         new = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", line_buffering=number == 2 or raw.isatty())
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
-    sys.argv = request["argv"]
-    sys.path.insert(0, str(Path(PROGRAM).parent))
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     random.seed()
-    from ot.cli.main import main
-
-    status = main()
+    status = run(request["argv"])
     # what Python does at its end, except for taking everything apart, which costs as much as a small command
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def run(command: list[str]) -> int:
+    if command[0] == PROGRAM:
+        from ot.cli.main import main
+
+        sys.argv = command
+        sys.path.insert(0, str(Path(PROGRAM).parent))
+        return main()
+    from tests.e2e import arena
+
+    sys.path.insert(0, ROOT)
+    arena.main(json.loads(command[-1]))
+    return 0
 
 
 if __name__ == "__main__":

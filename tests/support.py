@@ -41,7 +41,7 @@ for _ in range(3):
     time.sleep(0.5)
 'done'
 """
-PATIENCE = 20.0  # for what happens at once on an idle machine, and is waited for on a busy one
+PATIENCE = 40.0  # for what happens at once on an idle machine, and is waited for on a busy one
 
 
 # --- OneTool in this process -------------------------------------------------------------------------------

@@ -7,18 +7,16 @@ watcher that does not keep up misses events and is told how many; nobody waits f
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ot.bus.bus import ToolBus
-from ot.bus.events import LONGEST_DETAIL, RUN, ToolEvent
+from ot.bus.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
 from ot.moments import in_utc
-from ot.redact import Redactor
 
 MOST_RUNS, MOST_CALLS, MOST_WAITING = 200, 1000, 1000
-LONGEST_NAME = 200  # of a tool that code asked for, whether there is one or not
 JSON = dict[str, Any]
 
 
@@ -99,10 +97,7 @@ class _Watcher:
 
 
 class Activity:
-    """`redactor` gives what takes secrets out of what is shown, as it is now."""
-
-    def __init__(self, bus: ToolBus, redactor: Callable[[], Redactor]) -> None:
-        self._redactor = redactor
+    def __init__(self, bus: ToolBus) -> None:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._watchers: list[_Watcher] = []
         self.close = bus.events.subscribe(self._hear)
@@ -126,67 +121,56 @@ class Activity:
         finally:
             self._watchers.remove(watcher)
 
-    def _hear(self, event: ToolEvent) -> None:
-        run = self._run_of(event)
+    def _hear(self, event: Event) -> None:
+        run_id = event.context.correlation_id or f"call-{event.call_id}"
+        run = self._runs.get(run_id)
+        has_started = isinstance(event, CallStarted | RunStarted)
         if run is None:
-            return
-        if event.name != RUN:
-            self._note_call(run, event)
-        if event.kind != "called" and event.call_id == run.whole:
+            if not has_started:  # it began before anybody listened
+                return
+            run = self._begin(run_id, event)
+        elif has_started and run.is_over and not run.is_run:  # another call of a program that has one context
+            run.seconds, run.error, run.whole = None, None, event.call_id
+        self._note_call(run, event)
+        if isinstance(event, CallFinished | RunFinished) and event.call_id == run.whole:
             run.seconds, run.error = event.seconds, event.error
         self._tell(run, event)
 
-    def _run_of(self, event: ToolEvent) -> _Run | None:
-        """None for the end of what has begun before anybody listened."""
-        run_id = event.context.correlation_id or f"call-{event.call_id}"
-        run = self._runs.get(run_id)
-        if run is None:
-            return self._begun(run_id, event) if event.kind == "called" else None
-        if run.is_over and not run.is_run and event.kind == "called":  # another call of a program that has one context
-            run.seconds, run.error, run.whole = None, None, event.call_id
+    def _begin(self, run_id: str, event: Event) -> _Run:
+        is_run, command = (True, event.command) if isinstance(event, RunStarted) else (False, "")
+        run = self._runs[run_id] = _Run(run_id, event.context.agent_id, is_run, event.name, event.call_id, command)
+        while len(self._runs) > MOST_RUNS:
+            oldest = next((each.id for each in self._runs.values() if each.is_over), None)
+            if oldest is None:
+                break
+            del self._runs[oldest]
         return run
 
-    def _begun(self, run_id: str, event: ToolEvent) -> _Run:
-        is_run, redact = event.name == RUN, self._redactor()
-        was_cut = len(event.detail) >= LONGEST_DETAIL
-        command = redact.cut(event.detail) if was_cut else redact(event.detail)
-        run = _Run(run_id, event.context.agent_id, is_run, self._name(event), event.call_id, command)
-        self._runs[run_id] = run
-        while len(self._runs) > MOST_RUNS and (over := self._oldest_that_is_over()) is not None:
-            del self._runs[over]
-        return run
-
-    def _oldest_that_is_over(self) -> str | None:
-        return next((run.id for run in self._runs.values() if run.is_over), None)
-
-    def _note_call(self, run: _Run, event: ToolEvent) -> None:
-        if event.kind != "called":
+    def _note_call(self, run: _Run, event: Event) -> None:
+        if isinstance(event, CallFinished):
             run.failed += event.error is not None
             if (call := run.calls.get(event.call_id)) is not None:
                 call.seconds, call.error = event.seconds, event.error
-        elif len(run.calls) < MOST_CALLS:
-            run.calls[event.call_id] = _Call(self._name(event), time.perf_counter())
-        else:
-            run.left_out += 1
+        elif isinstance(event, CallStarted):
+            if len(run.calls) < MOST_CALLS:
+                run.calls[event.call_id] = _Call(event.name, time.perf_counter())
+            else:
+                run.left_out += 1
 
-    def _name(self, event: ToolEvent) -> str:
-        """Code may ask for a tool of any name, even one that is a secret."""
-        return self._redactor().beginning(event.name, LONGEST_NAME)
-
-    def _tell(self, run: _Run, event: ToolEvent) -> None:
+    def _tell(self, run: _Run, event: Event) -> None:
         if not self._watchers:
             return
         told = {
             "event": event.kind,
             "runID": run.id,
-            "kind": "run" if event.name == RUN else "call",
-            "name": self._name(event),
+            "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
+            "name": event.name,
             "agent": run.agent,
             "callID": event.call_id,
             "atMs": _ms(time.perf_counter() - run.began),
-            "durationMs": None if event.kind == "called" else _ms(event.seconds),
+            "durationMs": _ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
-            **({"command": run.command} if event.name == RUN and event.kind == "called" else {}),
+            **({"command": run.command} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:
             if watcher.agent in {None, run.agent}:

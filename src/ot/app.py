@@ -20,7 +20,8 @@ import anyio
 
 from ot.agents import Agents
 from ot.audit import Audit
-from ot.bundles.source import BundleSource
+from ot.background_tasks import BackgroundTasks
+from ot.bundles.source import BundleSource, folder_of
 from ot.bus.bus import ToolBus
 from ot.config.load import Examined, Loaded, examine, load
 from ot.config.model import Loc, Pack, Settings
@@ -111,23 +112,22 @@ class OneTool:
     ) -> None:
         self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
         self._make_cells, self._log, self._examine = make_cells, log, examine
-        self._recording = Recording()
         self.agents = Agents(self._warn)
         self.bus = ToolBus(
             Registry(),
-            record=self._recording.call,
-            admit=self._recording.admit,
+            admit=self._admit,
             discover=self.discover,
             cost_of=self.agents.cost_of,
         )
+        self._recording = Recording(self.bus.events)
         self._environment = os.environ if environment is None else environment
         self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
         self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
         self.servers = Servers(self.bus.registry, for_worker(self._environment))
-        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.pack_names)
+        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.packs)
         self._state: _State | None = None
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring = BackgroundTasks()
         self._unsaid: tuple[str, ...] = ()
         self._unsaid_to: dict[str, list[str]] = {}
         self._installed: asyncio.Future[list[str]] | None = None  # what is wrong with packages that bring tools
@@ -158,8 +158,7 @@ class OneTool:
         return Loaded(Settings(), {}, (), (), folders)
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._retiring:
-            task.cancel()
+        self._retiring.cancel()
         await self._now.cells.__aexit__(None, None, None)
         await asyncio.gather(self._extensions.close(), self.servers.close(), self._now.net.close())
         await anyio.to_thread.run_sync(self._now.stores.close)
@@ -194,14 +193,14 @@ class OneTool:
             context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        with self._recording.run(context, journal, self.bus.events, command) as outcome:
+        with self._recording.run(context, journal, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         notices = (*self._notices(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
-        self.servers.keeps_running = True
+        self.servers.keeps_running = self.bundles.keeps_running = True
         await self.discover()
         begin = partial(self._recording.begin_session, agent=agent, client=client)
         await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
@@ -230,6 +229,9 @@ class OneTool:
             is_owner=is_owner,
             token_id=token_id,
         )
+
+    def _admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Awaitable[object]:
+        return self._now.audit.admit(tool, args, context)
 
     def warm_up(self) -> None:
         """Have a cell ready before the first run asks for one. Returns at once."""
@@ -265,10 +267,14 @@ class OneTool:
     def settings(self) -> Settings:
         return self._now.loaded.settings
 
-    @property
-    def described(self) -> Mapping[str, str]:
-        """What packs say about themselves."""
-        return {**self.bundles.described, **self._extensions.described}
+    def describe(self, pack: str) -> str:
+        """What a pack says about itself. It may wait for the disk."""
+        return self._extensions.described.get(pack) or self.bundles.describe(pack)
+
+    def note_unlisted(self, context: ToolContext) -> str:
+        """Return sentences on what is missing from lists; empty if nothing is."""
+        built = "stored tools not listed yet: their index is being built." if self.bundles.is_building else ""
+        return " ".join(filter(None, (self.servers.note_unlisted(context), built)))
 
     @property
     def folders(self) -> Folders:
@@ -350,15 +356,15 @@ class OneTool:
         return await anyio.to_thread.run_sync(self._search, self._now, query, limit)
 
     def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
-        now = (self.registry.version, state)  # packs say something new only together with their tools
+        search, packs = state.stores.search, self.bundles.packs
+        now = (self.registry.changes, packs, state)  # packs say something new only together with their tools
         with self._updating:
             if self._searched != now:
                 with no_gc_pauses():
-                    state.stores.search.update(documents(self.registry, state.loaded.settings))
-                    found = state.stores.search.search(query, limit)  # the first one makes the index
+                    search.update(documents(self.registry, packs.values(), state.loaded.settings))
                 self._searched = now
-                return found
-        return state.stores.search.search(query, limit)
+        hits = search.search(query, limit, shelves=self.bundles.shelves())
+        return [hit for hit in hits if hit.kind != "tool" or not self.registry.is_off(hit.name)]
 
     @property
     def log(self) -> Log:
@@ -417,7 +423,7 @@ class OneTool:
             "version": __version__,
             "python": platform.python_version(),
             "cwd": str(state.loaded.folders.working_dir),
-            "registry": {"status": "ok", "tool_count": len(self.registry)},
+            "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
             "proxy": {
                 "status": "degraded" if degraded else "ok",
                 "server_count": len(servers),
@@ -444,7 +450,7 @@ class OneTool:
             self.registry,
             self.servers,
             self._extensions,
-            tuple(self.bundles.problems),
+            tuple(await anyio.to_thread.run_sync(lambda: self.bundles.problems)),
             (*undiscovered, *installed, *self._recorded_problems()),
             checks_clients=self._examine is not None,
         )
@@ -486,11 +492,12 @@ class OneTool:
         media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), self._net(settings)
         switches = Switches(loaded.folders.data)
         self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
+        self.bus.events.redact = redact
         self._recording.keep_in(self._log, audit, stores)
         self.servers.use(loaded, self._log.event, media.keep)
         self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))
         if unused is not None:
-            self._retire(anyio.to_thread.run_sync(unused.close))
+            self._retiring.start(anyio.to_thread.run_sync(unused.close))
         if old is not None:
             self._retire_parts(old)
 
@@ -498,13 +505,13 @@ class OneTool:
         """Whatever of the state before is not part of the one that is now in force."""
         now = self._now
         if now.cells is not old.cells:
-            self._retire(old.cells.retire())
+            self._retiring.start(old.cells.retire())
         if now.stores is not old.stores:
-            self._retire(anyio.to_thread.run_sync(old.stores.close))
+            self._retiring.start(anyio.to_thread.run_sync(old.stores.close))
         if now.audit is not old.audit:
-            self._retire(anyio.to_thread.run_sync(old.audit.close))
+            self._retiring.start(anyio.to_thread.run_sync(old.audit.close))
         if now.net is not old.net:
-            self._retire(old.net.close())
+            self._retiring.start(old.net.close())
 
     def _net(self, settings: Settings) -> Net:
         """Requests that are under way end by the rules they began with."""
@@ -530,11 +537,6 @@ class OneTool:
         )
         return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", text=text))
 
-    def _retire(self, ending: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(ending)
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-
 
 def _given(settings: Settings, folder: Path) -> Loaded:
     """Settings that a program passed in: no files are read."""
@@ -544,7 +546,7 @@ def _given(settings: Settings, folder: Path) -> Loaded:
 def _stores(old: _State | None, loaded: Loaded) -> Stores:
     folder, settings = loaded.folders.data, loaded.settings.stats
     if old is None or old.stores.folder != folder:
-        return Stores.opened(folder, settings)
+        return Stores.opened(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 

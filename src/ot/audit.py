@@ -17,18 +17,20 @@ import anyio
 import anyio.to_thread
 
 from ot.bus.authorise import in_order, required
-from ot.bus.bus import Call
+from ot.bus.events import CallFinished
 from ot.config.load import Loaded
-from ot.context import Permission
+from ot.context import Permission, ToolContext
 from ot.errors import AuditUnavailable, SandboxDenied
 from ot.logging import Log
 from ot.paths import placed
 from ot.redact import Redactor
+from ot.tool import Tool
 
 WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 LONGEST = 1000  # characters of one argument
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
+Facts = dict[str, Any]
 
 
 def audit_of(loaded: Loaded) -> "Audit":
@@ -50,15 +52,15 @@ class Audit:
         self._log.use("INFO", redact)
         self._log.max_bytes, self._log.keep = max_bytes, keep
 
-    async def admit(self, call: Call) -> None:
+    async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
 
         A write to the page cache takes some 10 µs, less than a change of threads. A slow disk gets a thread.
         """
-        if not _is_watched(call):
-            return
-        call.audited = self._facts(call)
-        write = partial(self._log.write, "call.started", **call.audited)
+        if not _is_watched(tool, args):
+            return None
+        facts = self._facts(tool, args, context)
+        write = partial(self._log.write, "call.started", **facts)
         started = time.perf_counter()
         try:
             if self._is_slow:
@@ -67,30 +69,31 @@ class Audit:
             else:
                 write()
         except (OSError, TimeoutError) as error:
-            raise self._unavailable(call.name, error) from None
+            raise self._unavailable(tool.name, error) from None
         finally:
             self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
+        return facts
 
-    def call(self, call: Call) -> None:
+    def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
-        if call.is_allowed is None or not _is_watched(call):
+        tool, args = event.tool, event.args or {}
+        if event.is_allowed is None or tool is None or not _is_watched(tool, args):
             return
         self._log.event(
             "call",
-            **(call.audited or self._facts(call)),
-            decision="allowed" if call.is_allowed and call.error != SandboxDenied.type else "refused",
-            outcome=call.error or "ok",
-            duration_ms=round(call.seconds * 1000, 3),
+            **(event.admitted or self._facts(tool, args, event.context)),
+            decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
+            outcome=event.error or "ok",
+            duration_ms=round(event.seconds * 1000, 3),
         )
 
-    def _facts(self, call: Call) -> dict[str, Any]:
-        assert call.tool is not None
+    def _facts(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
         return {
-            "agent": call.context.agent_id,
-            "tool": call.tool.name,
-            "permissions": in_order(required(call.tool, call.args)),
-            "arguments": {name: self._shown(value) for name, value in call.args.items()},
-            "correlation_id": call.context.correlation_id,
+            "agent": context.agent_id,
+            "tool": tool.name,
+            "permissions": in_order(required(tool, args)),
+            "arguments": {name: self._shown(value) for name, value in args.items()},
+            "correlation_id": context.correlation_id,
         }
 
     def _unavailable(self, name: str, error: OSError | TimeoutError) -> AuditUnavailable:
@@ -153,5 +156,5 @@ class _Room:
         return self._characters >= 0
 
 
-def _is_watched(call: Call) -> bool:
-    return call.tool is not None and (call.tool.is_audited or bool(required(call.tool, call.args) & WATCHED))
+def _is_watched(tool: Tool, args: Mapping[str, Any]) -> bool:
+    return tool.is_audited or bool(required(tool, args) & WATCHED)

@@ -6,7 +6,7 @@ be found like them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ot.config.model import Settings
 from ot.registry import Registry, python_name
@@ -47,15 +47,29 @@ IN_CODE: Final[Mapping[str, InCode]] = {
 }
 
 
-def documents(registry: Registry, settings: Settings) -> Iterator[Document]:
-    """Of what there is at this moment: tools may come and go meanwhile, in another thread."""
+class StoredPack(Protocol):
+    """A pack whose tools are no documents of ours: they stand on shelves of their own."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def is_empty(self) -> bool: ...
+
+
+def documents(registry: Registry, stored: Iterable[StoredPack], settings: Settings) -> Iterator[Document]:
+    """Of what is held at this moment: tools may come and go meanwhile, in another thread."""
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
     yield from (Document("tool", name, there.description) for name, there in IN_CODE.items())
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "")
         yield Document("tool", tool.name, tool.description, _arguments(tool), about)
-    for pack, words in _packs(tools).items():
+    packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
+    for pack, words in (packs | _packs(tools)).items():
         yield Document("pack", pack, words, "", instructions.get(pack, ""))
     for name, snippet in settings.snippets.items():
         parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())

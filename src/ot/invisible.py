@@ -35,7 +35,9 @@ def replace_in_name(name: str) -> str:
 
 def escape_invisible(text: str) -> str:
     r"""Return the text with invisible characters as escapes, like `\u202e`. Line ends and tabs stay."""
-    return _OUT_OF_PLACE.sub(lambda found: _escape(found[0]) if found["bad"] else found[0], text)
+    return _OUT_OF_PLACE.sub(
+        lambda found: found[0].encode("unicode_escape").decode("ascii") if found["bad"] else found[0], text
+    )
 
 
 def redact_invisible(text: str, marker: str) -> str:
@@ -49,7 +51,3 @@ def redact_invisible(text: str, marker: str) -> str:
             parts += [text[position : found.start()], marker]
         position = found.end()
     return "".join([*parts, text[position:]])
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

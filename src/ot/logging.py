@@ -7,7 +7,6 @@ a call. `write` is for callers that must know that a line was accepted: it write
 
 import contextlib
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from ot.background import Background
 from ot.errors import error_type
 from ot.locks import locked
 
@@ -53,13 +53,11 @@ class Log:
         gathers: bool = True,
     ) -> None:
         self.max_bytes, self.keep = max_bytes, keep
-        self._gather_seconds = GATHER_SECONDS if gathers else 0.0
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
         self._is_torn = False  # whether the last line was written in part
-        self._waiting = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        gather = GATHER_SECONDS if gathers else 0.0
+        self._background = Background("onetool-log", self._write_lines, gather=gather)
         self.problem: str | None = None
 
     def use(self, level: str, redact: Callable[[str], str]) -> None:
@@ -69,18 +67,14 @@ class Log:
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:
             return
-        self._lines.append(_line(level, name, fields))
-        if not self._waiting.is_set():
-            self._waiting.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, name="onetool-log", daemon=True)
-                self._thread.start()
+        self._lines.append({"time": time.time(), "level": level, "name": name, **fields})
+        self._background.wake()
 
     def write(self, name: str, **fields: Any) -> None:
         """Write a line before returning. Raises OSError if the system does not accept it."""
         if self._file is not None:
             try:
-                self._write(self._file, [_line("INFO", name, fields)])
+                self._write(self._file, [{"time": time.time(), "level": "INFO", "name": name, **fields}])
             except OSError as error:
                 self.problem = f"the log cannot be written: {error}"
                 raise
@@ -92,44 +86,34 @@ class Log:
         try:
             yield fields
         except BaseException as error:
-            self.ended(name, started, error_type(error) if isinstance(error, Exception) else "cancelled", fields)
+            kind = error_type(error) if isinstance(error, Exception) else "cancelled"
+            self.ended(name, time.perf_counter() - started, kind, fields)
             raise
-        self.ended(name, started, fields.pop("error", None), fields)
+        self.ended(name, time.perf_counter() - started, fields.pop("error", None), fields)
 
-    def ended(self, name: str, started: float, error: str | None, fields: dict[str, Any]) -> None:
-        duration = round((time.perf_counter() - started) * 1000, 3)
+    def ended(self, name: str, seconds: float, error: str | None, fields: dict[str, Any]) -> None:
+        duration = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
         self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration, **outcome, **fields)
 
     def close(self) -> None:
         """Write what is left, and stop."""
-        self._closing.set()
-        self._waiting.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-            self._thread = None
+        self._background.close()
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        """Sleep until there is something, then let more come."""
-        while not self._closing.is_set():
-            self._waiting.wait()
-            self._closing.wait(self._gather_seconds)
-            self._waiting.clear()
-            self._write_lines()
-        self._write_lines()
-
-    def _write_lines(self) -> None:
+    def _write_lines(self) -> bool:
+        """Lines that cannot be written are lost: nobody waits for them."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         if not lines or self._file is None:
-            return
+            return True
         try:
             rotate(self._file, self.max_bytes, self.keep)
             self._write(self._file, lines)
             self.problem = None
         except OSError as error:
             self.problem = f"the log cannot be written: {error}"
+        return True
 
     def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
         with _open(path) as file:
@@ -170,10 +154,6 @@ def _shift(file: Path, keep: int) -> None:
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
         with contextlib.suppress(FileNotFoundError):
             newer.replace(older)
-
-
-def _line(level: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    return {"time": time.time(), "level": level, "name": name, **fields}
 
 
 def _open(file: Path) -> FileIO:

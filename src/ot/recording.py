@@ -1,28 +1,26 @@
-"""What happened, told to those who keep it: log, audit, statistics, shapes of results. It decides nothing.
+"""Listeners that keep what happened: log, audit log, statistics, shapes of results. They decide nothing.
 
-Calls are told by the bus, runs and sessions by the app. Only `admit` waits for a disk.
+Each subscribes on its own, so that one that fails does not keep the others from their work.
 """
 
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ot.audit import Audit
-from ot.bus.bus import Call
-from ot.bus.events import RUN, Events
+from ot.bus.events import CallFinished, Events, RunFinished, RunStarted
 from ot.context import ToolContext
 from ot.gc_pauses import no_gc_pauses
 from ot.logging import Log
 from ot.raw_json import RawJson
 from ot.registry import Registry
 from ot.runner.answer import Answer, Journal
-from ot.stats.record import CallRecord, RunRecord, SessionRecord
+from ot.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
 
-SEEN_AGAIN = {"ot.load", "ot.result"}
+SEEN_AGAIN = {"ot.load", "ot.result"}  # what they return was counted when it was made
 
 
 class Outcome:
@@ -30,99 +28,109 @@ class Outcome:
 
     answer: Answer | None = None
 
-    @property
-    def error(self) -> str | None:
-        return "cancelled" if self.answer is None else self.answer.error
-
-    @property
-    def tokens(self) -> int:
-        return 0 if self.answer is None else sum(map(tokens_of_text, self.answer.blocks))
-
 
 class Recording:
-    def __init__(self) -> None:
+    def __init__(self, events: Events) -> None:
         self.session = os.urandom(8).hex()
+        self._events = events
         self._result_tokens: dict[str, int] = {}  # of the runs that are under way
+        for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
+            events.subscribe(listener, CallFinished)
+        events.subscribe(self._start_run, RunStarted)
+        events.subscribe(self._log_run, RunFinished)
+        events.subscribe(self._count_run, RunFinished)
 
     def keep_in(self, log: Log, audit: Audit, stores: Stores) -> None:
         """From now on."""
         self._log, self._audit, self._stores = log, audit, stores
 
-    async def admit(self, call: Call) -> None:
-        """Record that the call is about to be made. Raises if that is required and impossible."""
-        await self._audit.admit(call)
-
-    def call(self, call: Call, value: Any) -> None:
-        name = call.tool.name if call.tool else call.name
-        self._log_call(call, name)
-        self._audit.call(call)
-        if call.continues:
-            return
-        tokens = _tokens(call, value)
-        run_id = call.context.correlation_id
-        if run_id in self._result_tokens:
-            self._result_tokens[run_id] += tokens
-        else:
-            run_id = ""
-        agent, now = call.context.agent_id, time.time()
-        self._stores.recorder.call(CallRecord(name, agent, self.session, run_id, call.seconds, call.error, tokens, now))
-        if _is_worth_learning(call) and not isinstance(value, RawJson):
-            self._stores.shapes.learn(name, value)
-
     @contextmanager
-    def run(self, context: ToolContext, journal: Journal, events: Events, command: object) -> Iterator[Outcome]:
+    def run(self, context: ToolContext, journal: Journal, command: object) -> Iterator[Outcome]:
+        """Tell of the start and the end of a run."""
         outcome, started = Outcome(), time.perf_counter()
-        self._result_tokens[context.correlation_id] = 0
-        told = events.called(RUN, context, command if isinstance(command, str) else "")
+        call_id = self._events.start_run(context, command)
         try:
             yield outcome
         finally:
-            self._ended(context, journal, outcome, started)
-            events.ended(told, RUN, context, time.perf_counter() - started, outcome.error)
+            answer = outcome.answer
+            error = "cancelled" if answer is None else answer.error
+            tokens = 0 if answer is None else sum(map(tokens_of_text, answer.blocks))
+            seconds, calls = time.perf_counter() - started, len(journal.calls)
+            self._events.tell(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id))
 
     def begin_session(self, registry: Registry, own_tokens: int, *, agent: str, client: str) -> None:
         """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart."""
         session = f"{self.session}/{client}" if client else self.session
-        self._stores.recorder.session(SessionRecord(session, agent, _definitions(registry), own_tokens))
+        self._stores.recorder.add(SessionRecord(session, agent, _definitions(registry), own_tokens))
 
-    def _ended(self, context: ToolContext, journal: Journal, outcome: Outcome, started: float) -> None:
-        run_id, agent = context.correlation_id, context.agent_id
-        asked = {"request_id": journal.request_id} if journal.request_id else {}
-        self._log.ended("run", started, outcome.error, {"correlation_id": run_id, "agent": agent, **asked})
-        tokens, seconds = self._result_tokens.pop(run_id), time.perf_counter() - started
-        calls, answered = len(journal.calls), outcome.tokens
-        self._stores.recorder.run(
-            RunRecord(run_id, agent, self.session, seconds, outcome.error, calls, answered, tokens)
-        )
+    # --- calls ----------------------------------------------------------------------------------------------------
 
-    def _log_call(self, call: Call, name: str) -> None:
-        outcome = {"status": "ok"} if call.error is None else {"status": "error", "error_type": call.error}
+    def _log_call(self, event: CallFinished) -> None:
+        name = event.tool.name if event.tool else event.name
+        args, logged = event.args or {}, event.tool.logged if event.tool else ()
+        outcome = {"status": "ok"} if event.error is None else {"status": "error", "error_type": event.error}
         self._log.event(
             name if name.startswith("ot.") else "tool.call",
-            duration_ms=round(call.seconds * 1000, 3),
+            duration_ms=round(event.seconds * 1000, 3),
             **outcome,
-            correlation_id=call.context.correlation_id,
-            agent=call.context.agent_id,
+            correlation_id=event.context.correlation_id,
+            agent=event.context.agent_id,
             tool=name,
-            **call.logged,
+            **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )
 
+    def _audit_call(self, event: CallFinished) -> None:
+        self._audit.finish(event)
 
-def _tokens(call: Call, value: Any) -> int:
-    """Of the result; what is only seen again was counted when it was made."""
-    return 0 if call.error is not None or call.tool is None or call.tool.name in SEEN_AGAIN else tokens_of(value)
+    def _count_call(self, event: CallFinished) -> None:
+        tool, run_id, agent = event.tool, event.context.correlation_id, event.context.agent_id
+        if tool is not None and tool.continues(event.args or {}):
+            return
+        is_counted = event.error is None and tool is not None and tool.name not in SEEN_AGAIN
+        tokens = tokens_of(event.value) if is_counted else 0
+        if run_id in self._result_tokens:
+            self._result_tokens[run_id] += tokens
+        else:
+            run_id = ""
+        if tool is not None and tool.identity and event.is_allowed:
+            self._stores.recorder.add(UseRecord(tool.identity))
+        name = event.name if tool is None else tool.name
+        self._stores.recorder.add(
+            CallRecord(name, agent, self.session, run_id, event.seconds, event.error, tokens, time.time())
+        )
 
+    def _learn_shape(self, event: CallFinished) -> None:
+        """Learn what a tool returns that does not declare it; the help of `ot` says what its own tools return."""
+        tool, value = event.tool, event.value
+        if tool is None or event.error is not None or tool.output is not None or tool.pack == "ot":
+            return
+        if not isinstance(value, RawJson) and not tool.continues(event.args or {}):
+            self._stores.shapes.learn(tool.name, value)
 
-def _is_worth_learning(call: Call) -> bool:
-    """What a tool gives that does not say so itself; our own help says what there is to know of `ot`."""
-    return call.tool is not None and call.error is None and call.tool.output is None and call.tool.pack != "ot"
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def _start_run(self, event: RunStarted) -> None:
+        self._result_tokens[event.context.correlation_id] = 0
+
+    def _log_run(self, event: RunFinished) -> None:
+        asked = {"request_id": event.request_id} if event.request_id else {}
+        fields = {"correlation_id": event.context.correlation_id, "agent": event.context.agent_id, **asked}
+        self._log.ended("run", event.seconds, event.error, fields)
+
+    def _count_run(self, event: RunFinished) -> None:
+        run_id, agent = event.context.correlation_id, event.context.agent_id
+        tokens, answered = self._result_tokens.pop(run_id, 0), event.answer_tokens
+        self._stores.recorder.add(
+            RunRecord(run_id, agent, self.session, event.seconds, event.error, event.calls, answered, tokens)
+        )
 
 
 @no_gc_pauses()
 def _definitions(registry: Registry) -> dict[str, int]:
     """The tokens that each tool would cost a client that was connected to it directly."""
-    return {
+    held = {
         tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
         for tool in registry
         if tool.enabled and tool.pack != "ot"
     }
+    return {**(dict(registry.stored.definition_tokens()) if registry.stored is not None else {}), **held}

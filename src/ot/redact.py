@@ -60,6 +60,19 @@ class Redactor:
     def __call__(self, text: str) -> str:
         return self._redacted(text, 0, len(text))[0] if self._forms else text
 
+    def in_data(self, value: Any) -> Any:
+        """The same for all texts and numbers in JSON data."""
+        if not self._forms or value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, dict):
+            return {self(key): self.in_data(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.in_data(item) for item in value]
+        shown = repr(value)
+        return value if (hidden := self(shown)) == shown else hidden
+
     def beginning(self, text: str, length: int) -> str:
         """The first so many characters; of a secret that goes on behind them nothing is left either."""
         border = min(length, len(text))

@@ -1,17 +1,22 @@
-"""All tools by name. It holds them and finds them; it never calls them.
+"""All tools by name. It holds or finds them; it never calls them.
 
 Names that differ only in characters that Python cannot write (`get-sum`) are also found in their Python form
-(`get_sum`).
+(`get_sum`). Stored tools may be many: they are not held but asked for (`StoredTools`), and a tool that is held comes
+before a stored one of the same name. `held` and what starts with it, `is_pack` and `packs` wait for nobody; everything
+else may wait for the disk, and is for threads.
 """
 
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
+from typing import NamedTuple, Protocol
 
 from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
 from ot.invisible import find_in_name
+from ot.sanitise import clean
 from ot.switches import EVERYTHING
 from ot.tool import Tool
 
@@ -23,18 +28,57 @@ NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
 
+class Entry(NamedTuple):
+    """A line in a list of tools, held or stored."""
+
+    name: str
+    summary: str
+    enabled: bool
+    permissions: frozenset[Permission] = frozenset()
+
+    @property
+    def pack(self) -> str:
+        return self.name.rpartition(".")[0]
+
+
+class StoredTools(Protocol):
+    """A source of tools that are not held in memory. Packs are known by the names that code writes."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def packs(self) -> Mapping[str, object]: ...
+    def is_pack(self, name: str) -> bool: ...
+    def recent(self, name: str) -> Tool | None: ...
+    def recent_in(self, name: str) -> Mapping[str, str]: ...
+    def find(self, name: str) -> Tool | None: ...
+    def names(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[tuple[str, str, bool]]: ...
+    def count(self, name: str, *, enabled: bool = False) -> int: ...
+    def definition_tokens(self) -> Iterator[tuple[str, int]]: ...
+    def nearest(self, name: str) -> list[str]: ...
+
+
 class Registry:
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
         self._tools: dict[str, Tool] = {}
         self._namesakes: dict[str, list[str]] = {}  # tools by the name that code writes, the one that is meant first
         self._packs: dict[str, dict[str, str]] = {}
-        self._versions: dict[str, Tool] = {}  # by name@version, whether the plain name is theirs or not
+        self.stored: StoredTools | None = None
+        self._admits: Callable[[Tool | Entry], bool] = lambda _: True  # which of the stored tools are seen
+        self._sees_all = True
         self.aliases: Mapping[str, str] = aliases or {}
         self._off: frozenset[str] = frozenset()
         self._off_reason = ""
         self.broken: dict[str, str] = {}  # packs that could not be had, and why
         self.elsewhere: Callable[[], Iterable[str]] = tuple  # packs that exist and may not be loaded yet
-        self.version = 0  # of the set of tools: who keeps something made of it can tell that it has changed
+        self.changes = 0  # of the tools that are held
+
+    @property
+    def version(self) -> int:
+        """Of the set of tools: who keeps something made of it can tell that it has changed."""
+        return self.changes + (self.stored.version if self.stored is not None else 0)
 
     def add(self, tool: Tool) -> None:
         if not NAME.fullmatch(tool.name):
@@ -50,7 +94,7 @@ class Registry:
         if tool.timeout is not None and not tool.timeout > 0:
             raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a number of seconds above 0")
         tool = _with_permissions(tool)
-        self.version += 1
+        self.changes += 1
         self._tools[tool.name] = tool
         written = python_name(tool.name)
         others = self._namesakes.setdefault(written, [])
@@ -64,7 +108,7 @@ class Registry:
         """
         if (names, reason) != (self._off, self._off_reason):
             self._off, self._off_reason = names, reason
-            self.version += 1
+            self.changes += 1
 
     def switched(self, tool: Tool) -> Tool:
         """Return the tool, disabled if it or its pack is switched off."""
@@ -72,28 +116,30 @@ class Registry:
             return dataclasses.replace(tool, enabled=False, disabled_reason=self._off_reason)
         return tool
 
-    def _is_off(self, tool: Tool) -> bool:
+    def is_off(self, name: str) -> bool:
+        """Whether a tool of this name is switched off, or its pack is."""
+        return bool(self._off) and self._is_off(Entry(name, "", enabled=True))
+
+    def _is_off(self, tool: Tool | Entry) -> bool:
         if EVERYTHING in self._off:
             return tool.name not in ALWAYS_ON
         return not self._off.isdisjoint((tool.name, tool.pack))
 
-    def add_version(self, tool: Tool, version: str) -> None:
-        """A tool that is called by `name@version` only."""
-        self._versions[f"{tool.name}@{version}"] = tool
-
-    def remove_version(self, name: str) -> None:
-        self._versions.pop(name, None)
-
     def holder_of(self, name: str) -> str | None:
-        """The tool that code means by this name, however it is really called."""
-        return name if name in self._tools else self._meant_by(python_name(name))
+        """The tool that code means by this name, however it is really called, if it is held or was used lately."""
+        if name in self._tools:
+            return name
+        if (meant := self._meant_by(python_name(name))) is None and self.stored is not None:
+            recent = self.stored.recent(name)
+            return None if recent is None else recent.name
+        return meant
 
     def _meant_by(self, written: str) -> str | None:
         return next(iter(self._namesakes.get(written, ())), None)
 
     def remove(self, name: str) -> Tool:
         tool = self.find(name)
-        self.version += 1
+        self.changes += 1
         del self._tools[tool.name]
         written, pack = python_name(tool.name), self._packs[python_name(tool.pack)]
         self._namesakes[written].remove(tool.name)
@@ -108,37 +154,51 @@ class Registry:
     def replace(self, tool: Tool) -> Tool:
         """Put the tool in the place of the one that has its name."""
         if self._tools[tool.name] is not tool:
-            self.version += 1
+            self.changes += 1
             self._tools[tool.name] = tool
         return tool
 
-    def only(self, admits: Callable[[Tool], bool]) -> "Registry":
+    def only(self, admits: Callable[[Tool | Entry], bool]) -> "Registry":
         """A registry of its own with some of the tools, and the aliases of those."""
         some = Registry()
         for tool in filter(admits, self):
             some.add(tool)
+        some.stored, some._admits, some._sees_all = self.stored, admits, False
+        some._off, some._off_reason = self._off, self._off_reason
         targets = {alias: self.get(alias) for alias in self.aliases}
         some.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
         some.broken, some.elsewhere = self.broken, self.elsewhere
         return some
 
+    # --- one tool -------------------------------------------------------------------------------------------------
+
     def find(self, name: str) -> Tool:
         """The tool of this name, or of the alias; what is near, where there is none."""
         check_name(name)
-        tool = self._known(name)
+        tool = self.known(name)
         if tool is not None:
             return tool
         if name in self.aliases:
             return self._find_target(name)
         raise self._not_found(name)
 
-    def _known(self, name: str) -> Tool | None:
-        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "") or self._version_of(name)
+    def held(self, name: str) -> Tool | None:
+        """The tool of this name, or of the alias, if it is held."""
+        chain: list[str] = []
+        while name in self.aliases and name not in self._tools and name not in chain:
+            chain.append(name)
+            name = self.aliases[name]
+        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "")
         return None if tool is None else self.switched(tool)
 
-    def _version_of(self, name: str) -> Tool | None:
-        plain, _, version = name.partition("@")
-        return self._versions.get(name) or self._versions.get(f"{self._meant_by(plain)}@{version}")
+    def known(self, name: str) -> Tool | None:
+        """The tool of this name; no alias."""
+        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "") or self._find_stored(name)
+        return None if tool is None else self.switched(tool)
+
+    def _find_stored(self, name: str) -> Tool | None:
+        tool = self.stored.find(name) if self.stored is not None else None
+        return tool if tool is not None and self._admits(tool) else None
 
     def _find_target(self, alias: str) -> Tool:
         chain = [alias]
@@ -158,26 +218,69 @@ class Registry:
         if len(name) > MAX_NAME_LENGTH:
             return None
         if name not in self.aliases:
-            return self._known(name)
+            return self.known(name)
         try:
             return self.find(name)
         except ToolNotFound:
             return None
 
     def __contains__(self, name: object) -> bool:
+        """Whether a tool of this name is held."""
         return name in self._tools
 
     def __iter__(self) -> Iterator[Tool]:
+        """The tools that are held."""
         return map(self.switched, list(self._tools.values()))
 
+    # --- lists ----------------------------------------------------------------------------------------------------
+
     def __len__(self) -> int:
-        return len(self._tools)
+        stored = filter(self.stored.is_pack, self.stored.packs) if self.stored is not None else ()
+        return len(self._tools) + sum(self._count_stored(pack) for pack in stored)
+
+    def count_in(self, pack: str) -> int:
+        """How many tools of a pack can be called."""
+        held = filter(None, map(self.held, list(self.held_in(pack).values())))
+        return sum(tool.enabled for tool in held) + self._count_stored(pack, enabled=True)
+
+    def _count_stored(self, pack: str, *, enabled: bool = False) -> int:
+        """If some of them may not count, each has to be looked at."""
+        if self.stored is None or not self.stored.is_pack(pack):
+            return 0
+        if self._sees_all and not self._off and pack not in self._packs:
+            return self.stored.count(pack, enabled=enabled)
+        return sum(entry.enabled or not enabled for entry in self._stored_entries(pack))
 
     def names(self) -> list[str]:
-        return sorted(self._tools)
+        return [entry.name for entry in self.entries()]
+
+    def entries(self, *, described: bool = False) -> list[Entry]:
+        """All tools, in the order of their names."""
+        held = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in self]
+        return sorted([*held, *self._stored_entries(described=described)], key=itemgetter(0))
+
+    def _stored_entries(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[Entry]:
+        rows = self.stored.names(pack, described=described, at_once=at_once) if self.stored is not None else ()
+        for name, text, enabled in rows:
+            entry = Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
+            if name not in self._tools and self._admits(entry):
+                yield entry._replace(enabled=False) if self._off and self._is_off(entry) else entry
+
+    def entries_in(self, pack: str) -> list[Entry]:
+        """The tools of a pack that can be called, in the order of their names."""
+        held = filter(None, map(self.held, list(self.held_in(pack).values())))
+        entries = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in held]
+        stored = self._stored_entries(pack) if self.is_stored(pack) else ()
+        return sorted((entry for entry in (*entries, *stored) if entry.enabled), key=itemgetter(0))
+
+    def is_stored(self, pack: str) -> bool:
+        return self.stored is not None and pack in self.stored.packs
 
     def packs(self) -> list[str]:
-        return sorted(filter(None, list(self._packs)))  # threads ask too, while tools come and go
+        stored = filter(self.stored.is_pack, self.stored.packs) if self.stored is not None else ()
+        return sorted({*filter(None, list(self._packs)), *stored})  # threads ask too, while tools come and go
 
     def all_packs(self) -> list[str]:
         """Return the names of all packs, also of those that are not loaded or cannot be used."""
@@ -185,14 +288,41 @@ class Registry:
 
     def in_pack(self, pack: str) -> Mapping[str, str]:
         """The tools of a pack, by the name that Python code uses, with their real names."""
+        stored = {python_name(entry.name).rpartition(".")[2]: entry.name for entry in self._stored_entries(pack)}
+        return {**stored, **self._packs.get(pack, {})}
+
+    def held_in(self, pack: str) -> Mapping[str, str]:
+        """The same of the tools that are held."""
         return self._packs.get(pack, {})
+
+    def at_hand_in(self, pack: str) -> Mapping[str, str]:
+        """The same of the tools that are held or were used lately."""
+        recent = self.stored.recent_in(pack) if self.stored is not None else {}
+        return {**recent, **self._packs.get(pack, {})}
 
     def may_grow(self, pack: str) -> bool:
         """Whether the tools of the pack come from a place that others write to."""
-        return any(self._tools[name].refresh is not None for name in self.in_pack(pack).values())
+        return self.is_stored(pack) or any(
+            self._tools[name].refresh is not None for name in self.held_in(pack).values()
+        )
 
     def is_pack(self, name: str) -> bool:
-        return bool(name) and name in self._packs
+        is_stored = self.stored is not None and self.stored.is_pack(name)
+        return bool(name) and (name in self._packs or is_stored)
+
+    def _shown_in(self, pack: str) -> str:
+        """The first tools of a pack, as code writes them, and how many more there are."""
+        some = islice(self._stored_entries(pack, at_once=MOST_SHOWN), MOST_SHOWN)
+        names = {*self.held_in(pack), *(python_name(entry.name).rpartition(".")[2] for entry in some)}
+        return shown(list(names), len(self.held_in(pack)) + self._count_stored(pack))
+
+    # --- what is near ---------------------------------------------------------------------------------------------
+
+    def nearest(self, name: str) -> list[str]:
+        """Return up to three tools with names like this one, the nearest first."""
+        stored = self.stored.nearest(name) if self.stored is not None else []
+        seen = [other for other in islice(stored, 20) if self._admits(Entry(other, "", enabled=True))]
+        return nearest(name, [*self._tools, *seen])
 
     def pack_not_found(self, name: str) -> ToolNotFound:
         """Return the error for an unknown pack, with the nearest names."""
@@ -209,11 +339,11 @@ class Registry:
         if name.partition(".")[0] in self.broken:
             return ToolNotFound(f"the pack {pack!r} cannot be used: {self.broken[name.partition('.')[0]]}")
         is_pack, packs = self.is_pack(pack), self.all_packs()
-        near = nearest(name, self._tools) or ([] if is_pack else nearest(name.partition(".")[0], packs))
+        near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
         message = f"there is no tool {name!r}."
         if near:
             message += f" Did you mean {' or '.join(near)}?"
-        message += f" {pack} has: {shown(self.in_pack(pack))}." if is_pack else f" Packs: {shown(packs)}."
+        message += f" {pack} has: {self._shown_in(pack)}." if is_pack else f" Packs: {shown(packs)}."
         return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
 
 
@@ -253,7 +383,9 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
     return [match[0] for match in best[:3]]
 
 
-def shown(names: Mapping[str, object] | list[str]) -> str:
+def shown(names: Mapping[str, object] | list[str], total: int = 0) -> str:
+    """The first of the names in a row; `total` is how many there are if not all are given."""
     listed = sorted(names)
-    more = f" and {len(listed) - MOST_SHOWN} more" if len(listed) > MOST_SHOWN else ""
+    total = max(total, len(listed))
+    more = f" and {total - MOST_SHOWN} more" if total > MOST_SHOWN else ""
     return (", ".join(listed[:MOST_SHOWN]) or "none") + more

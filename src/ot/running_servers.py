@@ -63,7 +63,7 @@ class Registration:
         self.entry = entry
         if self.path is not None:
             with contextlib.suppress(OSError):  # a full disk must not stop a server
-                atomic.write(self.path, json.dumps(_to_json(entry)))
+                atomic.write(self.path, json.dumps({name: getattr(entry, name) for name in ServerEntry.__slots__}))
 
     def close(self) -> None:
         self.path = None
@@ -121,10 +121,6 @@ def _known_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, kind in kinds.items():
         if type(data.get(name)) is kind:
             yield name, data[name]
-
-
-def _to_json(entry: ServerEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in ServerEntry.__slots__}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,10 +4,10 @@ Files that exist are left as they are.
 """
 
 import os
-from contextlib import suppress
 from keyword import iskeyword
 from pathlib import Path
 
+from ot import atomic
 from ot.errors import ToolError
 
 EXAMPLE_PACK = "hello"
@@ -233,24 +233,12 @@ def _written(file: Path, text: str) -> bool:
     """False where there is such a file already, also one that somebody else makes this very moment."""
     if os.path.lexists(file):
         return False
-    temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        return _placed(temporary, file)
+        with atomic.replacing(file, keep=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
+        if isinstance(error, FileExistsError) and os.path.lexists(file):
+            return False
         raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _placed(temporary: Path, file: Path) -> bool:
-    """Whole when it is first seen, however this process ends, and never in the place of another file."""
-    try:
-        os.link(temporary, file)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        temporary.replace(file)
     return True

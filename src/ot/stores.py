@@ -25,9 +25,9 @@ class Stores:
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
-    def opened(cls, folder: Path, settings: Stats) -> Self:
-        stats = folder / "stats"
-        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=settings.keep_days)
+    def opened(cls, folder: Path, settings: Stats, old_usage: Path | None = None) -> Self:
+        stats, keep_days = folder / "stats", settings.keep_days
+        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
         return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
 
     def results(self, output: Output) -> ResultStore:

@@ -46,7 +46,9 @@ class Switches:
                     raise BundleError(self.problem or "", code=CODE, details={"file": str(self._file)})
                 wanted = now - {name} if on else now | {name}
                 if wanted != now:
-                    atomic.write(self._file, json.dumps(_as_kept(wanted), indent=2), durable=True)
+                    atomic.write(
+                        self._file, json.dumps({"version": VERSION, "off": sorted(wanted)}, indent=2), durable=True
+                    )
         except OSError as error:
             raise storage_error(self._file.parent, error) from error
 
@@ -93,7 +95,3 @@ def _names_in(kept: object) -> frozenset[str]:
     if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
         raise TypeError("not a list of names")
     return frozenset(kept)
-
-
-def _as_kept(off: frozenset[str]) -> dict[str, object]:
-    return {"version": VERSION, "off": sorted(off)}

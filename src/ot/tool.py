@@ -39,6 +39,7 @@ class Tool:
     max_text: int | None = None  # characters of each argument, for tools that look at a text on the event loop
     logged: tuple[str, ...] = ()  # arguments that may stand in the log
     is_audited: bool = False  # whether calls are in the audit log whatever permissions they need
+    identity: str = ""  # by which the calls of a stored tool are counted, whatever it is called
     file: str = ""  # where a user's tool is written down
     refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
 

@@ -15,7 +15,7 @@ does. The server imports it as `ot.errors`. Each class has a `type`, the word th
     ├── OutputInvalid             output_validation
     ├── Cancelled                 cancelled
     ├── AuditUnavailable          audit_unavailable   (the call was not made)
-    ├── StorageError              storage_error       (a full or read-only disk, a quota)
+    ├── StorageError              storage_unavailable (a full or read-only disk, a quota)
     ├── BundleError               bundle_error        (its field `code` says which rule of the store)
     └── ConfigError               config_error
 """
@@ -93,7 +93,7 @@ class AuditUnavailable(ToolError):
 
 
 class StorageError(ToolError):
-    type = "storage_error"
+    type = "storage_unavailable"
 
 
 class BundleError(ToolError):

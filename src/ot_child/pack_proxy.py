@@ -55,7 +55,7 @@ class PackProxy:
         try:
             self._ask("find", {"name": name})
         except ToolNotFound:
-            module = _standard_module(self._pack)
+            module = importlib.import_module(self._pack) if self._pack in sys.stdlib_module_names else None
             if module is None or not hasattr(module, attribute):
                 raise
             return getattr(module, attribute)
@@ -120,7 +120,3 @@ def _loaded(text: str, *, is_json: bool) -> Any:
         return json.loads(text) if is_json else text
     except ValueError:  # a secret was taken out where JSON has no text, say
         raise ToolError("The result cannot be read back as data. Use ot.result().") from None
-
-
-def _standard_module(name: str) -> Any:
-    return importlib.import_module(name) if name in sys.stdlib_module_names else None

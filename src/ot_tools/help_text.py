@@ -70,7 +70,7 @@ def of_name(query: str, system: System, full: bool) -> str | None:
     registry: Registry = system.registry
     if query in IN_CODE:
         return _of_code(query)
-    if (entry := _tool(query, registry)) is not None:
+    if (entry := registry.known(query) or registry.known(python_name(query))) is not None:
         return of_tool(entry, system, full=full)
     if registry.is_pack(python_name(query)):
         return of_pack(python_name(query), system, with_url=True, full=full)
@@ -113,14 +113,15 @@ def of_pack(pack: str, system: System, *, with_url: bool = False, full: bool = F
 
 def tools_of(pack: str, registry: Registry) -> list[Tool]:
     """Those that can be called, by name."""
-    found = (registry.get(name) for name in sorted(registry.in_pack(pack).values()))
+    found = (registry.get(entry.name) for entry in registry.entries_in(pack))
     return [entry for entry in found if entry is not None and entry.enabled]
 
 
 def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    entries = tools_of(pack, registry)
-    source = entries[0].source if entries else "local"
-    return {"name": pack, "source": source.partition(":")[0], "tool_count": len(entries)}
+    held = (registry.held(name) for name in sorted(registry.held_in(pack).values()))
+    source = next((tool.source for tool in held if tool is not None and tool.enabled), "")
+    source = source or ("bundle" if registry.is_stored(pack) else "local")
+    return {"name": pack, "source": source.partition(":")[0], "tool_count": registry.count_in(pack)}
 
 
 def of_snippet(name: str, system: System) -> str | None:
@@ -154,10 +155,10 @@ def line(hit: Hit, system: System) -> str | None:
     registry: Registry = system.registry
     match hit.kind:
         case "tool":
-            there = IN_CODE.get(hit.name) or _tool(hit.name, registry)
+            there = IN_CODE.get(hit.name) or registry.known(hit.name)
             return None if there is None else _one_line(there.description.strip().partition("\n")[0])
         case "pack":
-            names = [python_name(entry.short_name) for entry in tools_of(hit.name, registry)]
+            names = [python_name(entry.name).rpartition(".")[2] for entry in registry.entries_in(hit.name)]
             return f"{len(names)} tool{'' if len(names) == 1 else 's'}: {shown(names)}" if names else None
         case "snippet":
             snippet = system.settings.snippets.get(hit.name)
@@ -262,14 +263,6 @@ def _how_to_write(name: str) -> str:
     return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'
 
 
-def _tool(name: str, registry: Registry) -> Tool | None:
-    """The tool of this name, or of this name as Python writes it; no alias."""
-    if name not in registry:
-        pack, _, short = python_name(name).rpartition(".")
-        name = registry.in_pack(pack).get(short, "")
-    return registry.get(name) if name in registry else None
-
-
 def _pack(name: str) -> str:
     return name.rpartition(".")[0]
 
@@ -277,7 +270,7 @@ def _pack(name: str) -> str:
 def _instructions(pack: str, system: System) -> str:
     configured: Mapping[str, str] = system.settings.prompts.packs
     told = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
-    return told or system.described.get(pack, "").strip()
+    return told or system.describe(pack).strip()
 
 
 def _where_from(entries: Iterable[Tool], system: System) -> str:

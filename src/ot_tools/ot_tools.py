@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
@@ -411,7 +410,7 @@ async def _listed(context: ToolContext) -> System:
 
 
 def _note_unlisted(context: ToolContext) -> None:
-    if context.notice is not None and (note := _system(context).servers.note_unlisted(context)):
+    if context.notice is not None and (note := _system(context).note_unlisted(context)):
         context.notice(note)
 
 
@@ -432,14 +431,14 @@ def _has(pattern: str, *texts: str) -> bool:
 
 @no_gc_pauses()
 def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
-    enabled = [entry for entry in system.registry if entry.enabled]
-    matching = [entry for entry in enabled if _has(pattern, entry.name, python_name(entry.name))]
-    found = sorted(matching, key=attrgetter("name"))
+    entries = system.registry.entries(described=info == "min")
+    found = [each for each in entries if each.enabled and _has(pattern, each.name, python_name(each.name))]
     if info == "list":
-        return [entry.name for entry in found]
+        return [each.name for each in found]
     if info == "min":
-        return [{"name": entry.name, "description": entry.summary} for entry in found]
-    return [_full(entry, system.stores.shapes.text(entry.name)) for entry in found]
+        return [{"name": each.name, "description": each.summary} for each in found]
+    tools = filter(None, (system.registry.known(each.name) for each in found))
+    return [_full(each, system.stores.shapes.text(each.name)) for each in tools]
 
 
 def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:

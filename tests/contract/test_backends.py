@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,43 @@ def page_of(function: Function) -> Page:
     return page
 
 
+# A server that another process is, which speaks MCP in lines of JSON and knows neither context nor Result.
+UPSTREAM = "upstream"
+IN_UPSTREAM: tuple[Function, ...] = (echo, add, guarded)
+WRAPPED = {"type": "object", "properties": {"result": {}}, "required": ["result"], "x-fastmcp-wrap-result": True}
+SERVE = """
+def answer(method, params):
+    if method == "initialize":
+        about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "contract", "version": "1"}}
+        return {"protocolVersion": params["protocolVersion"], **about}
+    if method == "tools/list":
+        return {"tools": TOOLS}
+    value = globals()[params["name"]](**params.get("arguments", {}))
+    return {"content": [], "structuredContent": {"result": value}}
+
+for line in sys.stdin:
+    message = json.loads(line)
+    known = message["method"] in {"initialize", "tools/list", "tools/call"}
+    result = {"result": answer(message["method"], message.get("params"))} if known else {"error": UNKNOWN}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **result}), flush=True)
+"""
+
+
+def write_server(folder: Path) -> dict[str, Any]:
+    """Write its source, and return its settings."""
+    tools = [
+        {"name": each.__name__, "inputSchema": Schema.from_callable(each).json, "outputSchema": WRAPPED}
+        for each in IN_UPSTREAM
+    ]
+    top = f"import json, sys\nfrom typing import Any\nTOOLS = json.loads({json.dumps(tools)!r})\n"
+    unknown = {"code": -32601, "message": "Method not found"}
+    source = [top, f"UNKNOWN = {unknown}", *map(inspect.getsource, IN_UPSTREAM), SERVE]
+    file = folder / "server.py"
+    file.write_text("\n".join(source), encoding="utf-8")
+    return {"command": sys.executable, "args": [str(file)]}
+
+
 def store_bundles(app: App, site: Site) -> None:
     store = app.onetool.bundles.store
     bodies = {BUNDLE: {function: stored(function) for function in FUNCTIONS}}
@@ -186,11 +224,11 @@ def store_bundles(app: App, site: Site) -> None:
         store.put_many(bundle, [(function.__name__, "1", body) for function, body in tools.items()])
 
 
-EVERY_KIND = (*KINDS, WORKER, BUNDLE, WEB)
+EVERY_KIND = (*KINDS, WORKER, BUNDLE, WEB, UPSTREAM)
 
 
 def functions_of(kind: str) -> tuple[Function, ...]:
-    return {WORKER: IN_WORKER, WEB: IN_WEB}.get(kind, FUNCTIONS)
+    return {WORKER: IN_WORKER, WEB: IN_WEB, UPSTREAM: IN_UPSTREAM}.get(kind, FUNCTIONS)
 
 
 def has(kind: str, name: str) -> bool:
@@ -211,10 +249,11 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def app(site: Site) -> Iterator[App]:
+def app(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """Every kind of backend is a pack of its own, with the same tools in it."""
+    settings = {**SETTINGS, "servers": {UPSTREAM: write_server(tmp_path_factory.mktemp("server"))}}
     tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
-    with opened(SETTINGS, tools) as app:
+    with opened(settings, tools) as app:
         write_extension(app.onetool.folders.user)
         store_bundles(app, site)
         app.value("ot.tools(info='list')")

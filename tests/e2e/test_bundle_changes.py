@@ -65,7 +65,7 @@ def test_a_tool_is_changed_only_if_it_is_what_the_writer_knows_and_calls_do_not_
         assert code_of(rest.send("PUT", path, draft())) == (409, "duplicate")
         tag = rest.client.get(path).headers["etag"]
         assert rest.invoke(path).json()["ok"]
-        app.bundles.store.flush()
+        app.stores.recorder.flush()
         assert rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200  # it was called since
         off = with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
         assert off.status_code == 200

@@ -229,8 +229,9 @@ DISASTERS = {
 @pytest.mark.parametrize("disaster", DISASTERS)
 def test_a_run_that_goes_wrong_says_so_and_its_neighbour_does_not_notice(disaster: str) -> None:
     code, words = DISASTERS[disaster]
-    with _gated({"execution": {"timeout": 1.5, "max_output_bytes": 1 << 20}}) as (app, gate):
-        neighbour = None if "longer" in words else _waiting_for(gate, app)
+    is_endless = "longer" in words
+    with _gated({"execution": {"timeout": 1.5 if is_endless else 60, "max_output_bytes": 1 << 20}}) as (app, gate):
+        neighbour = None if is_endless else _waiting_for(gate, app)
         wrong = app.start(code)
         while not wrong.done():
             assert app.value("'untouched'") == "untouched"
@@ -247,12 +248,12 @@ def test_the_line_of_an_endless_loop_is_the_line_it_was_in(brief: App) -> None:
 def test_a_run_that_turns_its_alarm_off_ends_within_the_grace_all_the_same() -> None:
     def seconds(app: App) -> float:
         started = time.monotonic()
-        assert "longer than 0.5 s and was ended" in app.failure(LOOPING)
+        assert "longer than 2 s and was ended" in app.failure(LOOPING)
         return time.monotonic() - started
 
-    with opened({"execution": {"timeout": 0.5}}) as app:
+    with opened({"execution": {"timeout": 2}}) as app:
         app.value("1")
-        assert min(seconds(app) for _ in range(3)) < 0.5 + 0.2 + 0.2  # the timeout, the grace, a busy machine
+        assert min(seconds(app) for _ in range(2)) < 2 + 0.2 + 2  # the timeout, the grace, a busy machine
 
 
 def test_a_run_that_was_cut_off_still_shows_what_it_printed(brief: App) -> None:
@@ -418,8 +419,11 @@ def test_runs_in_flight_fail_clearly_when_the_zygote_dies_and_the_next_run_works
 
 def test_a_run_of_which_nothing_was_seen_yet_is_done_over_when_the_zygote_dies() -> None:
     with arena() as place:
-        runs = [place.start("import time\ntime.sleep(0.5)\n'done'") for _ in range(3)]
-        assert eventually(lambda: len(family(place.process.pid)) >= 1 + 1 + 3)
+        place.run("1")
+        assert eventually(lambda: len(family(place.process.pid)) >= 1 + 1 + 1)
+        for process in family(place.process.pid) - {place.process.pid}:
+            os.kill(process, signal.SIGSTOP)  # so that no cell reads what is sent to it
+        runs = [place.start("'done'") for _ in range(3)]
         _kill_zygotes(place)
         assert [run.result(PATIENCE).text for run in runs] == ["done"] * 3
 

@@ -367,20 +367,29 @@ def assert_words(done: subprocess.CompletedProcess[bytes], *statuses: int) -> No
         assert trace not in said
 
 
+LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+# A script in which `$o {0}` is the command, what it knows of this machine, and how it may end.
+SURROUNDINGS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
+    ("$o {0} >&-", {}, {0, 1}),
+    ("$o {0} >&- 2>&- <&-", {}, {0, 1}),
+    ("$o {0} >/dev/full", {}, {1}),
+    ("mkdir gone; cd gone; rmdir ../gone; $o {0}", {}, {1}),
+    ("$o {0}", {"HOME": "/dev/null/nowhere"}, {0, 1}),
+    ("set -- {0}; c=$1; shift; $o $c --config . $*", {}, {0, 1}),
+    ("set -- {0}; c=$1; shift; $o $c --config missing.yaml $*", {}, {0, 1}),
+    ("$o {0}", LATIN, {0, 1}),
+    ("$o {0} $(printf '\\377')", {}, {0, 1, 2}),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EVERYTHING if NIGHTLY else EVERYTHING[::2])
-def test_no_surroundings_bring_a_traceback(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("at", range(len(EVERYTHING)), ids=EVERYTHING)
+def test_no_surroundings_bring_a_traceback(tmp_path: Path, at: int) -> None:
+    """Every command in some surroundings, and at night in all."""
     home = tmp_path / "home"
     home.mkdir()
-    assert_words(in_shell(home, f"$o {command} >&-"), 0, 1)
-    assert_words(in_shell(home, f"$o {command} >&- 2>&- <&-"), 0, 1)
-    assert_words(in_shell(home, f"$o {command} >/dev/full"), 1)
-    assert_words(in_shell(home, f"mkdir gone; cd gone; rmdir ../gone; $o {command}"), 1)
-    assert_words(in_shell(home, f"$o {command}", HOME="/dev/null/nowhere"), 0, 1)
-    assert_words(in_shell(home, f"set -- {command}; c=$1; shift; $o $c --config . $*"), 0, 1)
-    assert_words(in_shell(home, f"set -- {command}; c=$1; shift; $o $c --config missing.yaml $*"), 0, 1)
-    assert_words(in_shell(home, f"$o {command}", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"), 0, 1)
-    assert_words(in_shell(home, f"$o {command} $(printf '\\377')"), 0, 1, 2)
+    for script, env, statuses in SURROUNDINGS if NIGHTLY else SURROUNDINGS[at % 4 :: 4]:
+        assert_words(in_shell(home, script.format(EVERYTHING[at]), **env), *statuses)
 
 
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
@@ -390,8 +399,7 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
 
 def test_odd_letters_are_printed_in_any_locale(tmp_path: Path) -> None:
     code = "'\\u2026\\udcff'"
-    latin = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    assert_words(in_shell(tmp_path, f'$o run "{code}"', **latin), 0)
+    assert_words(in_shell(tmp_path, f'$o run "{code}"', **LATIN), 0)
     assert_words(in_shell(tmp_path, f'$o run "{code}"'), 0)
 
 
@@ -499,7 +507,7 @@ def assert_nothing_is_left(session: int, home: Path) -> None:
 @pytest.mark.parametrize("what", ENDLESS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_ends_it_at_whatever_moment_leaves_nothing(tmp_path: Path, what: str, number: signal.Signals) -> None:
-    for turn in range(10 if NIGHTLY else 2):
+    for turn in range(10) if NIGHTLY else [int(number == signal.SIGTERM)]:
         home = tmp_path / str(turn)
         home.mkdir()
         with begun(home, *ENDLESS[what]) as process:

@@ -41,6 +41,8 @@ LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 OURS = re.compile(r"(?<![\w./-])((?:src|benchmarks|tests/(?:unit|spec|contract|e2e))/[\w./-]*\w\.(?:py|md|json|js))\b")
 PATH_IN_COMMENT = re.compile(r"# ([\w./-]+\.(?:py|ya?ml|service))\n")
+IN_QUOTES = re.compile("'[^']*'|#.*")
+FOR_A_SHELL = re.compile(r"[^\w\s./:=,@+\"-]")
 PROGRAM_OF_ITS_OWN = re.compile(r"^(?:from|import) ot\b", re.MULTILINE)
 # Texts that nothing prints, by how they begin.
 FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
@@ -200,7 +202,9 @@ class Story:
             self._run(words, folder=ROOT)
         else:
             typed = command.replace("uv run onetool", "onetool").replace(f"localhost:{PORT}", f"localhost:{self._port}")
-            self.said = self._run(["/bin/sh", "-c", typed])
+            program, *arguments = shlex.split(typed, comments=True)
+            needs_shell = program != "onetool" or FOR_A_SHELL.search(IN_QUOTES.sub("", typed))
+            self.said = self._run(["/bin/sh", "-c", typed] if needs_shell else [self._program, *arguments])
 
     def _serve(self, options: list[str]) -> None:
         """In the background, on a port of its own, until the document ends."""
@@ -225,7 +229,7 @@ class Story:
             arguments,
             cwd=folder or self.folder,
             env=self.variables,
-            input="yes\n" if arguments[-1].startswith("onetool trust") else "",
+            input="yes\n" if arguments[:2] == [self._program, "trust"] else "",
             capture_output=True,
             encoding="utf-8",
             timeout=6 * PATIENCE,

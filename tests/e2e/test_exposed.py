@@ -19,11 +19,14 @@ from tests.support import PATIENCE, PROGRAM, command_line, configure, connected,
 from ot.tool import tool
 
 BEHIND = ["modern", "legacy"]
+ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in BEHIND)
+TIMEOUT = 20
 AGENTS = {
     "default": {"permissions": ["read", "network"]},
     "narrow": {"permissions": ["read", "network"], "tools": ["fixtures.test_simple_text"], "clients": ["narrow"]},
     "deaf": {"permissions": ["read"], "clients": ["deaf"]},
     "stranger": {"permissions": ["network"], "tools": ["ot.*"], "clients": ["stranger"]},
+    "other": {"clients": ["other"]},
     "picky": {"permissions": ["network"], "tools": ["ot.*", "fixtures.test://watched-*"], "clients": ["picky"]},
 }
 
@@ -43,7 +46,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]
 
 
 def publishing_fixtures(folder: Path, era: str) -> AbstractContextManager[Published]:
-    settings = {"servers": {"fixtures": fixtures(era, timeout=20)}, "agents": AGENTS}
+    settings = {"servers": {"fixtures": fixtures(era, timeout=TIMEOUT)}, "agents": AGENTS}
     return publishing(folder, settings, "fixtures")
 
 
@@ -178,13 +181,11 @@ def test_the_model_of_the_client_is_asked(published: Published, mode: str) -> No
         assert person.heard[0].max_tokens == 100
 
 
+@ONLY_MODERN
 @pytest.mark.parametrize("mode", ERAS)
-def test_several_questions_are_asked_for_one_prompt_and_one_tool(tmp_path: Path, mode: str) -> None:
+def test_several_questions_are_asked_for_one_prompt_and_one_tool(published: Published, mode: str) -> None:
     person = Person()
-    with (
-        publishing(tmp_path, {"servers": {"fixtures": fixtures()}}, "fixtures") as server,
-        server.client(mode, **person.able) as client,
-    ):
+    with published.client(mode, **person.able) as client:
         assert client.said("test_input_required_result_multi_round") == "Both steps are done"
         assert [each.message[:6] for each in person.heard] == ["Step 1", "Step 2"]
         assert client.said("test_input_required_result_multiple_inputs") == "three answers"
@@ -193,11 +194,11 @@ def test_several_questions_are_asked_for_one_prompt_and_one_tool(tmp_path: Path,
         assert prompt.messages[0].content.text == "In the context of Ada"
 
 
-def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(tmp_path: Path) -> None:
-    settings = {"servers": {"fixtures": fixtures("legacy")}}
+@ONLY_LEGACY
+def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(published: Published) -> None:
     person = Person()
-    with publishing(tmp_path, settings, "fixtures") as server, server.client("legacy", **person.able) as client:
-        connection = server.portal.call(server.onetool.servers.find("fixtures").connection)
+    with published.client("legacy", **person.able) as client:
+        connection = published.portal.call(published.onetool.servers.find("fixtures").connection)
         assert connection.client.protocol_version == "2025-11-25"
         assert client.said("test_input_required_result_capabilities") == "answered"
         assert len(person.heard) == 2
@@ -222,13 +223,9 @@ def test_code_in_a_run_cannot_ask_anybody(published: Published) -> None:
         assert person.heard == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("behind", BEHIND)
-def test_a_person_may_think_longer_than_a_server_may(tmp_path: Path, mode: str, behind: str) -> None:
-    person = Person(seconds=25)
-    settings = {"servers": {"fixtures": fixtures(behind, timeout=20)}}
-    with publishing(tmp_path, settings, "fixtures") as server, server.client(mode, **person.able) as client:
+def test_a_person_may_think_longer_than_a_server_may(published: Published, mode: str) -> None:
+    with published.client(mode, **Person(seconds=TIMEOUT + 5).able) as client:
         assert "Ada" in client.said("test_elicitation", message="Well?")
 
 
@@ -305,35 +302,34 @@ def test_each_client_is_asked_its_own_questions(fresh: Published) -> None:
         assert all(f'"username": "{person.name}"' in answer for answer in answers[person.name])
 
 
-def test_a_question_that_was_left_is_not_answered_by_another(tmp_path: Path) -> None:
-    settings = {"servers": {"fixtures": fixtures("legacy")}, "agents": {**AGENTS, "other": {"clients": ["other"]}}}
-    with publishing(tmp_path, settings, "fixtures") as server:
-        asked = _raw(server, "test_elicitation", {"message": "?"})
-        (key,) = asked["inputRequests"]
-        answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
-        again = {"inputResponses": answer, "requestState": asked["requestState"]}
-        stolen = _raw(server, "test_elicitation", {"message": "?"}, client="other", **again)
-        assert stolen["code"] == types.INVALID_PARAMS
-        moved = _raw(server, "test_sampling", {"prompt": "?"}, **again)
-        assert moved["code"] == types.INVALID_PARAMS
-        forged = {**again, "requestState": asked["requestState"][:-2] + "AA"}
-        assert _raw(server, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
-        assert "username" in str(_raw(server, "test_elicitation", {"message": "?"}, **again)["content"])
-        twice = _raw(server, "test_elicitation", {"message": "?"}, **again)
-        assert twice["code"] == types.INVALID_PARAMS
+@ONLY_LEGACY
+def test_a_question_that_was_left_is_not_answered_by_another(published: Published) -> None:
+    asked = _raw(published, "test_elicitation", {"message": "?"})
+    (key,) = asked["inputRequests"]
+    answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
+    again = {"inputResponses": answer, "requestState": asked["requestState"]}
+    stolen = _raw(published, "test_elicitation", {"message": "?"}, client="other", **again)
+    assert stolen["code"] == types.INVALID_PARAMS
+    moved = _raw(published, "test_sampling", {"prompt": "?"}, **again)
+    assert moved["code"] == types.INVALID_PARAMS
+    forged = {**again, "requestState": asked["requestState"][:-2] + "AA"}
+    assert _raw(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
+    assert "username" in str(_raw(published, "test_elicitation", {"message": "?"}, **again)["content"])
+    twice = _raw(published, "test_elicitation", {"message": "?"}, **again)
+    assert twice["code"] == types.INVALID_PARAMS
 
 
-def test_half_an_answer_is_asked_for_again(tmp_path: Path) -> None:
-    with publishing(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
-        asked = _raw(server, "test_elicitation", {"message": "?"})
-        again = _raw(server, "test_elicitation", {"message": "?"}, requestState=asked["requestState"])
-        assert again["inputRequests"] == asked["inputRequests"]
-        (key,) = again["inputRequests"]
-        answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
-        said = _raw(
-            server, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
-        )
-        assert "decline" in said["content"][0]["text"]
+@ONLY_LEGACY
+def test_half_an_answer_is_asked_for_again(published: Published) -> None:
+    asked = _raw(published, "test_elicitation", {"message": "?"})
+    again = _raw(published, "test_elicitation", {"message": "?"}, requestState=asked["requestState"])
+    assert again["inputRequests"] == asked["inputRequests"]
+    (key,) = again["inputRequests"]
+    answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
+    said = _raw(
+        published, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
+    )
+    assert "decline" in said["content"][0]["text"]
 
 
 def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path: Path) -> None:
@@ -350,7 +346,7 @@ def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path:
         assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
-def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(fresh: Published) -> None:
+def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: Published) -> None:
     asked, left = threading.Event(), threading.Event()
 
     async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
@@ -359,7 +355,7 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(fresh: Publi
         return types.ElicitResult(action="cancel")
 
     def call() -> None:
-        with fresh.client("legacy", elicitation_callback=elicited) as client:
+        with published.client("legacy", elicitation_callback=elicited) as client:
             calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
             assert asked.wait(PATIENCE)
             calling.cancel()
@@ -367,9 +363,9 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(fresh: Publi
 
     threading.Thread(target=call).start()
     assert left.wait(PATIENCE)
-    upstream = fresh.onetool.servers.find("fixtures")
+    upstream = published.onetool.servers.find("fixtures")
     assert eventually(lambda: upstream._in_flight == 0)
-    with fresh.client("legacy", **Person().able) as client:
+    with published.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
 
 

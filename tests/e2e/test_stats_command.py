@@ -55,8 +55,8 @@ def remember(home: Path, *calls: tuple[str, float], error: str | None = None) ->
     recorder, now = Recorder(file_of(home), enabled=True), time.time()
     for number, (name, ago) in enumerate(calls):
         run_id = f"{number} at {now}"
-        recorder.call(CallRecord(name, "default", "s", run_id, 0.002, error, 10, now - ago))
-        recorder.run(RunRecord(run_id, "default", "s", 0.003, error, 1, 5, 10, now - ago))
+        recorder.add(CallRecord(name, "default", "s", run_id, 0.002, error, 10, now - ago))
+        recorder.add(RunRecord(run_id, "default", "s", 0.003, error, 1, 5, 10, now - ago))
     recorder.close()
 
 

@@ -39,13 +39,13 @@ def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
 def page_of(folder: Path, tools: list[str]) -> str:
     file = folder / "stats.db"
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
-    recorder.session(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
+    recorder.add(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
     for number, name in enumerate(tools):
         for call in range(len(tools) - number):
             failure = HOSTILE if call % 7 == 3 else None
             at = NOW - 3600.0 * ((number + 5 * call) % 700)
-            recorder.call(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
-    recorder.run(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
+            recorder.add(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
+    recorder.add(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
     recorder.close()
     return html(summarise(file, now=NOW))
 

@@ -56,7 +56,7 @@ def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
     (tmp_path / "tmp").write_text("a file in the place of the directory", encoding="utf-8")
     with serving(tmp_path) as served:
         answer = served.rest.send("POST", "/api/run", {"command": "'x' * 100_000"})
-        assert answer.json()["error"] == "storage_error", answer.text
+        assert answer.json()["error"] == "storage_unavailable", answer.text
         assert str(tmp_path / "tmp") in answer.text
 
 

@@ -10,19 +10,21 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.bundles_support import bundle_body, new_bundle, refused, store_in, tool_body
+from tests.bundles_support import bundle_body, new_bundle, refused, store_in
 from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
+from ot.bundles.usage import UsageCounts
 from ot.errors import ToolError
 from ot.media import Media
+from ot.stats.record import INSERT_CALL, INSERT_RUN, ROWS, CallRecord, Recorder, UseRecord
 from ot.stats.shapes import Shapes
+from ot.stats.summary import summarise
 from ot.switches import Switches
 
 pytestmark = pytest.mark.slow
@@ -365,29 +367,36 @@ def test_an_index_of_another_version_is_only_a_cache(tmp_path: Path, version: in
     assert "animals" in said(tmp_path, "bundles")
 
 
-def test_counts_of_other_versions(tmp_path: Path) -> None:
-    file = tmp_path / ".usage" / "usage.db"
+def test_counts_that_had_a_file_of_their_own_go_on(tmp_path: Path) -> None:
+    old, file = tmp_path / "bundles" / ".usage" / "usage.db", tmp_path / "stats" / "stats.db"
+    old.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(old)) as database:
+        database.execute("create table usage (tool text primary key, calls integer not null, last integer not null)")
+        database.execute("insert into usage values ('a', 5, 1800000000000000), ('b', 1, 1)")
+        database.commit()
+    for _ in range(2):
+        recorder = Recorder(file, enabled=False, old_usage=old)
+        recorder.add(UseRecord("a", 1_700_000_000.0))
+        recorder.close()
+    found = UsageCounts(file).of(["a", "b", "c"])
+    assert found == {"a": (7, "2027-01-15T08:00:00.000000Z"), "b": (1, "1970-01-01T00:00:00.000001Z")}
 
-    def counted(calls: int) -> tuple[int, list[str]]:
-        with store_in(tmp_path) as store:
-            found = store.list_bundles().items
-            ident = found[0].id if found else new_bundle(store)
-            tool = (store.tools_of(ident) or [store.put_tool(ident, "now", "1", tool_body())])[0]
-            for _ in range(calls):
-                store.count_call(tool.id, datetime.now(UTC))
-            store.flush()
-            return store.tools_of(ident)[0].call_count, store.problems
 
-    assert counted(2) == (2, [])
-    user_version(0)(file)
-    assert counted(1) == (3, [])
-    user_version(9)(file)
-    before = file.read_bytes()
-    count, problems = counted(1)
-    assert count == 0
-    assert all(NEWER.search(problem) for problem in problems)
-    assert problems
-    assert file.read_bytes() == before
+def test_statistics_without_sums_keep_every_count(tmp_path: Path) -> None:
+    file = tmp_path / "stats.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(ROWS)
+        database.executemany(INSERT_CALL, [("a.b", "default", "s", "r", 0.5, None, 7, 1e9 + n) for n in range(5)])
+        database.execute(INSERT_RUN, ("r", "default", "s", 1.0, None, 5, 5, 35, 1e9))
+        database.execute("pragma user_version = 1")
+        database.commit()
+    before = summarise(file, tool="a.b")
+    assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
+    recorder = Recorder(file, enabled=True, keep_days=100_000)
+    recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
+    recorder.close()
+    after = summarise(file, tool="a.b")
+    assert (after["total_calls"], after["runs"], after["savings"]) == (6, before["runs"], before["savings"])
 
 
 # --- caches, and what is only added to -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.support import opened
 
 from ot import Result, ToolBus, ToolContext, ToolError, tool
 from ot.bus.budget import BudgetGuard, Limits
-from ot.bus.events import ToolEvent
+from ot.bus.events import CallFinished, Event
 from ot.context import permissions
 from ot.errors import ToolNotFound, describe
 
@@ -589,7 +589,8 @@ def test_a_call_from_a_tool_has_the_very_context_of_its_caller() -> None:
 
     given = ToolContext("ci", permissions=permissions(["read"]), sandbox={"enabled": True}, correlation_id="c1")
     assert call(bus_with(inner, outer_sync, outer), "see.async", given).ok
-    assert [context is given for context in seen] == [True, True, True]
+    assert seen[0] == given
+    assert [context is seen[0] for context in seen] == [True, True, True]
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
@@ -772,8 +773,8 @@ def test_a_pack_may_be_given_a_timeout() -> None:
 # --- what is told of calls -------------------------------------------------------------------------------------------
 
 
-def told_by(bus: ToolBus) -> tuple[list[ToolEvent], Callable[[], None]]:
-    events: list[ToolEvent] = []
+def told_by(bus: ToolBus) -> tuple[list[Event], Callable[[], None]]:
+    events: list[Event] = []
     return events, bus.subscribe(events.append)
 
 
@@ -792,7 +793,8 @@ def test_each_call_is_called_and_then_completed_or_failed() -> None:
         ("called", 3, "math.nothing", None),
         ("failed", 3, "math.nothing", "not_found"),
     ]
-    assert all(event.context is context for event in events)
+    assert all(event.context == context for event in events)
+    assert isinstance(events[1], CallFinished)
     assert events[1].seconds > 0
 
 
@@ -807,7 +809,7 @@ def test_calls_side_by_side_are_told_apart() -> None:
 
 
 def test_a_cancelled_call_is_told_as_failed() -> None:
-    async def test() -> list[ToolEvent]:
+    async def test() -> list[Event]:
         bus = bus_with(tool("slow.one")(anyio.sleep_forever))
         events, _ = told_by(bus)
         with anyio.move_on_after(0.01):
@@ -830,8 +832,8 @@ def test_who_has_ended_it_hears_nothing_any_more() -> None:
 
 def test_a_listener_that_subscribed_twice_ends_one_at_a_time() -> None:
     bus = bus_with(add)
-    heard: list[ToolEvent] = []
-    listener: Callable[[ToolEvent], None] = heard.append
+    heard: list[Event] = []
+    listener: Callable[[Event], None] = heard.append
     end = bus.subscribe(listener)
     bus.subscribe(listener)
     end()
@@ -844,7 +846,7 @@ def test_a_listener_may_end_itself_and_others_while_it_is_told() -> None:
     heard: list[str] = []
     ends: list[Callable[[], None]] = []
 
-    def once(event: ToolEvent) -> None:
+    def once(event: Event) -> None:
         heard.append(f"once {event.kind}")
         for end in ends:
             end()
@@ -857,7 +859,7 @@ def test_a_listener_may_end_itself_and_others_while_it_is_told() -> None:
 
 @pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(1), RecursionError()])
 def test_a_listener_that_raises_hurts_nobody(raised: BaseException) -> None:
-    def fails(_event: ToolEvent) -> None:
+    def fails(_event: Event) -> None:
         raise raised
 
     bus = bus_with(add)

@@ -8,9 +8,9 @@ import pytest
 
 from ot.activity import JSON, MOST_CALLS, MOST_RUNS, MOST_WAITING, Activity
 from ot.bus.bus import ToolBus
-from ot.bus.events import LONGEST_DETAIL, RUN
+from ot.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
 from ot.context import ToolContext
-from ot.redact import Redactor
+from ot.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"
 
@@ -23,10 +23,17 @@ class Told:
     activity: Activity
 
     def began(self, name: str, run_id: str, agent: str = "default", detail: str = "") -> int:
-        return self.bus.events.called(name, _context(run_id, agent), detail)
+        context = _context(run_id, agent)
+        if name == RUN:
+            return self.bus.events.start_run(context, detail)
+        return self.bus.events.start_call(name, context, is_known=False)[0]
 
     def ended(self, number: int, name: str, run_id: str, agent: str = "default", error: str | None = None) -> None:
-        self.bus.events.ended(number, name, _context(run_id, agent), 0.25, error)
+        context = _context(run_id, agent)
+        is_run = name == RUN
+        self.bus.events.tell(
+            RunFinished(number, context, 0.25, error) if is_run else CallFinished(number, name, context, 0.25, error)
+        )
 
     def whole_run(self, run_id: str, agent: str = "default") -> None:
         self.ended(self.began(RUN, run_id, agent), RUN, run_id, agent)
@@ -39,7 +46,8 @@ def _context(run_id: str, agent: str) -> ToolContext:
 @pytest.fixture
 def told() -> Iterator[Told]:
     bus = ToolBus()
-    activity = Activity(bus, lambda: Redactor([SECRET]))
+    bus.events.redact = Redactor([SECRET])
+    activity = Activity(bus)
     yield Told(bus, activity)
     activity.close()
 
@@ -67,7 +75,7 @@ def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
     told.began(RUN, "r")
     for _ in range(3):
         call = told.began("a", "r")
-        told.bus.events.ended(call, "a", _context("r", "default"), 0.0, None)
+        told.bus.events.tell(CallFinished(call, "a", _context("r", "default"), 0.0, None))
     shown = told.activity.run("r")
     assert shown is not None
     assert [call["lane"] for call in shown["calls"]] == [0, 0, 0]
@@ -124,8 +132,8 @@ def test_an_agent_sees_its_own(told: Told) -> None:
 
 @pytest.mark.parametrize("cut", [1, 8, len(SECRET) - 1])
 def test_a_secret_that_was_cut_off_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
-    told.began(RUN, "r", detail="#" * (LONGEST_DETAIL - cut) + SECRET)
-    assert told.activity.runs()[0]["command"] == "#" * (LONGEST_DETAIL - cut)
+    told.began(RUN, "r", detail="#" * (MAX_COMMAND - cut) + SECRET)
+    assert told.activity.runs()[0]["command"] == "#" * (MAX_COMMAND - cut) + REDACTED
 
 
 def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:

@@ -16,7 +16,7 @@ from tests.support import App, eventually, opened
 from ot import ToolError, tool
 from ot.audit import LONGEST, Audit
 from ot.bus.adapt import as_tool
-from ot.bus.bus import Call
+from ot.bus.events import CallFinished
 from ot.context import ToolContext
 from ot.errors import AuditUnavailable, SandboxDenied
 from ot.redact import REDACTED, Redactor
@@ -172,7 +172,7 @@ def audited(file: Path, *secrets: str) -> Iterator[Audit]:
 
 
 def told(audit: Audit, args: Mapping[str, Any]) -> None:
-    audit.call(Call("demo.put", ToolContext(), as_tool(put), args, is_allowed=True))
+    audit.finish(CallFinished(1, "demo.put", ToolContext(), 0.0, None, as_tool(put), args, is_allowed=True))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from ot.bundles.ranking import Question, place_of
 from ot.bundles.records import BundleFile, ToolFile
 from ot.bundles.searching import Finder, Hit, _next_text
 from ot.bundles.store import new_id
-from ot.bundles.texts import Texts, cuts, folded
+from ot.bundles.texts import Texts, folded
+from ot.search.words import cuts
 
 STAMP = Stamp(0, 0)
 BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"

@@ -15,6 +15,7 @@ from tests.support import PATIENCE
 
 from ot import OneTool
 from ot.bundles.locking import StoreLock
+from ot.bundles.source import MAX_RECENT
 from ot.config.model import Settings
 from ot.faces.http.gate import Bind
 from ot.faces.http.server import build
@@ -129,3 +130,45 @@ async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) ->
             assert answer.text == "A"
             assert not listing.done()
         assert "weather.today" in (await asyncio.wait_for(listing, PATIENCE)).text
+
+
+@pytest.mark.anyio
+async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(tmp_path: Path) -> None:
+    """Another process builds it; whoever names the pack waits, and finds it as soon as it is there."""
+    folder = tmp_path / "bundles"
+    with store_in(folder) as store:
+        bundle = new_id()
+        store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
+        store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
+    shutil.rmtree(folder / ".index")
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        app.bundles.keeps_running = True
+        with StoreLock(folder / ".lock").held():
+            for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
+                answer = await asyncio.wait_for(app.run(code), PATIENCE)
+                assert "stored tools not listed yet: their index is being built" in answer.text
+                assert "weather.today" not in answer.text
+            named = asyncio.create_task(app.run("weather.today"))
+            await asyncio.wait_for(app.run("1 + 1"), PATIENCE)
+            assert not named.done()
+        assert not (await asyncio.wait_for(named, PATIENCE)).is_error
+        for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
+            answer = await app.run(code)
+            assert "weather.today" in answer.text
+            assert "not listed yet" not in answer.text
+
+
+@pytest.mark.anyio
+async def test_stored_tools_are_not_held_in_memory(tmp_path: Path) -> None:
+    tools = {f"tool-{number}": http_draft("http://127.0.0.1/") for number in range(MAX_RECENT + 50)}
+    with store_in(tmp_path / "bundles") as store:
+        bundle = new_id()
+        store.put_bundle(bundle, {"slug": "many", "displayName": "Many", "isEnabled": True})
+        store.put_many(bundle, [(slug, "1", body) for slug, body in tools.items()])
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        held = len(list(app.registry))
+        assert (await app.run("len(ot.tools(pattern='many.', info='full'))")).text == str(len(tools))
+        assert (await app.run("len(dir(many))")).text != "0"
+        assert len(list(app.registry)) == held
+        assert len(app.registry) == held + len(tools)
+        assert len(app.bundles._recent) <= MAX_RECENT

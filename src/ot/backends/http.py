@@ -123,7 +123,7 @@ class HttpBackend:
         if error.fields.get("reason") == "too_large" and error.fields.get("limit") == self.impl.max_response_bytes:
             message = f"The response is larger than {error.limit:,} bytes, which is the tool's maxResponseBytes"
         return (
-            NetworkError(hiding.of(message), **hiding.of(error.fields))
+            NetworkError(hiding.redact(message), **hiding.redact.in_data(error.fields))
             if hiding
             else NetworkError(message, **error.fields)
         )

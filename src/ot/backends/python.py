@@ -23,7 +23,7 @@ class PythonBackend:
         self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        given = {**self._convert(args), **self._context_argument(context)}
+        given = {**self._convert(args), **dict.fromkeys(self._context_names, context)}
         positional = [given.pop(name) for name in self._positional_only if name in given]
         if self._is_async:
             value = await self.function(*positional, **given)
@@ -36,9 +36,6 @@ class PythonBackend:
 
     def _convert(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return {**args, **{name: make(args[name]) for name, make in self._converters.items() if name in args}}
-
-    def _context_argument(self, context: ToolContext) -> dict[str, Any]:
-        return dict.fromkeys(self._context_names, context)
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:

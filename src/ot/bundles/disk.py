@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ot.atomic import owner_only
-from ot.bundles.locking import hold, is_abandoned
 from ot.bundles.records import MOST_BYTES, Unreadable
+from ot.locks import try_lock
 
 SCRATCH: Final = ".tmp"
 OWNER: Final = "owner"
@@ -113,7 +113,7 @@ class Scratch:
         folder = self._parent / os.urandom(8).hex()
         folder.mkdir(mode=0o700)
         self._owner = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
-        hold(self._owner)
+        try_lock(self._owner)
         self._folder = folder
 
     def write(self, content: bytes) -> NewFile:
@@ -144,8 +144,20 @@ class Scratch:
     def _sweep(self) -> None:
         with suppress(OSError):
             for folder in list(self._parent.iterdir()):
-                if _OURS.fullmatch(folder.name) and is_abandoned(folder / OWNER):
+                if _OURS.fullmatch(folder.name) and _is_abandoned(folder / OWNER):
                     _remove(folder)
+
+
+def _is_abandoned(file: Path) -> bool:
+    """Whether the process that held this file has ended."""
+    try:
+        descriptor = os.open(file, os.O_RDWR)
+    except OSError:
+        return True
+    try:
+        return try_lock(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(folder: Path) -> None:

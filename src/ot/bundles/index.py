@@ -5,6 +5,7 @@ It is only a cache: whoever deletes it makes it be built anew. It knows rows and
 the newest comes first by walking down the keys.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -19,11 +20,12 @@ from typing import Final
 from ot import atomic
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, cuts, folded, misspellable
+from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, document_of, folded, is_sound
 from ot.registry import python_name
+from ot.search import index as search
 from ot.search.words import HIDDEN
 
-FORMAT: Final = 2  # to be changed with every change of what is written, here or in `texts`
+FORMAT: Final = 3  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_A_MICROSECOND: Final = 1024
 MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
@@ -31,7 +33,7 @@ MOST_IN_LOG: Final = 16 << 20  # bytes
 BYTES_WHEN_BUILT, BYTES_OTHERWISE = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = ", ".join(FIELDS)
-_TABLES: Final = ("words", *(f"parts_of_{field}" for field in FIELDS))
+_TABLES: Final = ("words", *(f"parts_of_{field}" for field in FIELDS))  # of REST; `ot.search` has its own
 # One term for each field in which a word stands, so that none has to be looked for among those of the others.
 _MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for number, field in enumerate(FIELDS))
 _PARTS: Final = f"""
@@ -55,13 +57,15 @@ create index bundles_by_slug on bundles (slug);
 create index bundles_by_python_name on bundles (python_name);
 create table tools (
     key integer primary key, id text not null, bundle text not null, slug text not null, version text not null,
-    file text not null, enabled integer not null, slug_start text not null, name_start text not null,
-    body text not null, mtime integer not null, size integer not null
+    file text not null, enabled integer not null, sound integer not null, slug_start text not null,
+    name_start text not null, body text not null, mtime integer not null, size integer not null,
+    definition integer not null
 );
 create unique index tools_by_id on tools (id, bundle, enabled);
 create unique index tools_of_bundles on tools (bundle, id, enabled);
 create unique index tools_by_pair on tools (bundle, slug, version);
 create unique index tools_by_file on tools (bundle, file, mtime, size);
+create index tools_in_order on tools (bundle, slug, enabled, key, sound, definition);
 create index tools_by_slug on tools (slug_start, key);
 create index tools_by_name on tools (name_start, key);
 create index newest_slugs on tools (key, slug_start);
@@ -75,8 +79,7 @@ create view parts as select key, {_PARTS} from texts;
 create virtual table words using fts5 (terms, content = 'marked', content_rowid = 'key', tokenize = 'ascii',
     detail = none);
 {_PART_TABLES}
-create table vocabulary (word text primary key) without rowid;
-create table near (cut text, word text, primary key (cut, word)) without rowid;
+{search.SCHEMA}
 create table problems (path text primary key, reason text not null) without rowid;
 create trigger one_more after insert on tools begin update meta set value = value + 1 where name = 'tools'; end;
 create trigger one_less after delete on tools begin update meta set value = value - 1 where name = 'tools'; end;
@@ -119,6 +122,15 @@ class Index:
             return self._current().name
         except Gone:
             return None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a database that this program can read."""
+        try:
+            with self.connection():
+                return True
+        except (Gone, sqlite3.Error):
+            return False
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
@@ -253,7 +265,7 @@ def _built(file: Path) -> Iterator[sqlite3.Connection]:
 
 def _gather(database: sqlite3.Connection, number: int) -> None:
     """How many bytes FTS5 gathers before it writes: many at once save it from merging what it has written."""
-    for table in _TABLES:
+    for table in (*_TABLES, *search.TABLES):
         database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
 
 
@@ -293,26 +305,30 @@ def write_tool(
     """A new row. Who changes a tool drops the old one first. `familiar` are words that were written before."""
     key = _free_key(database, microseconds(file.modified_at))
     starts = folded(file.slug), folded(file.display_name)
-    row = (key, file.id, bundle_id, file.slug, file.version, name, file.is_enabled, *starts, _text(file))
-    database.execute("insert into tools values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size))
+    switches = file.is_enabled, is_sound(file.arg_schema)
+    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _text(file))
+    definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
+    values = (*row, stamp.mtime, stamp.size, definition)
+    database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
-    _write_texts(database, key, Texts.of(file, bundle_words(database, bundle_id)), familiar)
+    _write_texts(database, key, file, bundle_names(database, bundle_id), familiar)
     return key
 
 
 def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
     """Write what is searched of the tools of a bundle again: the bundle has another name."""
-    words = bundle_words(database, bundle_id)
+    names = bundle_names(database, bundle_id)
     query = "select key, body from tools where bundle = ?"
     for key, body in database.execute(query, (bundle_id,)).fetchall():
         _drop_texts(database, key)
-        _write_texts(database, key, Texts.of(ToolFile.read(body.encode()), words), set())
+        _write_texts(database, key, ToolFile.read(body.encode()), names, set())
 
 
-def bundle_words(database: sqlite3.Connection, bundle_id: str) -> str:
-    """What a bundle is called, for the search of its tools."""
-    query = "select slug || ' ' || json_extract(body, '$.displayName') from bundles where id = ?"
-    return str(database.execute(query, (bundle_id,)).fetchone()[0])
+def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
+    """Slug and display name of a bundle, by which its tools are found too."""
+    query = "select slug, json_extract(body, '$.displayName') from bundles where id = ?"
+    slug, name = database.execute(query, (bundle_id,)).fetchone()
+    return slug, name
 
 
 def drop_tool(database: sqlite3.Connection, key: int) -> None:
@@ -325,18 +341,20 @@ def _drop_texts(database: sqlite3.Connection, key: int) -> None:
     for table in _TABLES:  # before the texts, which they look up to forget them
         database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
     database.execute("delete from texts where key = ?", (key,))
+    search.drop(database, key)
 
 
-def _write_texts(database: sqlite3.Connection, key: int, texts: Texts, familiar: set[str]) -> None:
+def _write_texts(
+    database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], familiar: set[str]
+) -> None:
+    search.put(database, key, document_of(file, bundle[0]))
+    texts = Texts.of(file, " ".join(bundle))
     database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
     insert = "insert into {0} (rowid, {1}) select key, {1} from {2} where key = ?"
     database.execute(insert.format("words", "terms", "marked"), (key,))
     for field in FIELDS:
         database.execute(insert.format(f"parts_of_{field}", field, "parts"), (key,))
-    for word in misspellable(texts.fields()) - familiar:
-        familiar.add(word)
-        if database.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:
-            database.executemany("insert into near values (?, ?)", ((cut, word) for cut in cuts(word)))
+    search.learn(database, {word for text in texts.fields() for word in text.split(" ")}, familiar)
 
 
 def _free_key(database: sqlite3.Connection, moment: int) -> int:

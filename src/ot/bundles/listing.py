@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
@@ -75,12 +75,6 @@ def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
     return BundleRow.of(row) if row else None
 
 
-def pack_names(database: sqlite3.Connection, limit: int) -> list[str]:
-    """Return the names by which code knows bundles, without reading what is in them."""
-    query = "select distinct python_name from bundles where deleted_at is null limit ?"
-    return [name for (name,) in database.execute(query, (limit,))]
-
-
 def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
     """The live bundle of this slug, or the first by id that Python code would call so."""
     column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
@@ -95,14 +89,106 @@ def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) 
     return ToolRow.of(row) if row else None
 
 
-def tools_of(database: sqlite3.Connection, bundle_id: str) -> list[ToolRow]:
-    rows = database.execute(f"{TOOL} t.bundle = ? order by t.id", (bundle_id,))
-    return [ToolRow.of(row) for row in rows]
+def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
+    """All versions of all tools, or of one."""
+    one = "" if slug is None else " and t.slug = ?"
+    values = (bundle_id,) if slug is None else (bundle_id, slug)
+    return [ToolRow.of(row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
 
 
 def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
     rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
     return [ToolRow.of(row) for row in rows if row]
+
+
+# --- by the names that code calls them by --------------------------------------------------------------------------
+
+ANSWERS: Final = """
+not exists (
+    select 1 from tools o where o.bundle = t.bundle and o.slug = t.slug and (o.enabled, o.key) > (t.enabled, t.key)
+)
+"""  # to a name without a version: of several versions the newest that is enabled
+
+
+class StoredPack(NamedTuple):
+    slug: str
+    id: str
+    enabled: bool
+    is_empty: bool
+    description: str  # the beginning of it, for the search
+    built_in: bool
+
+
+class NameRow(NamedTuple):
+    """What a list shows of a tool."""
+
+    name: str
+    description: str
+    enabled: bool
+
+
+def packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
+    query = """
+    select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
+        substr(json_extract(body, '$.description'), 1, 1000)
+    from bundles b where deleted_at is null
+    """
+    rows = database.execute(query)
+    return [StoredPack(slug, id_, bool(on), bool(empty), text or "", built_in) for slug, id_, on, empty, text in rows]
+
+
+def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
+    """The version that is asked for, or the one that answers if none is."""
+    query = f"{TOOL} b.slug = ? and t.slug = ? and (? is null or t.version = ?) order by t.enabled desc, t.key desc"
+    row = database.execute(query, (slug, tool_slug, version, version)).fetchone()
+    return ToolRow.of(row) if row else None
+
+
+def names(
+    database: sqlite3.Connection, bundle_id: str, after: str, limit: int, *, described: bool = False
+) -> list[NameRow]:
+    """Tools of a bundle after this slug, in the order of their slugs."""
+    about, title = "json_extract(t.body, '$.description')", "json_extract(t.body, '$.displayName')"
+    text = f"coalesce(nullif({about}, ''), {title})" if described else "''"
+    query = f"""
+    select b.slug || '.' || t.slug, {text}, t.enabled and t.sound and b.enabled
+    from tools t join bundles b on b.id = t.bundle
+    where t.bundle = ? and t.slug > ? and {ANSWERS} order by t.slug limit ?
+    """  # noqa: S608 - texts of ours
+    rows = database.execute(query, (bundle_id, after, limit))
+    return [NameRow(name, about, bool(enabled)) for name, about, enabled in rows]
+
+
+def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """How many tools each bundle has, versions not counted, and how many of them can be called."""
+    query = """
+    select bundle, count(distinct slug), count(distinct case when enabled and sound then slug end)
+    from tools group by bundle
+    """
+    return {bundle: (all_, enabled) for bundle, all_, enabled in database.execute(query)}
+
+
+FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
+
+
+def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
+    """Names of tools in use, with about the bytes of their definitions as JSON."""
+    query = f"""
+    select b.slug || '.' || t.slug, {FRAME_BYTES} + length(b.slug || t.slug)
+        + t.definition
+    from tools t join bundles b on b.id = t.bundle where t.bundle = ? and t.enabled and b.enabled and {ANSWERS}
+    """  # noqa: S608 - texts of ours
+    return database.execute(query, (bundle_id,)).fetchall()
+
+
+def names_of_keys(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
+    """The names that these rows answer to, in the order of the rows; what is off or answers to none is left out."""
+    query = f"""
+    select t.key, b.slug || '.' || t.slug from tools t join bundles b on b.id = t.bundle
+    where t.key = ? and t.enabled and t.sound and b.enabled and b.deleted_at is null and {ANSWERS}
+    """  # noqa: S608 - texts of ours
+    rows = (database.execute(query, (key,)).fetchone() for key in keys)
+    return {row[0]: row[1] for row in rows if row}
 
 
 def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:

@@ -9,7 +9,6 @@ to be compared. Readers need no lock: they look at the size of the file.
 import errno
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,33 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from ot.errors import BundleError
+from ot.locks import try_lock
 
 PATIENCE_SECONDS: Final = 30.0
 NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 SHORT_PAUSE, LONG_PAUSE, LONG_WAIT = 0.0005, 0.01, 1.0  # seconds
-
-if sys.platform == "win32":
-    import msvcrt
-
-    FAR_AWAY = 1 << 30  # a locked byte cannot be read there, so it is one beyond all that is written
-
-    def _try(descriptor: int) -> bool:
-        os.lseek(descriptor, FAR_AWAY, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 class Journal:
@@ -118,7 +95,7 @@ class StoreLock:
     @contextmanager
     def held_if_free(self) -> Iterator[Journal | None]:
         with self._opened() as descriptor:
-            got = _try(descriptor) and self._is_still_the_file(descriptor)
+            got = try_lock(descriptor) and self._is_still_the_file(descriptor)
             yield Journal(descriptor) if got else None
 
     @property
@@ -139,7 +116,7 @@ class StoreLock:
 
     def _wait(self, descriptor: int, started: float) -> None:
         """By asking again and again: the kernel would wait for ever, and a writer needs a millisecond or two."""
-        while not _try(descriptor):
+        while not try_lock(descriptor):
             waited = time.monotonic() - started
             if waited > PATIENCE_SECONDS:
                 raise self._busy()
@@ -155,20 +132,3 @@ class StoreLock:
     def _busy(self) -> BundleError:
         message = f"another process has held the store for {PATIENCE_SECONDS:g} s ({self._file}); try again, or end it"
         return BundleError(message, code="busy", details={})
-
-
-def hold(descriptor: int) -> None:
-    """Mark a file as that of a process that lives."""
-    _try(descriptor)
-
-
-def is_abandoned(file: Path) -> bool:
-    """Whether the process that held this file has ended."""
-    try:
-        descriptor = os.open(file, os.O_RDWR)
-    except OSError:
-        return True
-    try:
-        return _try(descriptor)
-    finally:
-        os.close(descriptor)

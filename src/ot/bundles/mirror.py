@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ot.bundles import disk
 from ot.bundles.disk import Stamp
 from ot.bundles.filenames import BUNDLE_FILE, id_in, is_file_of, tool_files
-from ot.bundles.index import Index, bundle_words, drop_bundle, drop_tool, rewrite_texts, write_bundle, write_tool
+from ot.bundles.index import Index, bundle_names, drop_bundle, drop_tool, rewrite_texts, write_bundle, write_tool
 from ot.bundles.records import BundleFile, ToolFile, Unreadable
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class Mirror:
                 raise Unreadable("is missing, so that the folder is no bundle") from None
             _forget(database, folder)  # it is empty: it was on its way in, or out
             return
-        words = bundle_words(database, known[0]) if known else None
+        names = bundle_names(database, known[0]) if known else None
         write_bundle(database, folder, file, stamp)
-        if known and words != bundle_words(database, file.id):
+        if known and names != bundle_names(database, file.id):
             rewrite_texts(database, file.id)
         if not known:
             for name in sorted(_visible(self._root / folder) - {BUNDLE_FILE}):

@@ -11,8 +11,8 @@ from typing import Final
 
 from ot.bundles import rules
 from ot.bundles.model import Match
-from ot.bundles.texts import Texts, folded, may_be_misspelt
-from ot.search.words import plain
+from ot.bundles.texts import Texts, folded
+from ot.search.words import is_one_slip_away, plain
 
 MOST_CHARACTERS: Final = 1_000
 MOST_WORDS: Final = 32
@@ -89,13 +89,6 @@ def is_part(word: str, other: str) -> bool:
 
 def is_like(word: str, other: str) -> bool:
     return word == other or is_one_slip_away(word, other)
-
-
-def is_one_slip_away(word: str, other: str) -> bool:
-    """One letter too many, too few or wrong, or two that have changed places."""
-    from rapidfuzz.distance import OSA
-
-    return may_be_misspelt(word) and may_be_misspelt(other) and OSA.distance(word, other, score_cutoff=1) <= 1
 
 
 def score(place: int) -> float:

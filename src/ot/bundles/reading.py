@@ -20,7 +20,7 @@ from ot.bundles.model import Bundle, StoredTool
 from ot.bundles.ranking import Question
 from ot.bundles.records import shown
 from ot.bundles.searching import Finder, Hit
-from ot.bundles.usage import Counters, Usage
+from ot.bundles.usage import Usage, UsageCounts
 from ot.bundles.vault import Vault
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ class Placed(NamedTuple):
 
 
 class Reader:
-    def __init__(self, vault: Vault, builtins: BuiltIns, counters: Counters, clock: Callable[[], datetime]) -> None:
-        self._vault, self._builtins, self._counters, self._clock = vault, builtins, counters, clock
+    def __init__(self, vault: Vault, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]) -> None:
+        self._vault, self._builtins, self._usage, self._clock = vault, builtins, usage, clock
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
@@ -120,14 +120,15 @@ class Reader:
 
     # --- several -----------------------------------------------------------------------------------------------
 
-    def on_shelves(self, work: Callable[[sqlite3.Connection], list[T]]) -> Iterator[tuple[bool, list[T]]]:
+    def on_shelves(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[tuple[bool, T]]:
         """What the work finds in the store, and in what comes with the program."""
         yield False, self._vault.read(work)
         yield True, self._builtins.read(work)
 
-    def tools_of(self, placed: Placed) -> list[StoredTool]:
+    def tools_of(self, placed: Placed, slug: str | None = None) -> list[StoredTool]:
         read = self._builtins.read if placed.built_in else self._vault.read
-        return self.shown(read(lambda database: listing.tools_of(database, placed.row.id)), built_in=placed.built_in)
+        rows = read(lambda database: listing.tools_of(database, placed.row.id, slug))
+        return self.shown(rows, built_in=placed.built_in)
 
     def search(
         self, question: Question, after: Sequence[int] | None, *, include_disabled: bool, limit: int
@@ -147,7 +148,7 @@ class Reader:
         return sorted(found, key=lambda one: (one[0][0], -one[0][1], one[0][2]))
 
     def shown(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
-        usage = self._counters.of(row.id for row in rows) if rows else {}
+        usage = self._usage.of(row.id for row in rows) if rows else {}
         return [shown_tool(row, usage.get(row.id, Usage()), built_in=built_in) for row in rows]
 
 

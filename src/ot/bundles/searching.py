@@ -6,16 +6,18 @@ does. So a page costs what it shows, however many tools there are.
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ot.bundles.listing import IN_USE
-from ot.bundles.ranking import FIRST_FUZZY, FIRST_WORD, PLACES, Question, is_one_slip_away, place_of
-from ot.bundles.texts import FIELDS, Texts, cuts, may_be_misspelt
+from ot.bundles.index import meta
+from ot.bundles.listing import IN_USE, names_of_keys
+from ot.bundles.ranking import FIRST_FUZZY, FIRST_WORD, PLACES, Question, place_of
+from ot.bundles.texts import FIELDS, Texts
+from ot.search.documents import Key
+from ot.search.index import Read, Shelf, words_near
 
 MOST_TO_SORT: Final = 4_000  # that start alike; if there are more, some are soon met by walking down the keys
-MOST_NEAR: Final = 64  # words that one word may be a misspelling of
 AFTER_ALL: Final = (1 << 63) - 1
 LAST_LETTER, FIRST_SURROGATE, AFTER_SURROGATES = "\U0010ffff", 0xD800, "\ue000"
 LONGER_THAN_ANY = 1000  # letters of a name, of which there is none after the last of all letters
@@ -115,15 +117,17 @@ class Finder:
 
     def _near(self, word: str) -> list[str]:
         if word not in self._misspelt:
-            self._misspelt[word] = list(self._looked_up(word)) if may_be_misspelt(word) else []
+            self._misspelt[word] = words_near(self._database, word)
         return self._misspelt[word]
 
-    def _looked_up(self, word: str) -> Iterable[str]:
-        """The words of the vocabulary that are one slip away. They share a cut with this one."""
-        own = sorted(cuts(word))
-        query = f"select distinct word from near where cut in ({', '.join('?' * len(own))})"  # noqa: S608 - marks
-        found = sorted(other for (other,) in self._database.execute(query, own) if is_one_slip_away(word, other))
-        return [other for other in found if other != word][:MOST_NEAR]
+
+def shelf(read: Read) -> Shelf:
+    """The tools of one index as documents of the search over everything."""
+
+    def keys_of(database: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Key]:
+        return {row: ("tool", name) for row, name in names_of_keys(database, rows).items()}
+
+    return Shelf(read, keys_of, read(lambda database: meta(database, "tools")))
 
 
 def _next_text(text: str) -> str:

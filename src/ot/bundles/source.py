@@ -1,16 +1,16 @@
-"""Bundles as packs: the enabled tools of the store in the registry, each by its name and by name@version.
+"""Bundles as packs: a source of tools for the registry, which asks the index of the store.
 
-Nothing is read before somebody asks, and then only the bundles that are meant. The store tells by a number whether
-anything has changed since; a change of another process is seen by the very next call. Storing is `ot.bundles.store`.
+A tool is read when its name is used; lists and searches are answered from the index, page by page. The store tells by a
+number whether anything has changed, so that a change of another process is seen by the very next call. Storing is
+`ot.bundles.store`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -18,42 +18,29 @@ import anyio.to_thread
 from ot.backends.http_tool.rates import SharedRates
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
-from ot.errors import ToolError, ToolNotFound
-from ot.gc_pauses import no_gc_pauses
+from ot.errors import BundleError, ToolError, ToolNotFound
 from ot.net import Net
 from ot.paths import placed
 from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
+from ot.stats.tokens import BYTES_A_TOKEN
 from ot.tool import Backend, Result, Tool
 
 if TYPE_CHECKING:
     from ot.backends.http import HttpBackend
     from ot.backends.http_tool.impl import HttpImpl
+    from ot.bundles.listing import NameRow, StoredPack, ToolRow
     from ot.bundles.model import Bundle, StoredTool
     from ot.bundles.store import BundleStore
+    from ot.search.index import Shelf
 
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE = 256
 SOURCE = "bundle"
 UNREAD = -1
-MOST_ASKED = 1000
-STEP = 100  # changes of the registry between two turns of the event loop: some milliseconds
-MAX_PACK_NAMES = 10_000
-
-
-@dataclass(slots=True)
-class _Read:
-    """What was found in the store, at one moment."""
-
-    made_for: tuple[Path, int] | None  # the store: its directory and its size
-    before: int  # the version that was registered when the reading began
-    version: int
-    is_everything: bool
-    made: dict[str, tuple[bool, "StoredTool", Tool]] = field(default_factory=dict)  # by name@version
-    plain: dict[str, Tool] = field(default_factory=dict)  # the tools that answer to names without a version
-    off: dict[str, str] = field(default_factory=dict)
-    described: dict[str, str] = field(default_factory=dict)
+MAX_RECENT = 1_000  # tools that are kept as objects
+LIST_SECONDS = 1.0  # for which lists and searches of a server wait for an index that is being built
 
 
 def folder_of(loaded: Loaded) -> Path:
@@ -64,26 +51,32 @@ def store_of(loaded: Loaded) -> "BundleStore":
     """The store that this configuration means, for somebody to close."""
     from ot.bundles.store import BundleStore
 
-    return BundleStore(folder_of(loaded), max_tools=loaded.settings.bundles.max_tools, builtin=BUILT_IN)
+    stats_file = loaded.folders.data / "stats" / "stats.db"
+    most = loaded.settings.bundles.max_tools
+    return BundleStore(folder_of(loaded), max_tools=most, builtin=BUILT_IN, stats_file=stats_file)
 
 
 class BundleSource:
+    """What is in memory are the names of the packs, and the tools that were used last. All else is asked of the index.
+
+    Methods that say so wait for the disk: they are for threads.
+    """
+
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
         self._rates: SharedRates | None = None
-        self._reading_all, self._reading_some, self._registering = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._store: BundleStore | None = None
-        self.described: dict[str, str] = {}
-        self.collisions: dict[str, str] = {}
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
-        self._registered: dict[str, Tool] = {}
-        self._made: dict[str, tuple[bool, StoredTool, Tool]] = {}  # what the registry has by name@version
-        self._off: dict[str, str] = {}  # packs that are switched off, and the words for it
-        self._version, self._has_everything = UNREAD, False
-        self._asked: set[str] = set()  # packs that may be bundles, and have been looked for
-        self.pack_names: list[str] = []  # of all bundles, also those that were not read yet
-        self._names_version = UNREAD
+        self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
+        self._off: dict[str, str] = {}  # packs that are disabled, and the words for it
+        self.version = UNREAD  # of the store, when it was last looked at
+        self._recent: dict[str, tuple[ToolRow, Tool]] = {}
+        self._lock = Lock()
+        self._counted: tuple[int, dict[str, tuple[int, int]]] = (UNREAD, {})
+        self._building: asyncio.Future[None] | None = None
+        self._patience_ends = 0.0
+        self.keeps_running = False  # whether this process outlives one command
+        registry.stored = self
 
     def use(self, loaded: Loaded) -> "BundleStore | None":
         """From now on. The store that is not used any more, for somebody to close."""
@@ -91,9 +84,8 @@ class BundleSource:
         self._loaded, made_for = loaded, self._made_for
         if wanted == made_for:
             return None
-        self._unregister()
-        self._made_for, self._version, self._has_everything = wanted, UNREAD, False
-        self.pack_names, self._names_version = [], UNREAD
+        self._become(UNREAD, {})
+        self._made_for, self._recent, self._building = wanted, {}, None
         self._rates = SharedRates(wanted[0] / ".usage" / "rates.db")
         old, self._store = self._store, None
         return old
@@ -105,42 +97,178 @@ class BundleSource:
         return self._store
 
     @property
+    def is_building(self) -> bool:
+        """Whether stored tools are missing from lists, because their index is being built."""
+        return self._building is not None and not self._building.done()
+
+    @property
     def problems(self) -> list[str]:
-        kept = self._store.problems if self._store is not None else []
+        """It waits for the disk."""
+        kept = self._store.problems if self._store is not None and not self.is_building else []
         uncounted = [self._rates.problem] if self._rates is not None and self._rates.problem else []
-        return [*kept, *uncounted, *self.collisions.values()]
+        return [*kept, *uncounted, *self._collisions()]
 
     def close(self) -> None:
-        """Write down what is left. It waits for the disk."""
         if self._store is not None:
             self._store.close()
 
-    # --- the registry -----------------------------------------------------------------------------------------------
+    # --- packs --------------------------------------------------------------------------------------------------------
 
     async def discover(self, words: Collection[str] | None = None) -> None:
-        """Have in the registry what the store holds now; `words` are the packs that matter, where not all do.
+        """Know the packs that the store holds now; `words` are those that matter, where not all do.
 
-        Reading some packs does not wait for a reading of all. A caller that is cancelled leaves the work to the others.
+        An index that is missing is built in a thread. Who names a pack waits for it, who lists does so for a while.
         """
-        task = asyncio.ensure_future(self._update(None if words is None else set(words)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await asyncio.shield(task)
+        is_ready, is_wanted = await anyio.to_thread.run_sync(self._look, words)
+        if not is_ready and is_wanted:
+            patience = self._patience() if words is None and self.keeps_running else None
+            await asyncio.wait((self._build(),), timeout=patience)
+            if not self.is_building:
+                await anyio.to_thread.run_sync(self._look, words)
         for pack, why in self._off.items():  # others who read their packs anew forget what was said of ours
             self._registry.broken.setdefault(pack, why)
 
-    async def _update(self, words: set[str] | None) -> None:
-        async with self._reading_all if words is None else self._reading_some:
-            is_done = False
-            while not is_done:
-                found = await anyio.to_thread.run_sync(self._read, words)
-                async with self._registering:
-                    is_done = found is None or (not self._is_outdated(found) and await self._register(found))
+    def _look(self, words: Collection[str] | None) -> tuple[bool, bool]:
+        """Whether the index is there, and if not, whether anybody is to wait for it: most words are variables."""
+        store, made_for = self.store, self._made_for
+        if not store.is_indexed:
+            return False, words is None or store.may_have(words)
+        if (version := store.version()) != self.version:
+            packs = {python_name(pack.slug): pack for pack in reversed(store.packs())}
+            with self._lock:
+                if made_for == self._made_for:
+                    self._become(version, packs)
+        return True, True
 
-    def _is_outdated(self, found: _Read) -> bool:
-        """Whether something newer, or more of it, was registered since the reading began."""
-        is_older = self._version not in {found.before, found.version}
-        return is_older or found.made_for != self._made_for or found.is_everything < self._has_everything
+    def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
+        off: dict[str, str] = {}
+        for name, pack in packs.items():
+            if not pack.enabled:  # as a program names it, and as code does
+                off |= dict.fromkeys((pack.slug, name), _switched_off(pack.slug))
+        for name, why in self._off.items():
+            if name not in off and self._registry.broken.get(name) == why:
+                del self._registry.broken[name]
+        if packs != self.packs:
+            self.packs = packs
+        self._off, self.version = off, version
+
+    def _build(self) -> "asyncio.Future[None]":
+        """Begin to build the index, or to wait for the process that does. A thread of ours does not keep us alive."""
+        if self._building is None or self._building.done():
+            loop = asyncio.get_running_loop()
+            building = self._building = loop.create_future()
+            self._patience_ends = loop.time() + LIST_SECONDS
+
+            def build(store: "BundleStore") -> None:
+                with suppress(BundleError):  # who reads the store next is told
+                    store.version()
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(building.set_result, None)
+
+            Thread(target=build, args=[self.store], name="onetool-index", daemon=True).start()
+        return self._building
+
+    def _patience(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return LIST_SECONDS if not self.is_building else max(0.0, self._patience_ends - now)
+
+    def is_pack(self, name: str) -> bool:
+        pack = self.packs.get(name)
+        return pack is not None and pack.enabled and not pack.is_empty
+
+    def describe(self, name: str) -> str:
+        """What a bundle says about itself. It waits for the disk."""
+        pack = self.packs.get(name)
+        bundle = self.store.bundle_by_slug(pack.slug) if pack is not None else None
+        return "" if bundle is None else clean(bundle.description)
+
+    def count(self, name: str, *, enabled: bool = False) -> int:
+        """How many tools a pack has, or how many that can be called. It waits for the disk."""
+        if self._counted[0] != self.version:
+            self._counted = self.version, self.store.count_tools()
+        pack = self.packs.get(name)
+        return 0 if pack is None else self._counted[1].get(pack.id, (0, 0))[enabled]
+
+    def all_bundles(self) -> "list[Bundle]":
+        bundles, token = [], None
+        while True:
+            page = self.store.list_bundles(include_disabled=True, size=PAGE, token=token)
+            bundles += page.items
+            token = page.next_token
+            if token is None:
+                return bundles
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str, *, even_off: bool = False) -> Tool | None:
+        """The tool of this name, or of this name and version, as it is now. It waits for the disk.
+
+        A disabled bundle has no tools but those that are called by their versions.
+        """
+        plain, at, version = name.partition("@")
+        if (split := _slugs(plain)) is None or self.is_building:
+            return None
+        row, built_in = self.store.find_tool(*split, version if at else None)
+        if row is None or not (row.bundle_enabled or at or even_off):
+            return None
+        key = ".".join(split) + at + version
+        with self._lock:
+            known = self._recent.pop(key, None)
+            tool = known[1] if known is not None and known[0] == row else self._tool(row, built_in=built_in)
+            self._recent[key] = row, tool
+            while len(self._recent) > MAX_RECENT:
+                del self._recent[next(iter(self._recent))]
+        return tool
+
+    def recent(self, name: str) -> Tool | None:
+        """The same if it was used lately, as it was then. It waits for nobody."""
+        split = _slugs(name.partition("@")[0])
+        known = self._recent.get(".".join(split) + name[len(name.partition("@")[0]) :]) if split else None
+        return known[1] if known is not None else None
+
+    def recent_in(self, name: str) -> dict[str, str]:
+        """The tools of a pack that were used lately, by the names that code writes. It waits for nobody."""
+        pack = self.packs.get(name)
+        start = f"{pack.slug}." if pack is not None else "."
+        names = (each for each in list(self._recent) if each.startswith(start) and "@" not in each)
+        return {python_name(each.removeprefix(start)): each for each in names}
+
+    def names(
+        self,
+        pack: str | None = None,
+        after: str = "",
+        *,
+        described: bool = False,
+        off: bool = False,
+        at_once: int | None = None,
+    ) -> "Iterator[NameRow]":
+        """The tools that answer to names, in the order of these, page by page. It waits for the disk.
+
+        `off` are also those of disabled bundles.
+        """
+        chosen = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
+        wanted = [each for each in chosen if not each.is_empty and (off or each.enabled)]
+        for start, each in sorted((f"{each.slug}.", each) for each in wanted):
+            if start < after and not after.startswith(start):
+                continue
+            place = after.removeprefix(start) if after.startswith(start) else ""
+            while page := self.store.list_names(each, place, at_once, described=described):
+                yield from page
+                place = page[-1].name.partition(".")[2]
+
+    def definition_tokens(self) -> Iterator[tuple[str, int]]:
+        """The tokens of each definition, about. It waits for the disk."""
+        for pack in self.packs.values():
+            yield from ((name, -(-size // BYTES_A_TOKEN)) for name, size in self.store.definition_sizes(pack))
+
+    def shelves(self) -> "list[Shelf]":
+        """Where the search looks for stored tools. It waits for the disk."""
+        return self.store.shelves()
+
+    def nearest(self, name: str) -> list[str]:
+        """Return stored tools with names like this one, the nearest first. It waits for the disk."""
+        found = [pair for shelf in self.shelves() for pair in shelf.alike([name])]
+        return [key[1] for key, _ in sorted(found, key=itemgetter(1), reverse=True)]
 
     def tool_name(self, stored: "StoredTool") -> str:
         """By which this very version is called."""
@@ -153,148 +281,41 @@ class BundleSource:
             return stored
         return stored.disabled(_missing(function))
 
-    def _read(self, words: set[str] | None) -> _Read | None:
-        """In a thread. None where all that is asked for is known."""
-        if words is not None and not self._made and not self.store.may_have(words):
-            return None  # most words are variables, which must not wait for an index that is being built
-        made_for, before, version = self._made_for, self._version, self.store.version()
-        if version != self._names_version:
-            self.pack_names, self._names_version = self.store.pack_names(MAX_PACK_NAMES), version
-        if version == self._version and (self._has_everything or (words is not None and words <= self._asked)):
-            return None
-        if words is None or self._has_everything:
-            return self._with_tools(_Read(made_for, before, version, is_everything=True), self.all_bundles())
-        wanted = words | self._asked
-        meant = {word: bundle for word in wanted if (bundle := self.store.bundle_by_slug(word)) is not None}
-        is_known = version == self._version and meant.keys() <= self._asked
-        self._asked = wanted if len(wanted) < MOST_ASKED else set(meant)
-        is_about_others = bool(words) and words.isdisjoint(meant) and words.isdisjoint(self.described)
-        if is_known or is_about_others:  # who asks about others does not wait for a registration
-            return None
-        return self._with_tools(_Read(made_for, before, version, is_everything=False), meant.values())
-
-    def _with_tools(self, found: _Read, bundles: "Iterable[Bundle]") -> _Read:
-        with no_gc_pauses():
-            for bundle in bundles:
-                found.described[python_name(bundle.slug)] = clean(bundle.description)
-                answering = self._add(found, bundle)
-                if bundle.is_enabled:
-                    found.plain |= answering
-                else:  # as a program names it, and as code does
-                    found.off |= dict.fromkeys((bundle.slug, python_name(bundle.slug)), _switched_off(bundle))
-        return found
-
-    def _add(self, found: _Read, bundle: "Bundle") -> dict[str, Tool]:
-        """Make the tools of a bundle, unless they are known. Return those that answer to plain names."""
-        answering: dict[str, Tool] = {}
-        for each in sorted(self.store.tools_of(bundle.id), key=attrgetter("modified_at")):
-            name = self.tool_name(each)
-            known = self._made.get(name)
-            is_known = known is not None and known[:2] == (bundle.is_enabled, each)
-            made = known if known is not None and is_known else (bundle.is_enabled, each, self._tool(bundle, each))
-            found.made[name], tool = made, made[2]
-            if tool.enabled or not answering.get(tool.name, tool).enabled:
-                answering[tool.name] = tool
-        return answering
-
-    def all_bundles(self) -> "list[Bundle]":
-        bundles, token = [], None
-        while True:
-            page = self.store.list_bundles(include_disabled=True, size=PAGE, token=token)
-            bundles += page.items
-            token = page.next_token
-            if token is None:
-                return bundles
-
-    async def _register(self, found: _Read) -> bool:
-        """Bring the registry up to date, tool by tool. Other work gets its turn after every few of them.
-
-        Return False if a reload puts another store in the place of this one meanwhile.
-        """
-        with no_gc_pauses():
-            for count, change in enumerate(self._changes(found)):
-                if count % STEP == 0:
-                    await asyncio.sleep(0)
-                    if self._made_for != found.made_for:
-                        return False
-                change()
-        for pack in self._off.keys() - found.off.keys():
-            self._registry.broken.pop(pack, None)
-        self._off, self.described = found.off, found.described
-        self.collisions = {name: why for name, why in self.collisions.items() if name in found.plain}
-        self._version, self._has_everything = found.version, found.is_everything
-        return True
-
-    def _changes(self, found: _Read) -> Iterator[Callable[[], None]]:
-        for name in [name for name in self._made if name not in found.made]:
-            yield partial(self._remove_version, name)
-        for name in [name for name in self._registered if name not in found.plain]:
-            yield partial(self._remove, name)
-        for name, made in found.made.items():
-            if self._made.get(name) is not made:
-                yield partial(self._add_version, name, made)
-        for name, tool in found.plain.items():
-            if self._registered.get(name) is not tool:
-                yield partial(self._add_by_plain_name, tool)
-
-    def _add_version(self, name: str, made: "tuple[bool, StoredTool, Tool]") -> None:
-        self._registry.add_version(made[2], made[1].version)
-        self._made[name] = made
-
-    def _remove_version(self, name: str) -> None:
-        self._registry.remove_version(name)
-        del self._made[name]
-
-    def _remove(self, name: str) -> None:
-        del self._registered[name]
-        self.collisions.pop(name, None)
-        if name in self._registry:
-            self._registry.remove(name)
-
-    def _add_by_plain_name(self, tool: Tool) -> None:
-        if tool.name in self._registered:
-            self._registered[tool.name] = self._registry.replace(tool)
-            return
-        holder = self._registry.holder_of(tool.name)
-        self.collisions.pop(tool.name, None)
-        if holder is not None:
-            other = f"{tool.name}@version" if holder == tool.name else tool.name
-            self.collisions[tool.name] = (
-                f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} means "
-                f"{holder}, and the other is called by ot.call('{other}')"
-            )
-        if holder != tool.name:
-            self._registry.add(tool)
-            self._registered[tool.name] = tool
-
-    def _unregister(self) -> None:
-        for name in list(self._registered):
-            self._remove(name)
-        for name in list(self._made):
-            self._remove_version(name)
-        for pack, why in self._off.items():
-            if self._registry.broken.get(pack) == why:
-                del self._registry.broken[pack]
-        self._off.clear()
-        self.collisions.clear()
+    def _collisions(self) -> Iterator[str]:
+        """Stored tools whose names in code mean tools of others."""
+        for name in filter(self.is_pack, self.packs):
+            for short, holder in self._registry.held_in(name).items():
+                split = _slugs(f"{name}.{short}")
+                tool = self.find(".".join(split)) if split is not None else None
+                if tool is not None:
+                    other = f"{tool.name}@version" if holder == tool.name else tool.name
+                    yield (
+                        f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} "
+                        f"means {holder}, and the other is called by ot.call('{other}')"
+                    )
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
-    def _tool(self, bundle: "Bundle", stored: "StoredTool") -> Tool:
+    def _tool(self, row: "ToolRow", *, built_in: bool) -> Tool:
+        from ot.bundles.reading import shown_tool
+        from ot.bundles.texts import is_sound
+        from ot.bundles.usage import Usage
+
+        stored = shown_tool(row, Usage(), built_in=built_in)
         name = f"{stored.bundle_slug}.{stored.slug}"
-        is_readable = _is_readable(stored.arg_schema)
-        reason = _why_off(bundle, stored) or ("" if is_readable else "the argSchema in its file is no JSON Schema")
+        is_readable = is_sound(stored.arg_schema)
+        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is no JSON Schema")
         return Tool(
             name=name,
-            backend=_Counted(self._backend(stored), self, stored.id),
+            backend=self._backend(stored),
             input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=clean(stored.description or stored.display_name),
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
-            source=f"{SOURCE}:{bundle.slug}",
+            source=f"{SOURCE}:{stored.bundle_slug}",
             enabled=not reason,
             disabled_reason=reason,
-            refresh=self._refresh,
+            identity=stored.id,
         )
 
     def _backend(self, stored: "StoredTool") -> Backend:
@@ -317,26 +338,16 @@ class BundleSource:
     def _secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)
 
-    async def _refresh(self) -> None:
-        await self.discover(set())
 
-    def count(self, tool_id: str) -> None:
-        self.store.count_call(tool_id, datetime.now(UTC))
-
-
-def _switched_off(bundle: "Bundle") -> str:
-    return f"the bundle {bundle.slug} is switched off; {_switched_on_by(bundle.slug)}"
+def _slugs(name: str) -> tuple[str, str] | None:
+    """The slugs of a stored tool by its name, or by its name as code writes it: slugs have dashes, no underscores."""
+    slug, dot, tool = name.replace("_", "-").partition(".")
+    stored = f"{slug}{dot}{tool}"
+    return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
 
 
-class _Counted:
-    """A backend whose calls are counted, however they end."""
-
-    def __init__(self, backend: Backend, source: BundleSource, tool_id: str) -> None:
-        self._backend, self._source, self._tool_id = backend, source, tool_id
-
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        self._source.count(self._tool_id)
-        return await self._backend.invoke(tool, args, context)
+def _switched_off(slug: str) -> str:
+    return f"the bundle {slug} is switched off; {_switched_on_by(slug)}"
 
 
 class _Late:
@@ -384,24 +395,9 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
     return impl
 
 
-def _is_readable(schema: object) -> bool:
-    """Whether a reader finds in a schema what it looks for; whether it is right shows when it is used."""
-    if not isinstance(schema, Mapping):
-        return False
-    parts, required = schema.get("properties", {}), schema.get("required", [])
-    return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_readable_part, parts.values()))
-
-
-def _is_readable_part(part: object) -> bool:
-    if isinstance(part, bool):
-        return True
-    kinds = {"type": str | list, "enum": list, "description": str}
-    return isinstance(part, Mapping) and all(isinstance(part[key], kind) for key, kind in kinds.items() if key in part)
-
-
-def _why_off(bundle: "Bundle", stored: "StoredTool") -> str:
-    if not bundle.is_enabled:
-        return _switched_off(bundle)
+def _why_off(stored: "StoredTool") -> str:
+    if not stored.bundle_enabled:
+        return _switched_off(stored.bundle_slug)
     name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
     return "" if stored.is_enabled else f"it is switched off; {_switched_on_by(name)}"
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ot.backends.http_tool import credentials
 from ot.bundles import listing, refusals, rules
@@ -17,19 +17,23 @@ from ot.bundles.builtins import SWITCHES, BuiltIns
 from ot.bundles.disk import NewFile
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import meta
-from ot.bundles.listing import BundleRow, Filters, ToolRow
+from ot.bundles.listing import BundleRow, Filters, NameRow, StoredPack, ToolRow
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft, now
 from ot.bundles.paging import Tokens, page_of, page_size
 from ot.bundles.ranking import PLACES, Question, score
 from ot.bundles.reading import Placed, Reader, shown_tool
 from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.usage import Counters, Usage
+from ot.bundles.usage import Usage, UsageCounts
 from ot.bundles.vault import Vault
 from ot.bundles.writing import Writer
 from ot.errors import BundleError
 from ot.registry import python_name
 from ot.storage_errors import is_full
 
+if TYPE_CHECKING:
+    from ot.search.index import Shelf
+
+NAMES_AT_ONCE: Final = 2_000
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
 Check = Callable[[Bundle | StoredTool | None], None]  # is given what is stored now, and raises to prevent a change
@@ -53,14 +57,15 @@ class BundleStore:
         max_tools: int = 100_000,
         clock: Callable[[], datetime] = now,
         builtin: Path | None = None,
+        stats_file: Path | None = None,
     ) -> None:
-        """Touches no disk. `builtin` is a folder like the store's own, read and never written."""
+        """Touches no disk. `builtin` is a folder like the store's own, read and never written; so are statistics."""
         self._root, self._max_tools, self._clock = folder, max_tools, clock
         self._vault = Vault(folder, afterwards=self.reap)
         self._builtins = BuiltIns(builtin, folder / SWITCHES)
-        self._counters = Counters(folder / ".usage" / "usage.db")
+        self._usage = UsageCounts(stats_file or folder.parent / "stats" / "stats.db")
         self._tokens = Tokens(folder / ".key")
-        self._reader = Reader(self._vault, self._builtins, self._counters, clock)
+        self._reader = Reader(self._vault, self._builtins, self._usage, clock)
         self._writer = Writer(self._vault)
 
     # --- bundles -----------------------------------------------------------------------------------------------
@@ -146,14 +151,14 @@ class BundleStore:
         placed = exact or self._reader.bundle_by_slug(slug, exactly=False)
         return placed.shown() if placed else None
 
-    def pack_names(self, limit: int) -> list[str]:
-        """Return the names by which code knows the bundles, disabled ones included."""
-        shelves = self._reader.on_shelves(lambda database: listing.pack_names(database, limit))
-        return [name for _, names in shelves for name in names]
+    @property
+    def is_indexed(self) -> bool:
+        """Whether reading waits for nobody who builds the index."""
+        return not self._root.is_dir() or self._vault.index.is_ready
 
     def may_have(self, slugs: Collection[str]) -> bool:
         """Whether a bundle may be called so in code. Without an index, which takes long to build, ask the files."""
-        if not self._root.is_dir() or self._vault.index.name is not None:
+        if self.is_indexed:
             return True
         names = {python_name(slug) for slug in slugs}
         if self._builtins.read(lambda db: any(listing.bundle_by_slug(db, name, exactly=False) for name in names)):
@@ -205,8 +210,7 @@ class BundleStore:
         impl = body.get("httpImpl") if hasattr(body, "get") else None
         if not isinstance(impl, Mapping) or credentials.mask_problem(impl) is None:
             return body
-        versions = [tool for tool in self.tools_of(bundle_id) if tool.slug == slug]
-        newest = max(versions, key=attrgetter("modified_at"), default=None)
+        newest = max(self.tools_of(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _new_files(self, pairs: Sequence[Pair], drafts: Sequence[ToolDraft]) -> list[ToolFile]:
@@ -264,15 +268,14 @@ class BundleStore:
             check(self._reader.shown([row], built_in=False)[0])
             self._writer.delete(journal, f"{placed.row.folder}/{row.file}")
         self._writer.settle(placed.row.folder)
-        self._counters.forget(row.id)
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
         placed, row = self._reader.tool(bundle_id, slug, version)
         return self._reader.shown([row], built_in=placed.built_in)[0]
 
-    def tools_of(self, bundle_id: str) -> list[StoredTool]:
-        """All versions of all tools of a bundle, disabled ones too."""
-        return self._reader.tools_of(self._reader.bundle(bundle_id))
+    def tools_of(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
+        """All versions of all tools of a bundle, or of one, disabled ones too."""
+        return self._reader.tools_of(self._reader.bundle(bundle_id), slug)
 
     def list_tools(
         self,
@@ -306,18 +309,47 @@ class BundleStore:
         found = [(place, Found(tool, score(place[0]), PLACES[place[0]])) for place, tool in hits]
         return page_of(found, size, lambda place: self._tokens.make(pinned, place))
 
+    # --- by the names that code calls them by ---------------------------------------------------------------------
+
+    def packs(self) -> list[StoredPack]:
+        """All bundles, disabled ones too."""
+        own = self._vault.read(partial(listing.packs, built_in=False))
+        return own + self._builtins.read(partial(listing.packs, built_in=True))
+
+    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> tuple[ToolRow | None, bool]:
+        """The tool of a bundle and whether it is built in: the version that is asked for, or the one that answers."""
+        for built_in, row in self._reader.on_shelves(lambda db: listing.tool_by_name(db, slug, tool_slug, version)):
+            if row is not None:
+                return row, built_in
+        return None, False
+
+    def list_names(
+        self, pack: StoredPack, after: str, limit: int | None = None, *, described: bool = False
+    ) -> list[NameRow]:
+        """The tools of a bundle after this slug, as many as are read at once."""
+        read = self._builtins.read if pack.built_in else self._vault.read
+        return read(lambda db: listing.names(db, pack.id, after, limit or NAMES_AT_ONCE, described=described))
+
+    def count_tools(self) -> dict[str, tuple[int, int]]:
+        """By the ids of bundles, and how many of them are enabled; versions are not counted."""
+        return {bundle: count for _, some in self._reader.on_shelves(listing.counts) for bundle, count in some.items()}
+
+    def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
+        """The tools of a bundle that are in use, with about the bytes of their definitions."""
+        read = self._builtins.read if pack.built_in else self._vault.read
+        return read(lambda db: listing.definition_sizes(db, pack.id))
+
+    def shelves(self) -> "list[Shelf]":
+        """The stored tools, for the search over everything; an index that is being built is left out."""
+        from ot.bundles.searching import shelf
+
+        vault = [self._vault.read] if self.is_indexed else []
+        return [shelf(read) for read in (*vault, self._builtins.read)]
+
     # --- around ------------------------------------------------------------------------------------------------
 
     def new_id(self) -> str:
         return new_id()
-
-    def count_call(self, tool_id: str, when: datetime) -> None:
-        """Never waits: it is written down by another thread."""
-        self._counters.count(tool_id, when)
-
-    def flush(self) -> None:
-        """Write down the calls counted so far, here and now."""
-        self._counters.flush()
 
     def version(self) -> int:
         """Another number whenever anything has been changed by any process."""
@@ -334,7 +366,7 @@ class BundleStore:
         own = self._vault.read(lambda database: database.execute(query).fetchall())
         found = [f"{self._root / path}: {reason}" for path, reason in own]
         unwritten = [self._vault.problem] if self._vault.problem else []
-        return [*found, *unwritten, *self._builtins.problems, *self._counters.problems]
+        return [*found, *unwritten, *self._builtins.problems, *([self._usage.problem] if self._usage.problem else [])]
 
     def reap(self) -> None:
         """Remove what was deleted two days ago and is still empty."""
@@ -347,8 +379,6 @@ class BundleStore:
             self._writer.settle(".")
 
     def close(self) -> None:
-        """Write down what is left. It waits for the disk."""
-        self._counters.close()
         self._vault.close()
         self._builtins.close()
 

@@ -4,17 +4,17 @@ The fields stand in the order in which a match in them counts. The index keeps e
 is found and how it is ranked never disagree.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ot.bundles.records import ToolFile
+from ot.search import Document
 from ot.search.words import HIDDEN, fold, words
 
 FIELDS: Final = ("slug", "name", "tags", "description", "bundle")
 MOST_CHARACTERS: Final = 4_000  # of a description
 MOST_FOR_PARTS: Final = 300  # of a description, in which parts of words are looked for
-SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,26 @@ def folded(text: str) -> str:
     return fold(text.strip())
 
 
-def may_be_misspelt(word: str) -> bool:
-    """Numbers are not: `v12` is no slip of the finger for `v13`."""
-    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
+def document_of(tool: ToolFile, bundle_slug: str) -> Document:
+    """The tool as a document of the search over everything."""
+    about = f"{tool.display_name}. {tool.description} {' '.join(tool.tags)}"
+    parts = (
+        tool.arg_schema["properties"].items() if is_sound(tool.arg_schema) and "properties" in tool.arg_schema else ()
+    )
+    arguments = (f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name for name, part in parts)
+    return Document("tool", f"{bundle_slug}.{tool.slug}", about, " ".join(arguments))
 
 
-def cuts(word: str) -> set[str]:
-    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
-    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+def is_sound(schema: object) -> bool:
+    """Whether a reader finds in a schema what it looks for; whether it is right shows when it is used."""
+    if not isinstance(schema, Mapping):
+        return False
+    parts, required = schema.get("properties", {}), schema.get("required", [])
+    return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_sound_part, parts.values()))
 
 
-def misspellable(texts: Iterable[str]) -> set[str]:
-    return set(filter(may_be_misspelt, {word for text in texts for word in text.split(" ")}))
+def _is_sound_part(part: object) -> bool:
+    if isinstance(part, bool):
+        return True
+    kinds = {"type": str | list, "enum": list, "description": str}
+    return isinstance(part, Mapping) and all(isinstance(part[key], kind) for key, kind in kinds.items() if key in part)

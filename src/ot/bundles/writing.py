@@ -77,7 +77,7 @@ class Writer:
         new = self._vault.new_file(content)
         journal.begin([path])
         try:
-            new.path.replace(self._vault.root / path)
+            new.move(self._vault.root, [path])
         finally:
             self._vault.sync(journal, [path])
             self.drop([new])

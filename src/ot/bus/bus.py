@@ -1,12 +1,11 @@
 """The one path: whoever calls a tool, from whichever door, calls it here. Read `call_tool`; the rest is registration.
 
-There is no middleware, there are no hooks. A step that is missing is one more line.
+There is no middleware, there are no hooks. A step that is missing is one more line; who only wants to know subscribes.
 """
 
-import copy
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, overload
@@ -15,11 +14,12 @@ import anyio
 import anyio.to_thread
 
 from ot.backends.threads import ToolThreads, one_deeper, wait_for
-from ot.bus import sources, tracing
+from ot.bus import sources
 from ot.bus.adapt import as_tool, function_tool
 from ot.bus.authorise import authorise, in_order
 from ot.bus.bind import NOTHING, bind, thawed, wrong_call
-from ot.bus.events import Events, Listener
+from ot.bus.events import CallFinished, Events, Listener
+from ot.bus.tracing import Tracing
 from ot.context import ToolContext
 from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
 from ot.raw_json import RawJson
@@ -29,34 +29,20 @@ from ot_child.errors import TREE, restore
 
 
 @dataclass(slots=True)
-class Call:
-    """What is known of a call, for who remembers it. `is_allowed` is None where it never came to be decided."""
+class _Call:
+    """How far a call has come."""
 
-    name: str
     context: ToolContext
     tool: Tool | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] | None = None
     is_allowed: bool | None = None
-    seconds: float = 0.0
-    error: str | None = None
-    audited: Mapping[str, Any] | None = None  # what the audit log says about it, once it was admitted
-
-    @property
-    def logged(self) -> Mapping[str, Any]:
-        """The arguments that may stand in the log: those that the tool declares."""
-        declared = self.tool.logged if self.tool else ()
-        return {name: self.args[name] for name in declared if self.args.get(name) not in (None, "")}
-
-    @property
-    def continues(self) -> bool:
-        return self.tool is not None and self.tool.continues(self.args)
+    admitted: Any = None
 
 
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
-MANY_TOOLS = 1_000
-Recorder = Callable[[Call, Any], None]
-Admit = Callable[[Call], Awaitable[None]]  # raises if the call must not be made
+# Raises if the call must not be made; what it returns is part of `CallFinished`.
+Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
 Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
 
 
@@ -67,20 +53,20 @@ class ToolBus:
         self,
         registry: Registry | None = None,
         *,
-        record: Recorder | None = None,
         admit: Admit | None = None,
         discover: Discover | None = None,
         cost_of: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
         self.registry = registry if registry is not None else Registry()
         self.events = Events()
-        self._record, self._admit, self._discover, self._cost_of = record, admit, discover, cost_of
-        self._tracing = tracing.Tracing()
+        self._admit, self._discover, self._cost_of = admit, discover, cost_of
+        self._tracing = Tracing(self.events)
+        self._bound = (ToolContext(), ToolContext())  # the last context that had no bus, and the same with this one
         self._origins: dict[str, sources.Origin] = {}
         self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have the listener told of every call from now on; what comes back ends it."""
+        """Call the listener with the events of every call and run from now on. Return a function that ends it."""
         return self.events.subscribe(listener)
 
     async def call_tool(
@@ -96,7 +82,7 @@ class ToolBus:
 
         With `raw`, a large value may be a `RawJson`: for callers that pass it on to another process.
         """
-        result = await self._traced(name, params, context, positional)
+        result = await self._observed(name, params or NOTHING, positional, _Call(self._bind_context(context)))
         if raw or not isinstance(result.value, RawJson):
             return result
         try:
@@ -105,61 +91,51 @@ class ToolBus:
             return Result(ok=False, error=error)
         return replace(result, value=value)
 
-    async def _traced(
-        self, name: str, params: Mapping[str, Any] | None, context: ToolContext | None, positional: Sequence[Any]
-    ) -> Result:
-        call = Call(name[: MAX_NAME_LENGTH + 1], self._own(context))
-        call_id = self.events.called(call.name, call.context)
-        span = self._tracing.span(call.name, call.context)
-        if span is None:
-            return await self._recorded(call, call_id, params or NOTHING, positional)
-        with span as told:
-            try:
-                return await self._recorded(call, call_id, params or NOTHING, positional)
-            finally:
-                if call.error is not None:
-                    tracing.failed(told, call.error)
-
     def call_from_thread(self, name: str, params: Mapping[str, Any], context: ToolContext) -> Result:
         """The same for a tool that runs in a thread, which waits."""
         result: Result = wait_for(partial(self.call_tool, name, params, context))
         return result
 
-    async def _recorded(self, call: Call, call_id: int, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
-        started = time.perf_counter()
-        result = CANCELLED
+    async def _observed(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
+        if not self._tracing.is_decided:
+            self._tracing.look()
+        name, context = name[: MAX_NAME_LENGTH + 1], call.context
+        call_id, shown = self.events.start_call(name, context, is_known=name in self.registry)
+        started, result = time.perf_counter(), CANCELLED
         try:
-            result = await self._without_raising(call, params, positional)
+            result = await self._call_safely(name, params, positional, call)
             return result
         finally:
-            call.seconds = time.perf_counter() - started
-            call.error = None if result.error is None else error_type(result.error)
-            self.events.ended(call_id, call.name, call.context, call.seconds, call.error)
-            if self._record is not None:
-                self._record(call, result.value)
+            if self.events.has_listeners(CallFinished):
+                seconds, failed = time.perf_counter() - started, result.error
+                error = None if failed is None else error_type(failed)
+                facts = call.tool, call.args, call.is_allowed, result.value, call.admitted
+                self.events.tell(CallFinished(call_id, shown, context, seconds, error, *facts))
 
-    async def _without_raising(self, call: Call, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
+    async def _call_safely(
+        self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
+    ) -> Result:
         try:
-            return await self._path(call, params, positional)
+            return await self._path(name, params, positional, call)
         except Exception as error:  # noqa: BLE001 - the one place where a tool's error becomes a result
             return Result(ok=False, error=error, ran=call.is_allowed is True)
         except SystemExit as exit_:  # a tool may end itself, not the server
-            ended = ToolError(f"{call.name} tried to end the server (SystemExit: {exit_.code})")
+            ended = ToolError(f"{name} tried to end the server (SystemExit: {exit_.code})")
             return Result(ok=False, error=ended)
 
-    async def _path(self, call: Call, params: Mapping[str, Any], positional: Sequence[Any]) -> Result:
+    async def _path(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
         context = call.context
-        name, params = _versioned(call.name, params)
+        name, params = _versioned(name, params)
         tool = call.tool = await self._resolve(name)
         configured = context.agent_config.get(tool.name, NOTHING)
-        call.args = bind(tool, positional, params, configured)
-        call.args = _validated(tool, dict(call.args), configured, context)
+        args = call.args = bind(tool, positional, params, configured)
+        args = call.args = _validated(tool, dict(args), configured, context)
         call.is_allowed = False
-        authorise(tool, call.args, context)
+        authorise(tool, args, context)
         if self._admit is not None:
-            await self._admit(call)
+            call.admitted = await self._admit(tool, args, context)
         call.is_allowed = True
-        return _checked(tool, await self._dispatch(tool, call.args, context))
+        return _checked(tool, await self._dispatch(tool, args, context))
 
     async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)
@@ -170,20 +146,23 @@ class ToolBus:
                 return await invoke()
             return await context.budget_guard.spend(invoke, self._cost_of(tool))
 
-    def _own(self, context: ToolContext | None) -> ToolContext:
-        """The context with this bus in it, for tools that call tools; the very one, unless another bus has it."""
-        own = ToolContext() if context is None else context
-        if own.bus is self:
-            return own
-        if own.bus is not None:
-            own = copy.copy(own)
-        object.__setattr__(own, "bus", self)
-        return own
+    def _bind_context(self, context: ToolContext | None) -> ToolContext:
+        """Return the context with this bus in it, for tools that call tools."""
+        if context is None:
+            return ToolContext(bus=self)
+        if context.bus is self:
+            return context
+        if self._bound[0] is not context:
+            self._bound = context, replace(context, bus=self)
+        return self._bound[1]
 
     async def _resolve(self, name: str) -> Tool:
         """The tool of this name as its source is now, which may have been written or edited a moment ago."""
         check_name(name)
-        tool = self.registry.get(name)
+        registry = self.registry
+        tool = registry.held(name)
+        if tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
+            tool = await anyio.to_thread.run_sync(registry.get, name)  # a stored one is read as it is now
         if tool is None and self._discover is not None:
             await self._discover({python_name(name).partition(".")[0]})
         elif tool is not None and tool.refresh is not None:
@@ -193,10 +172,9 @@ class ToolBus:
         return await self.find_tool(name)
 
     async def find_tool(self, name: str) -> Tool:
-        """Return the registered tool of this name. An unknown name is compared with many others in a thread."""
-        if len(self.registry) > MANY_TOOLS and self.registry.get(name) is None:
-            return await anyio.to_thread.run_sync(self.registry.find, name)
-        return self.registry.find(name)
+        """Return the tool of this name. One that is not held is looked for, and its name compared, in a thread."""
+        tool = self.registry.held(name)
+        return tool if tool is not None else await anyio.to_thread.run_sync(self.registry.find, name)
 
     @overload
     def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module is many

@@ -10,7 +10,6 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from ot import switches
-from ot.bundles import usage
 from ot.bundles.source import folder_of
 from ot.checks.finding import PROBLEM, Finding, problem, told
 from ot.config import trust
@@ -35,12 +34,10 @@ class _Kept(NamedTuple):
 
 def findings(loaded: Loaded, seconds: float | None = None) -> list[Finding]:
     """Check each file; databases for as many seconds, because a large one takes long."""
-    data, bundles = loaded.folders.data, folder_of(loaded)
-    counts = "type `rm {file}`: only the counts of calls are lost"
+    data = loaded.folders.data
     told_already = "\n".join(loaded.problems)
     return [
         *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW, seconds),
-        *_database(bundles / ".usage" / "usage.db", usage.VERSION, counts, seconds),
         *(found for kept in _files(loaded) if str(kept.file) not in told_already for found in _json(kept)),
     ]
 

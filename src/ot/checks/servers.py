@@ -66,7 +66,7 @@ def _offers(servers: Servers) -> Iterator[Finding]:
 
 def _namesakes(servers: Servers, read: Examined, registry: Registry) -> Iterator[Finding]:
     for name in servers.names:
-        tools = map(registry.find, list(registry.in_pack(python_name(name)).values()))
+        tools = map(registry.find, list(registry.held_in(python_name(name)).values()))
         others = [tool for tool in tools if not isinstance(tool.backend, Upstream)]
         if others:
             place, whose = read.place_of(("servers", name)), others[0].file or "a pack that ships"

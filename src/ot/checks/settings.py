@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ot.checks.finding import PROBLEM, WARNING, Finding, problem, told, warning
 from ot.config.load import Examined
 from ot.errors import ArgumentError, ToolError, ToolNotFound
-from ot.registry import Registry, nearest
+from ot.registry import Registry
 from ot.snippets import expansion
 
 
@@ -27,7 +27,7 @@ def _aliases(registry: Registry, read: Examined) -> Iterator[Finding]:
         try:
             registry.find(alias if registry.aliases.get(alias) == target else target)
         except ToolNotFound as error:
-            near = nearest(target, registry.names())
+            near = registry.nearest(target)
             advice = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
             yield problem(f"{place}: {_first_sentence(error.message)}", f"{advice} ({place})")
 

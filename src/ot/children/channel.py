@@ -293,7 +293,7 @@ async def _answer(ident: object, result: Result) -> Iterable[bytes]:
         return chain(frames, [_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
     message = {"id": ident, "result": result.value}
     try:
-        if _is_large(result.value):
+        if isinstance(result.value, str | list | dict) and len(result.value) > LARGE:
             return [await anyio.to_thread.run_sync(_large_line, ident, result.value)]
         return [_line(message)]
     except Exception as no_data:  # noqa: BLE001 - whatever the methods of an object raise that a tool gave
@@ -310,10 +310,6 @@ def _failure(ident: object, error: BaseException) -> bytes:
 
 def _error_line(ident: object, detail: dict[str, Any]) -> bytes:
     return _line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
-
-
-def _is_large(value: Any) -> bool:
-    return isinstance(value, str | list | dict) and len(value) > LARGE
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ot import paths
-from ot.cli.endings import undisturbed
+from ot.cli.signals import undisturbed
 from ot.clients import files, json_edit, jsonc, launch, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
 from ot.clients.edits import applied, line_of

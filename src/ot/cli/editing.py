@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ot.cli.endings import undisturbed
+from ot.cli.signals import undisturbed
 from ot.clients import files
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError

@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from ot.cli.signals import Terminated
 from ot.cli.terminal import protect
 from ot.errors import ToolError
 from ot.invisible import escape_invisible
@@ -25,23 +26,6 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 OUTPUT = {*_FULL, errno.EBADF}
 REFUSED = {*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
 REFUSED |= {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE}
-
-
-class Terminated(BaseException):
-    """Somebody sent SIGTERM. No `Exception`, so that nothing takes it for a failure of its own."""
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """For writing several files that belong together: who presses Ctrl+C meanwhile is heard when all are written."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ended(command: Callable[[], int]) -> int:

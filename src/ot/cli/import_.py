@@ -15,7 +15,7 @@ from typing import Any
 
 from ot import paths, scaffold, yaml12
 from ot.cli.connect import what_to_ask
-from ot.cli.endings import undisturbed
+from ot.cli.signals import undisturbed
 from ot.clients import files, reading, taking, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
 from ot.config.trust import is_trusted, trust

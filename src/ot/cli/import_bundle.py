@@ -19,8 +19,8 @@ from ot.bundles.source import folder_of, store_of
 from ot.bundles.taking import Taken, read, take_over
 from ot.cli import editing
 from ot.cli.connect import this_place, what_to_ask
-from ot.cli.endings import undisturbed
 from ot.cli.identity import user_name
+from ot.cli.signals import undisturbed
 from ot.clients import files, yaml_edit
 from ot.config.load import Loaded, load
 from ot.config.trust import is_trusted, trust

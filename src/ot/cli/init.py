@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ot import paths, scaffold
 from ot.cli import connect
-from ot.cli.endings import undisturbed
+from ot.cli.signals import undisturbed
 from ot.cli.terminal import is_terminal
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError

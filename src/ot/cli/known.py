@@ -4,10 +4,9 @@ Nothing is started and nothing heavy is loaded, so it is quick and may be a litt
 was seen of it last. A folder that is not trusted is not read. Who calls a tool gets its names from the registry.
 """
 
-import ast
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 from ot import paths, yaml12
 from ot.config.trust import still_trusted
 from ot.errors import ToolError
+from ot.extensions.source import NAMED, SUFFIX, outline
+from ot.proxy.pins import Pins
 from ot.registry import python_name
 
-SUFFIX = "_tools"
-NAMED = re.compile(rb"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")
 MOST_FILES = 2000
 Arguments = list[str]
 Tools = dict[str, Arguments]  # what each tool of a pack takes
@@ -76,16 +75,25 @@ class Known:
     def tools(self, pack: str) -> Tools:
         """By their full names."""
         if pack in self._files:
-            return _tools_in_file(self._files[pack], pack)
+            return self._outline(pack)
         if pack in self.servers:
-            return _tools_in_pins(self.folders.data / "pins.json", pack)
+            with suppress(ToolError):
+                pinned = Pins(self.folders.data / "pins.json").read().get(pack, {})
+                return {
+                    f"{pack}.{python_name(tool)}": _properties(pin.get("input_schema")) for tool, pin in pinned.items()
+                }
         folder = next((where for slug, where in self.bundles.items() if pack in {slug, python_name(slug)}), None)
         return {f"{pack}.{python_name(slug)}": names for slug, names in _stored(folder).items()} if folder else {}
 
     @property
     def alone(self) -> Tools:
         """Tools of no pack, such as `grep`."""
-        return _tools_in_file(self._files[""], "") if "" in self._files else {}
+        return self._outline("") if "" in self._files else {}
+
+    def _outline(self, pack: str) -> Tools:
+        with suppress(OSError, SyntaxError, ValueError, TypeError, LookupError, RecursionError, MemoryError):
+            return {f"{pack}.{name}".lstrip("."): tool for name, tool in outline(self._files[pack]).items()}
+        return {}
 
     @cached_property
     def _files(self) -> dict[str, Path]:
@@ -113,44 +121,10 @@ class Known:
 
 def _pack_of(file: Path) -> str:
     try:
-        named = NAMED.search(file.read_bytes())
+        named = NAMED.search(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         named = None
-    return named[1].decode() if named else file.stem.removesuffix(SUFFIX)
-
-
-def _tools_in_file(file: Path, pack: str) -> Tools:
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    names = _exported(tree) or [name for name in functions if not name.startswith("_")]
-    prefix = f"{pack}." if pack else ""
-    return {f"{prefix}{name}": list(_arguments(functions[name].args)) for name in names if name in functions}
-
-
-def _exported(tree: ast.Module) -> list[str]:
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names)):
-                return [str(name.value) for name in names if isinstance(name, ast.Constant)]
-    return []
-
-
-def _arguments(given: ast.arguments) -> Iterator[str]:
-    for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-        if not (argument.annotation and ast.unparse(argument.annotation).endswith("ToolContext")):
-            yield argument.arg
-
-
-def _tools_in_pins(file: Path, server: str) -> Tools:
-    data = _json(file)
-    pinned = _mapping(_mapping(data.get("servers", data)).get(server))
-    return {
-        f"{server}.{python_name(name)}": _properties(_mapping(tool).get("input_schema"))
-        for name, tool in pinned.items()
-    }
+    return named[1] if named else file.stem.removesuffix(SUFFIX)
 
 
 def _stored(folder: Path) -> Tools:

@@ -4,15 +4,13 @@ However it ends: Ctrl+C and SIGTERM cancel the work, so that everything that was
 """
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ot.cli.endings import Terminated
+from ot.cli.signals import heeding_signals
 from ot.errors import ToolError
 
 if TYPE_CHECKING:
@@ -36,26 +34,6 @@ def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
     return heeding_signals(opened)
 
 
-def heeding_signals(work: Callable[[], Awaitable[T]]) -> T:
-    """The work on an event loop, cancelled by the first signal that asks for its end."""
-    import asyncio
-
-    told: list[signal.Signals] = []
-
-    async def heeded() -> T:
-        _heed_signals(told)
-        return await work()
-
-    try:
-        result = asyncio.run(heeded())
-    except asyncio.CancelledError:
-        if not told:
-            raise
-    if told:
-        raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
-    return result
-
-
 def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     """Only with settings that are right; what a person should know about them goes to the error stream."""
 
@@ -67,20 +45,3 @@ def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
         return await work(app)
 
     return with_onetool(options, checked)
-
-
-def _heed_signals(told: list[signal.Signals]) -> None:
-    """The first cancels what runs. Those after it change nothing, or what takes everything down would be cut off."""
-    import asyncio
-
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def end(number: signal.Signals) -> None:
-        if not told:
-            task.cancel()
-        told.append(number)
-
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # on Windows, or in a thread
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end, number)

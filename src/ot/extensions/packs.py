@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from ot.background_tasks import BackgroundTasks
 from ot.config.load import Loaded
 from ot.config.model import Pack as PackSettings, Sandbox
 from ot.config.trust import Verdict
@@ -51,7 +52,7 @@ class Extensions:
         self._refused: tuple[str, ...] = ()
         self._lock = asyncio.Lock()
         self._next_look: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
         self._loaded: Loaded
         self._log: Callable[..., None]
         self._made_in: dict[Path, Environments] = {}
@@ -108,10 +109,8 @@ class Extensions:
             await self.discover()
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.wait()
         await asyncio.gather(*(environments.close() for environments in self._made_in.values()))
         await asyncio.gather(*(pack.close() for pack in self._all))
 
@@ -170,7 +169,7 @@ class Extensions:
         self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
             self._registry.add(self._tool(extension, function, pack, setup))
-        self._in_background(self._build_ahead(extension))
+        self._tasks.start(self._build_ahead(extension))
 
     def _forget(self, name: str) -> None:
         pack = self._packs.pop(name)
@@ -235,11 +234,6 @@ class Extensions:
             )
         except Exception as error:  # noqa: BLE001 - see above
             self._log("worker.environment", pack=name, status="error", text=str(error))
-
-    def _in_background(self, coroutine: Any) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _has_changed(extension: Extension) -> bool:

@@ -18,7 +18,7 @@ from ot.schema import Schema, signature_of_definition
 
 SUFFIX = "_tools"
 DECLARED = {"pack", "permissions", "__all__"}
-NAMED = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w+)["']""")  # for files that cannot be parsed
+NAMED = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # where parsing takes too long, or fails
 LARGEST_FILE = 10 << 20
 MAX_SIBLINGS = 200
 MAX_IMPORTS = 5  # from one module to the next
@@ -97,6 +97,14 @@ def read(file: Path) -> Extension:
         return _broken(unread, source, f"{file}: {str(error) or type(error).__name__}")
 
 
+def outline(file: Path) -> dict[str, list[str]]:
+    """Return the parameters of each tool of a file, also of one that ships, or raise what reading it raises."""
+    source = _text(file)
+    module = _Module(file, source, ast.parse(source))
+    found, _ = _definitions(module, _literals(module.tree).get("__all__"))
+    return {name: list(signature_of_definition(definition).parameters) for name, (definition, _) in found.items()}
+
+
 def _text(file: Path) -> str:
     """The file in its own encoding, as Python reads it."""
     status = file.stat()
@@ -111,7 +119,7 @@ def _text(file: Path) -> str:
 def _broken(unread: Extension, source: str, problem: str) -> Extension:
     """Known by the name under which somebody will call it."""
     named = NAMED.search(source)
-    return replace(unread, pack=named[1] if named else unread.pack, problem=problem)
+    return replace(unread, pack=(named and named[1]) or unread.pack, problem=problem)
 
 
 def _parsed(unread: Extension, source: str) -> Extension:

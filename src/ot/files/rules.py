@@ -81,7 +81,11 @@ class Rules:
         hidden = _both_ways(texts(sandbox, "hidden_paths"), base)
         names = frozenset(map(fold, texts(sandbox, "hidden_names")))
         protected = _both_ways(texts(sandbox, "protected_paths"), base)
-        packs = tuple(_packs_in(folder) for folder in _both_ways(texts(sandbox, "pack_directories"), base))
+        # The files that make a directory in this folder a pack.
+        packs = tuple(
+            Glob(f"/{_literally((*map(fold, folder), ''))}*/*_tools.py")
+            for folder in _both_ways(texts(sandbox, "pack_directories"), base)
+        )
         if context.sandbox is None or not sandbox.get("enabled", True):
             whole_disk = Root("/", "/", is_folder=True, writable=True)
             return cls((whole_disk,), True, hidden, names, protected, packs)
@@ -235,11 +239,6 @@ def _both_ways(paths: Iterable[str], base: Path) -> tuple[Names, ...]:
     """The paths as they are named, and where they really are."""
     named = [absolute(path, base) for path in paths]
     return tuple({spelled(form) for path in named for form in (plain(path), real_path(path))})
-
-
-def _packs_in(folder: Names) -> Glob:
-    """The files that make a directory in this folder a pack."""
-    return Glob(f"/{_literally((*map(fold, folder), ''))}*/*_tools.py")
 
 
 def _patterns(pattern: str) -> Iterable[str]:

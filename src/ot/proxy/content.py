@@ -77,12 +77,11 @@ def plain(model: Any) -> dict[str, Any]:
 
 def prompt(result: Any, keep: Keep) -> dict[str, Any]:
     """The messages of a prompt: texts as they are, all else as it is in results."""
-    messages = [{"role": each.role, "content": _said(each.content, keep)} for each in result.messages]
+    messages = [
+        {"role": each.role, "content": each.content.text if each.content.type == "text" else part(each.content, keep)}
+        for each in result.messages
+    ]
     return {**({"description": result.description} if result.description else {}), "messages": messages}
-
-
-def _said(block: Any, keep: Keep) -> Any:
-    return block.text if block.type == "text" else part(block, keep)
 
 
 def resource(content: Any, keep: Keep) -> dict[str, Any]:

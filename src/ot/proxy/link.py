@@ -6,13 +6,14 @@ business of `upstream`.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import anyio.to_thread
 
+from ot.background_tasks import BackgroundTasks
 from ot.children.process import PRINTED
 from ot.children.supervised import Supervised
 from ot.config.model import Server
@@ -50,8 +51,8 @@ class Link:
         self._in_flight, self._was_called = 0, False
         self._recorded: Failure | None = None  # the last failed attempt of any process
         self._is_wanted = False  # whether anybody needs the connection for more than its list
-        self.listing: asyncio.Task[None] | None = None  # the background listing, while it lasts
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.listing: asyncio.Future[None] | None = None  # the background listing, while it lasts
+        self._tasks = BackgroundTasks(self._log_error)
         self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
         self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
         self.told: Mapping[str, Any] = {}  # its tools in all their words, by their own names, once it was connected
@@ -139,7 +140,7 @@ class Link:
         self.on_news = on_news
         if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
             self._supervised.release()
-            self._in_background(connection.close())
+            self._tasks.start(connection.close())
 
     async def recall(self) -> None:
         """Take up the list of the last time, without starting anything."""
@@ -156,17 +157,15 @@ class Link:
 
     def start_listing(self, slots: asyncio.Semaphore) -> None:
         """Connect in the background to learn the tools, then disconnect."""
-        self.listing = asyncio.ensure_future(self._list(slots))
-        self.listing.add_done_callback(self._listed)
+        self.listing = self._tasks.start(self._list(slots))
 
     async def _list(self, slots: asyncio.Semaphore) -> None:
-        async with slots:
-            if not self.is_known and self.may_try:
-                await asyncio.wait((self.begin(only_list=True),))
-
-    def _listed(self, task: "asyncio.Task[None]") -> None:
-        self.listing = None
-        self._done(task)
+        try:
+            async with slots:
+                if not self.is_known and self.may_try:
+                    await asyncio.wait((self.begin(only_list=True),))
+        finally:
+            self.listing = None
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -196,7 +195,7 @@ class Link:
             self._lost(connection)
             return NetworkError(f"{self.name} went away in the middle of {what}{words}. The next call connects anew.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
-            self._in_background(self._leave_if_stuck(connection))
+            self._tasks.start(self._leave_if_stuck(connection))
             return ToolTimeout(f"{what} took longer than {self.server.timeout:g} s; it was cancelled")
         if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
             return OutputInvalid(f"{what} gave a value that does not fit its own schema: {_first_line(error)}")
@@ -277,7 +276,7 @@ class Link:
         except ToolError as error:
             self._log("proxy.connect", server=self.name, status="error", text=error.message)
             await self._record(error.message)
-            self._in_background(connection.close(at_once=True))
+            self._tasks.start(connection.close(at_once=True))
             raise
         except asyncio.CancelledError:
             seconds = asyncio.get_running_loop().time() - began
@@ -289,7 +288,7 @@ class Link:
         self._log("proxy.connect", server=self.name, status="ok", duration_ms=round(seconds * 1000, 3))
         self._was_called = False
         if self._watched:
-            self._in_background(self._watch_again(connection))
+            self._tasks.start(self._watch_again(connection))
         return connection
 
     def _new_connection(self) -> Connection:
@@ -340,7 +339,7 @@ class Link:
         if what != "tools":
             self._news(what, uri)
         elif (connection := self._live) is not None:
-            self._in_background(self._ask_for_tools(connection))
+            self._tasks.start(self._ask_for_tools(connection))
 
     def _news(self, what: str, uri: str) -> None:
         if self.on_news is not None:
@@ -350,7 +349,7 @@ class Link:
         """It went away by itself. The next call may try at once: it has worked before."""
         failure = NetworkError(f"{self.name} went away")
         if self._supervised.lose(connection, failure):
-            self._in_background(self._remember_words(connection, failure))
+            self._tasks.start(self._remember_words(connection, failure))
 
     async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
         told = NetworkError(f"{failure.message}{await connection.last_words()}")
@@ -364,7 +363,7 @@ class Link:
 
     def _leave(self, connection: Connection) -> None:
         self._is_wanted = False
-        self._in_background(connection.close())
+        self._tasks.start(connection.close())
 
     def _idle(self, _connection: Connection) -> float | None:
         """Return how long it may be idle; less if it was only asked what it has."""
@@ -378,21 +377,14 @@ class Link:
         waiting = [task for task in (self.listing, self._supervised.starting) if task is not None]
         for task in waiting:
             task.cancel()
-        tasks = [*self._tasks, *waiting]
         if connection is not None:
             await connection.close()
-        if tasks:
-            await asyncio.wait(tasks)
+        if waiting:
+            await asyncio.wait(waiting)
+        await self._tasks.wait()
 
-    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._log("proxy.connect", server=self.name, status="error", text=str(task.exception()))
+    def _log_error(self, error: BaseException) -> None:
+        self._log("proxy.connect", server=self.name, status="error", text=str(error))
 
 
 async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any]:

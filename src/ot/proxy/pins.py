@@ -40,7 +40,7 @@ class Pins:
         Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
         """
         now = {each.name: asdict(each) for each in definitions}
-        pinned = self._read().get(server)
+        pinned = self.read().get(server)
         if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
             pinned = self._write(server, lambda known: _completed(known, now, is_strict))
         changed = {
@@ -51,7 +51,7 @@ class Pins:
     def accept(self, server: str, definitions: Iterable[Definition]) -> None:
         self._write(server, lambda _: {each.name: asdict(each) for each in definitions})
 
-    def _read(self) -> Pinned:
+    def read(self) -> Pinned:
         """As they are now: a person accepts changes in another process."""
         try:
             pinned: Any = json.loads(self._file.read_bytes())
@@ -69,7 +69,7 @@ class Pins:
     def _write(self, server: str, change: Callable[[Tools | None], Tools]) -> Tools:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(self._file.with_name(f"{self._file.name}.lock")):
-            pinned = self._read()
+            pinned = self.read()
             pinned[server] = change(pinned.get(server))
             data = {"version": VERSION, "servers": pinned}
             atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)

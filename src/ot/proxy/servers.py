@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import anyio.to_thread
 
+from ot.background_tasks import BackgroundTasks
 from ot.bus.authorise import authorise
 from ot.config.load import Loaded
 from ot.config.model import Server
@@ -62,7 +63,7 @@ class Servers:
         self._changed: dict[str, Differences] = {}
         self._unpinnable: dict[str, str] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
-        self._retired: set[asyncio.Task[None]] = set()
+        self._retired = BackgroundTasks()
         self._pins: Pins
         self._log: Callable[..., None]
 
@@ -219,7 +220,7 @@ class Servers:
         return {**differences.changed, **differences.new}
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.close() for each in self._upstreams.values()), *self._retired)
+        await asyncio.gather(*(each.close() for each in self._upstreams.values()), self._retired.wait())
 
     # --- the registry -------------------------------------------------------------------------------------------------
 
@@ -273,9 +274,7 @@ class Servers:
         self._registry.broken.pop(python_name(name), None)
         self._changed.pop(name, None)
         self._unpinnable.pop(name, None)
-        task = asyncio.ensure_future(self._upstreams.pop(name).close())
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._retired.start(self._upstreams.pop(name).close())
 
 
 UNCHANGED = Differences({}, {})

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
-from ot.atomic import owner_only
+from ot import atomic
 from ot.locks import locked
 
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
@@ -25,7 +25,7 @@ _ABANDONED = 600.0  # seconds after which an unfinished file was left by a proce
 DEFAULT_MAX_REMEMBERED = 1_000
 _BLOCK_BYTES = 4_096  # what a small file takes on a disk
 _HANDLE = re.compile("[0-9a-f]{32}")
-_OUR_FILE = re.compile(rf"result-({_HANDLE.pattern})\.(txt|idx|json|meta\.json)(\.tmp)?")
+_OUR_FILE = re.compile(rf"result-({_HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
 
 
 def new_handle() -> str:
@@ -103,17 +103,11 @@ class Files:
 
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
         """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
-        path = self._path(handle, part)
-        temporary = path.with_name(f"{path.name}.tmp")
-        try:
-            with open(temporary, "xb", opener=owner_only) as file:
+        with atomic.replacing(self._path(handle, part)) as temporary:
+            with open(temporary, "xb", opener=atomic.owner_only) as file:
                 file.writelines(chunks)
             now = self._clock()
             os.utime(temporary, (now, now))
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
 
     def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
         with suppress(OSError):  # the folder cannot be written to, which is being reported already

@@ -137,7 +137,9 @@ class Presenter:
         """The code may have forged the result: nothing in it is certain but its size."""
         sanitize = result.get("sanitize")
         try:
-            value = await _in_thread_if(_is_work(result), partial(_value, journal, result))
+            value = await _in_thread_if(
+                result["bytes"] > LARGE_ANSWER or _is_slow(result), partial(_value, journal, result)
+            )
         except ToolError as error:  # it cannot be shown
             text = explain.refusal(error, journal.calls)
             return await self.failure(journal, text, error_type(error), caller, sanitize=sanitize)
@@ -293,10 +295,6 @@ def _media(value: Any) -> tuple[str, ...]:
 def _format(result: dict[str, Any]) -> str | None:
     chosen = result.get("format")
     return chosen if isinstance(chosen, str) and chosen in FORMATS else None
-
-
-def _is_work(result: dict[str, Any]) -> bool:
-    return result["bytes"] > LARGE_ANSWER or _is_slow(result)
 
 
 def _is_slow(result: dict[str, Any]) -> bool:

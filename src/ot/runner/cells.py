@@ -11,13 +11,14 @@ import math
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 import anyio
 import anyio.to_thread
 
+from ot.background_tasks import BackgroundTasks
 from ot.children.channel import Channel, ChannelClosed
 from ot.errors import ToolError, ToolTimeout
 from ot.runner.launch import Launcher, launcher_for
@@ -78,7 +79,7 @@ class Cell:
     is_blameless: bool = False  # whether it was lost before its code did anything, so that the run can be repeated
     state: str = ""  # of its process, at the last look
     written: int = 0  # bytes, at the last look at the disk
-    disk_check: asyncio.Task[None] | None = None
+    disk_check: asyncio.Future[None] | None = None
     reason: str = ""  # why it never came to be, which may be told just after its end was seen
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
@@ -123,7 +124,7 @@ class Cells:
         self._waiting: deque[Cell] = deque()
         self._cells: dict[int, Cell] = {}
         self._last_id = 0
-        self._starting: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._slots = asyncio.Semaphore(limits.at_once)
         self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
         self._layers: list[str] | None = None
@@ -135,8 +136,7 @@ class Cells:
 
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
-        for task in self._starting:
-            task.cancel()
+        self._tasks.cancel()
         for cell in list(self._cells.values()):
             self._end(cell)
         await self._launcher.close()
@@ -216,7 +216,7 @@ class Cells:
         is_busy = look.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
         if (is_busy or looks % LOOKS_AT_DISK == 0) and (cell.disk_check is None or cell.disk_check.done()):
             cell.written = look.written
-            cell.disk_check = self._in_background(self._check_disk(cell))
+            cell.disk_check = self._tasks.start(self._check_disk(cell))
         seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
         cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, looks + 1)
 
@@ -345,7 +345,7 @@ class Cells:
         self._last_id += 1
         cell = Cell(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
         self._cells[cell.ident] = cell
-        self._in_background(self._start(cell))
+        self._tasks.start(self._start(cell))
         return cell
 
     async def _start(self, cell: Cell) -> None:
@@ -381,12 +381,6 @@ class Cells:
     def _stray(self, text: str) -> None:
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
-
-    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(coroutine)
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
-        return task
 
     def _options(self) -> dict[str, Any]:
         limits = self._limits

@@ -162,7 +162,7 @@ def _unknown_name(name: str, registry: Registry, snippets: Collection[str]) -> s
     if name in packs:  # `eval` and `exec` look names up when they run
         return f'Hint: {name} is a pack; use ot.pack("{name}").tool(argument=value)'
     tools = sorted(tool.name for tool in registry if tool.enabled)
-    near = _near(name, [*packs, *registry.aliases], tools, snippets)
+    near = _near(name, [*packs, *registry.aliases], [*tools, *registry.nearest(name)], snippets)
     start = f"Did you mean {' or '.join(near)}?" if near else UNKNOWN
     others = shown([tool for tool in tools if not tool.startswith("ot.")])
     return f"{start} Packs: {shown(packs)}. Tools: {others}. Type ot.help() for more."

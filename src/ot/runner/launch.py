@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.to_thread
 
 import ot_child
+from ot.background_tasks import BackgroundTasks
 from ot.children.channel import Channel
 from ot.children.process import Process
 from ot.errors import ToolError
@@ -66,7 +67,7 @@ class _Base:
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
         self._folder: str | None = None
-        self._cleaning: set[asyncio.Task[None]] = set()
+        self._cleaning = BackgroundTasks()
 
     def scratch(self, ident: int) -> str:
         return os.path.join(self._scratch_root(), str(ident))  # noqa: PTH118 - it is handed to the child as text
@@ -81,16 +82,7 @@ class _Base:
         return json.dumps(Options(scratch=self._scratch_root(), **self._options)._asdict())
 
     def _clean(self, ident: int) -> None:
-        self._in_background(anyio.to_thread.run_sync(remove, self.scratch(ident)))
-
-    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._cleaning.add(task)
-        task.add_done_callback(self._cleaning.discard)
-
-    async def _cleaned(self) -> None:
-        if self._cleaning:
-            await asyncio.wait(self._cleaning)
+        self._cleaning.start(anyio.to_thread.run_sync(remove, self.scratch(ident)))
 
     async def _remove_scratch(self) -> None:
         """Remove it, and keep its name: what still asks for a path in it must not create another."""
@@ -223,7 +215,7 @@ class ZygoteLauncher(_Base):
         if self._starting is not None:
             await asyncio.wait([self._starting])
         self._hang_up()
-        await self._cleaned()
+        await self._cleaning.wait()
         for stray in list(self._strays):
             stray.close()
         await self._remove_scratch()
@@ -305,7 +297,7 @@ class ZygoteLauncher(_Base):
         process, self._process = self._process, None
         lost, self._alive = self._alive, set()
         if process is not None:
-            self._in_background(self._bury(process, lost))
+            self._cleaning.start(self._bury(process, lost))
         for ident in lost:
             self._on_gone(ident, None, "")
 
@@ -451,7 +443,13 @@ class SpawnLauncher(_Base):
     async def _start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
-        child = await Process.start(command, channel, self._printed, env=_spawn_environment())
+        # Windows cannot start a process without knowing where it is itself.
+        child = await Process.start(
+            command,
+            channel,
+            self._printed,
+            env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+        )
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
         if ident in self._unwanted:
@@ -487,10 +485,5 @@ class SpawnLauncher(_Base):
         if self._children:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
-        await self._cleaned()
+        await self._cleaning.wait()
         await self._remove_scratch()
-
-
-def _spawn_environment() -> dict[str, str]:
-    """Windows cannot start a process without knowing where it is itself."""
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}

@@ -168,9 +168,9 @@ def known_names(
     """Return what these names mean in code. Reserved names, like those of Python's builtins, are never bound."""
     used, free = set(used), [name for name in names if not is_reserved(name)]
     own = [OWN_PACK] if OWN_PACK in names else []
-    packs = {name: sorted(used & registry.in_pack(name).keys()) for name in (*own, *free) if registry.is_pack(name)}
+    packs = {name: sorted(used & registry.at_hand_in(name).keys()) for name in (*own, *free) if registry.is_pack(name)}
     aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}
-    bare = {name: registry.in_pack("")[name] for name in free if name in registry.in_pack("")}
+    bare = {name: registry.held_in("")[name] for name in free if name in registry.held_in("")}
     proj = {"projects": dict(projects)} if PROJECTS in names else {}
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
@@ -235,7 +235,7 @@ class _Host:
                 ok=False,
                 error=BudgetExceeded(f"a run may make {self._max_calls} tool calls, this one made them all"),
             )
-        tool = self._bus.registry.get(name) if kwargs else None
+        tool = self._bus.registry.held(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         place, started = len(calls), time.perf_counter()
@@ -257,7 +257,8 @@ class _Host:
                     return Result(ok=True, value=await self._pack(str(params["name"])))
                 case "find":
                     return Result(ok=True, value=await self._find(str(params["name"])))
-            return Result(ok=True, value=sorted(self._bus.registry.in_pack(str(params["pack"]))))
+            in_pack = await anyio.to_thread.run_sync(self._bus.registry.in_pack, str(params["pack"]))
+            return Result(ok=True, value=sorted(in_pack))
         except ToolError as error:
             return Result(ok=False, error=error)
 
@@ -279,7 +280,8 @@ class _Host:
 
     async def _find(self, name: str) -> str:
         """A pack that is known may have got another tool since."""
-        pack = python_name(name).partition(".")[0]
-        if self._bus.registry.get(name) is None and self._bus.registry.may_grow(pack):
+        pack, registry = python_name(name).partition(".")[0], self._bus.registry
+        tool = registry.held(name) or await anyio.to_thread.run_sync(registry.get, name)
+        if tool is None and registry.may_grow(pack):
             await self._runner.discover({pack})
-        return (await self._bus.find_tool(name)).name
+        return (tool or await self._bus.find_tool(name)).name

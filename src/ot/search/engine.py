@@ -3,7 +3,7 @@
 Only then are the documents hashed, SQLite loaded and the index made; `ot.search.catalogue` does all that.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from ot.search.documents import KINDS, Document, Hit, Key, Kind
 
 if TYPE_CHECKING:
     from ot.search.catalogue import Catalogue
+    from ot.search.index import Shelf
 
 
 class Search:
@@ -28,11 +29,13 @@ class Search:
         """From now on these are all documents there are. What changed is worked out at the next question."""
         self._documents = {document.key: document for document in documents}  # no lock: nobody waits for a question
 
-    def search(self, query: str, limit: int = 20, kinds: Collection[Kind] | None = None) -> list[Hit]:
-        """What fits, the best first. Any text may be asked, and none of it is syntax."""
+    def search(
+        self, query: str, limit: int = 20, kinds: Collection[Kind] | None = None, shelves: "Sequence[Shelf]" = ()
+    ) -> list[Hit]:
+        """What fits, the best first, here and on other shelves. Any text may be asked, and none of it is syntax."""
         allowed = KINDS if kinds is None else KINDS.intersection(kinds)
         with self._lock:
-            return self._up_to_date().search(query, limit, allowed)
+            return self._up_to_date().search(query, limit, allowed, shelves)
 
     def close(self) -> None:
         """Let go of the index. Another question opens it again."""

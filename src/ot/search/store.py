@@ -9,29 +9,68 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from ot.search.index import Content, Index, write
+from ot.search.documents import Document, Key
+from ot.search.index import FORMAT, FULL_LENGTH, SCHEMA, TABLES, Shelf, drop, passage, put
+from ot.search.vectors import Embedder
 
 FILES_KEPT: Final = 4
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a database is to hold."""
+
+    documents: Mapping[Key, Document]
+    digests: Mapping[Key, bytes]
+    embedder: Embedder | None = None
+
+    @property
+    def stamp(self) -> str:
+        """Of the rules by which documents become rows."""
+        rules = f"{FORMAT} {SCHEMA} {FULL_LENGTH} {self.embedder is not None}"
+        return blake2b(rules.encode(), digest_size=4).hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        return blake2b(b"".join(sorted(self.digests.values())), digest_size=16).hexdigest()
+
+
+def digest(document: Document) -> bytes:
+    fields = (document.kind, document.name, document.description, document.arguments, document.instructions)
+    return blake2b(repr(fields).encode(), digest_size=16).digest()
 
 
 class Store:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._memory: sqlite3.Connection | None = None
-        self._index: Index | None = None
+        self._database: sqlite3.Connection | None = None
 
-    def index(self, content: Content) -> Index:
-        """The index of this content. The one that was given before is of no use afterwards."""
+    def shelf(self, content: Content) -> Shelf:
+        """The shelf with this content. The one that was given before is of no use afterwards."""
         kept = self._kept(content)
         if kept is not None or self._memory is None:
             self.close()
-        self._index = kept or self._in_memory(content)
-        return self._index
+        self._database = database = kept or self._in_memory(content)
+        rows = _checked_rows(database, content)
+        return Shelf(lambda work: work(database), lambda _, numbers: _keys(rows, numbers), len(rows))
+
+    def vectors(self, content: Content) -> list[tuple[Key, bytes]]:
+        assert self._database is not None
+        rows = _checked_rows(self._database, content)
+        found = self._database.execute("select rowid, vector from documents").fetchall()
+        if len({len(vector or b"") for _, vector in found}) != 1:
+            raise sqlite3.DatabaseError("the vectors are not what they should be")
+        return [(rows[number], vector) for number, vector in found]
 
     def forget(self, content: Content) -> None:
         """Give up what there is of this content: it turned out to be damaged."""
@@ -41,14 +80,14 @@ class Store:
                 _path(self._folder, content).unlink()
 
     def close(self) -> None:
-        if self._index is not None:
-            self._index.close()
-        self._index = self._memory = None
+        if self._database is not None:
+            self._database.close()
+        self._database = self._memory = None
 
     def __del__(self) -> None:
         self.close()  # Python warns of databases that are left open
 
-    def _kept(self, content: Content) -> Index | None:
+    def _kept(self, content: Content) -> sqlite3.Connection | None:
         if self._folder is None:
             return None
         with suppress(sqlite3.Error):  # there is none yet, or it is damaged
@@ -57,14 +96,52 @@ class Store:
             return _made(self._folder, content)
         return None
 
-    def _in_memory(self, content: Content) -> Index:
+    def _in_memory(self, content: Content) -> sqlite3.Connection:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
-        return Index(self._memory, content.digests)
+        return self._memory
 
 
-def _made(folder: Path, content: Content) -> Index:
+def write(connection: sqlite3.Connection, content: Content) -> None:
+    """Make the database hold this content; rows that are as they should be are not touched."""
+    connection.executescript(SCHEMA)
+    wanted = {found: content.documents[key] for key, found in content.digests.items()}
+    held = {found: number for number, found in connection.execute("select rowid, digest from documents")}
+    gone = [number for found, number in held.items() if found not in wanted]
+    if len(gone) > len(held) // 2:  # another catalogue: a fresh start is cheaper
+        for table in ("names", "vocabulary", "near", *TABLES):
+            connection.execute(f"drop table {table}")
+        connection.executescript(SCHEMA)
+        held, gone = {}, []
+    missing = {found: document for found, document in wanted.items() if found not in held}
+    vectors: Iterable[bytes | None] = repeat(None, len(missing))
+    if content.embedder is not None:
+        vectors = content.embedder.packed([passage(document) for document in missing.values()])
+    first = max(held.values(), default=0) + 1
+    with connection:
+        for number in gone:
+            drop(connection, number)
+        for number, ((found, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
+            put(connection, number, document, digest=found, vector=vector)
+
+
+def _checked_rows(connection: sqlite3.Connection, content: Content) -> dict[int, Key]:
+    """The documents by their rows."""
+    keys = {value: key for key, value in content.digests.items()}
+    rows = connection.execute("select rowid, digest from documents").fetchall()
+    if {found for _, found in rows} != keys.keys():
+        raise sqlite3.DatabaseError("the database does not hold what it should")
+    return {number: keys[found] for number, found in rows}
+
+
+def _keys(rows: Mapping[int, Key], numbers: Sequence[int]) -> dict[int, Key]:
+    if any(number not in rows for number in numbers):
+        raise sqlite3.DatabaseError("the index speaks of documents that are not there")
+    return {number: rows[number] for number in numbers}
+
+
+def _made(folder: Path, content: Content) -> sqlite3.Connection:
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, content)
     with _temporary(folder) as file:
@@ -78,16 +155,16 @@ def _path(folder: Path, content: Content) -> Path:
     return folder / f"search-{content.stamp}-{content.digest}.db"
 
 
-def _opened(path: Path, content: Content) -> Index:
+def _opened(path: Path, content: Content) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
     try:
-        index = Index(connection, content.digests)
+        _checked_rows(connection, content)
     except sqlite3.Error:
         connection.close()
         raise
     with suppress(OSError):
         os.utime(path)  # what is used is not swept
-    return index
+    return connection
 
 
 def _fill(file: Path, base: Path | None, content: Content) -> None:

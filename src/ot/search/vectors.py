@@ -4,7 +4,7 @@ The package wordllama carries weights and a tokenizer. Its own loader asks the n
 and the package itself is never imported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,7 +44,7 @@ class Embedder:
         """A row of length one for each text; of zeros where it has no words."""
         encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         rows = [self._table[found.ids].astype("float32").sum(axis=0) for found in encoded]
-        stacked = self.numpy.stack(rows)
+        stacked = self.numpy.stack(rows) if rows else self.numpy.zeros((0, self._table.shape[1]), "float32")
         lengths = self.numpy.linalg.norm(stacked, axis=1, keepdims=True)
         return stacked / self.numpy.maximum(lengths, 1e-9)
 
@@ -62,22 +62,28 @@ class Vectors:
         self._embedder = embedder
         self._keys = [key for key, _ in kept]
         self._places = {key: place for place, key in enumerate(self._keys)}
-        self._kinds = numpy.array([kind for kind, _ in self._keys])
         joined = numpy.frombuffer(b"".join(packed for _, packed in kept), dtype="float16")
         self._matrix = joined.reshape(len(kept), -1).astype("float32")
 
-    def blended(self, text: str, scored: Scored, kinds: frozenset[Kind], limit: int) -> Scored:
-        """The scores with nearness in meaning added, the best first; also of near documents that had no score."""
+    def blended(
+        self, text: str, scored: Scored, kinds: frozenset[Kind], passages: Callable[[Sequence[Key]], Sequence[str]]
+    ) -> Scored:
+        """The scores with nearness in meaning added, the best first; also of near documents that had no score.
+
+        `passages` tells what documents are about that have no vector here.
+        """
         numpy = self._embedder.numpy
-        nearness = self._matrix @ self._embedder.vectors([text])[0]
+        wanted = self._embedder.vectors([text])[0]
+        strange = [key for key, _ in scored if key not in self._places]
+        nearness = numpy.concatenate([self._matrix @ wanted, self._embedder.vectors(passages(strange)) @ wanted])
+        keys = [*self._keys, *strange]
+        places = {key: place for place, key in enumerate(keys)}
         if kinds != KINDS:
-            nearness[~numpy.isin(self._kinds, list(kinds))] = 0
+            nearness[~numpy.isin(numpy.array([kind for kind, _ in keys]), list(kinds))] = 0
         factor = WEIGHT / max(float(nearness.max()), NO_NEARNESS)
         total = numpy.where(nearness >= LEAST_NEARNESS, nearness * factor, 0)
         best = max((score for _, score in scored), default=1.0)
         for key, score in scored:
-            place = self._places[key]
-            total[place] = nearness[place] * factor + score / best
-        first = numpy.argpartition(-total, min(limit, len(total) - 1))[:limit]
-        order = first[numpy.argsort(-total[first], kind="stable")].tolist()
-        return [(self._keys[place], float(total[place])) for place in order if total[place] > 0]
+            total[places[key]] = nearness[places[key]] * factor + score / best
+        order = numpy.argsort(-total, kind="stable").tolist()
+        return [(keys[place], float(total[place])) for place in order if total[place] > 0]

@@ -7,16 +7,247 @@ Stemming is left to the index.
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
-
-from ot.search.lexicon import STOP_WORDS, TOPICS
 
 PLAIN_RUN = re.compile(r"[a-z\d]+")
 # Scripts without spaces between words: every character stands alone.
 RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-STOP = frozenset(STOP_WORDS.split())
-VOWELS = "aeiou"
+STOP = frozenset(
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "again",
+        "against",
+        "all",
+        "also",
+        "am",
+        "an",
+        "and",
+        "any",
+        "anyone",
+        "anything",
+        "are",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "but",
+        "by",
+        "can",
+        "cannot",
+        "could",
+        "did",
+        "do",
+        "does",
+        "doing",
+        "down",
+        "during",
+        "each",
+        "especially",
+        "ever",
+        "everything",
+        "exactly",
+        "few",
+        "for",
+        "from",
+        "further",
+        "going",
+        "got",
+        "had",
+        "has",
+        "have",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "herself",
+        "him",
+        "himself",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "itself",
+        "just",
+        "let",
+        "lot",
+        "lots",
+        "many",
+        "maybe",
+        "me",
+        "might",
+        "mind",
+        "more",
+        "most",
+        "much",
+        "must",
+        "my",
+        "myself",
+        "no",
+        "nor",
+        "not",
+        "now",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "ought",
+        "our",
+        "ours",
+        "ourselves",
+        "out",
+        "over",
+        "own",
+        "possible",
+        "possibly",
+        "quite",
+        "rather",
+        "really",
+        "regarding",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "someone",
+        "something",
+        "stuff",
+        "such",
+        "sure",
+        "than",
+        "that",
+        "the",
+        "their",
+        "theirs",
+        "them",
+        "themselves",
+        "then",
+        "there",
+        "these",
+        "they",
+        "thing",
+        "things",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "very",
+        "was",
+        "way",
+        "ways",
+        "we",
+        "well",
+        "were",
+        "what",
+        "when",
+        "where",
+        "whether",
+        "which",
+        "while",
+        "who",
+        "whom",
+        "why",
+        "will",
+        "with",
+        "within",
+        "without",
+        "would",
+        "yes",
+        "yet",
+        "you",
+        "your",
+        "yours",
+        "yourself",
+        "yourselves",
+        "assist",
+        "assistance",
+        "curious",
+        "currently",
+        "give",
+        "heard",
+        "hello",
+        "help",
+        "hey",
+        "hi",
+        "hope",
+        "idea",
+        "interested",
+        "interesting",
+        "kindly",
+        "know",
+        "like",
+        "looking",
+        "need",
+        "okay",
+        "please",
+        "right",
+        "seek",
+        "seeking",
+        "seem",
+        "seems",
+        "specifically",
+        "tell",
+        "thank",
+        "thanks",
+        "think",
+        "today",
+        "tomorrow",
+        "try",
+        "trying",
+        "upcoming",
+        "want",
+        "wanted",
+        "wants",
+        "wondering",
+        "aren",
+        "couldn",
+        "d",
+        "didn",
+        "doesn",
+        "don",
+        "hadn",
+        "hasn",
+        "haven",
+        "isn",
+        "ll",
+        "m",
+        "mustn",
+        "o",
+        "re",
+        "s",
+        "shan",
+        "shouldn",
+        "t",
+        "ve",
+        "wasn",
+        "weren",
+        "won",
+        "wouldn",
+        "y",
+    ]
+)
+SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
 HIDDEN = "\ue000"  # begins the words of the index's own: to it this is a letter, and no text that is asked can have it
 
 
@@ -59,26 +290,18 @@ def apart(text: str) -> list[str]:
     return plain(HUMP.sub(" ", text))
 
 
-def topics(found: Iterable[str]) -> list[str]:
-    """The matters that the words speak of, each once."""
-    known = _topics_by_word()
-    return list(dict.fromkeys(topic for word in found for topic in known.get(word, ())))
+def may_be_misspelt(word: str) -> bool:
+    """Numbers are not: `v12` is no slip of the finger for `v13`."""
+    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
 
 
-@cache
-def _topics_by_word() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for number, line in enumerate(filter(None, TOPICS.splitlines())):
-        for form in {form for word in line.split() for form in forms(word)}:
-            found.setdefault(form, []).append(f"{HIDDEN}{number}")
-    return found
+def cuts(word: str) -> set[str]:
+    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
-def forms(word: str) -> set[str]:
-    """The word with the endings of English; some are no words, and do no harm."""
-    if word.endswith("e"):
-        return {word[:-1] + ending for ending in ("e", "es", "ed", "ing", "er", "ers", "or", "ors", "ion", "ions")}
-    if word.endswith("y") and word[-2] not in VOWELS:
-        return {word[:-1] + ending for ending in ("y", "ies", "ied", "ying")}
-    doubled = {word + word[-1] + ending for ending in ("ed", "ing", "er", "ers")}
-    return doubled | {word + ending for ending in ("", "s", "es", "ed", "ing", "er", "ers", "or", "ors", "ion", "ions")}
+def is_one_slip_away(word: str, other: str) -> bool:
+    """One letter too many, too few or wrong, or two that have changed places."""
+    from rapidfuzz.distance import OSA
+
+    return may_be_misspelt(word) and may_be_misspelt(other) and OSA.distance(word, other, score_cutoff=1) <= 1

@@ -3,37 +3,36 @@
 `call`, `run` and `session` put a record in a queue and return; a thread writes what has gathered to SQLite, about
 once a second and never while nothing happens. Each process adds rows of its own, so that counts are exact however
 many there are. A file that cannot be written says so in `problem` and never fails a call. Rows are deleted in small
-batches when they are older than the setting, or too many.
+batches when they are older than the setting, or too many. Each transaction also brings the sums up to date
+(`ot.stats.rollup`), from which reports are made.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ot.background import Background, alone, put_aside
 from ot.errors import ToolError
 from ot.newer import refuse_newer
-from ot.stats.background import Background, alone, put_aside
+from ot.stats import rollup
+from ot.stats.rollup import DAY
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-VERSION = 1
+VERSION = 2
 LONGEST_TEXT = 200  # names come from code that nobody trusts
 MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
 BUSY_SECONDS = 5.0
-DAY_SECONDS = 86_400
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = 2_000_000  # of calls, and of runs: some 300 MB each
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
-SCHEMA = f"""
-PRAGMA journal_mode = WAL;
-BEGIN;
+# The tables of version 1. The current version has the sums, and how often stored tools were called.
+ROWS = """
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
 );
@@ -48,9 +47,13 @@ CREATE TABLE sessions (
     session TEXT PRIMARY KEY, agent TEXT, catalogue TEXT, definition_tokens INTEGER, own_tokens INTEGER, at REAL
 );
 CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
-PRAGMA user_version = {VERSION};
-COMMIT;
 """
+USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
+COUNT_USE = """
+INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
+last = max(last, excluded.last)
+"""
+OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # a file of its own had it, in microseconds
 # Each finds its rows by an index: a batch costs what it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
@@ -69,8 +72,7 @@ WHERE excluded.definition_tokens > definition_tokens
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """One tool call. `run_id` is empty for a call that no run made; `at` is now where it is left out."""
 
     name: str
@@ -83,8 +85,7 @@ class CallRecord:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(NamedTuple):
     """One run: the calls that its code made, the tokens of their results, and the tokens of its answer."""
 
     run_id: str
@@ -98,8 +99,7 @@ class RunRecord:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(NamedTuple):
     """One client session: the tokens of each tool's definition, had they been loaded, and of our own, which was."""
 
     session: str
@@ -109,7 +109,14 @@ class SessionRecord:
     at: float | None = None
 
 
-Record = CallRecord | RunRecord | SessionRecord
+class UseRecord(NamedTuple):
+    """A call of a stored tool, which is counted by its id even if there are no other statistics."""
+
+    tool: str
+    at: float | None = None
+
+
+Record = CallRecord | RunRecord | SessionRecord | UseRecord
 
 
 class Damaged(Exception):
@@ -125,8 +132,10 @@ class Recorder:
         keep_days: float = DEFAULT_KEEP_DAYS,
         max_rows: int = MAX_ROWS,
         clock: Callable[[], float] = time.time,
+        old_usage: Path | None = None,
     ) -> None:
-        self._file, self._clock, self.enabled = file, clock, enabled
+        """`old_usage` is the file that had the calls of stored tools before they were part of the statistics."""
+        self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
         self.keep_days, self._max_rows = keep_days, max_rows
         self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
         self._background = Background("onetool-stats", self._write_waiting)
@@ -134,14 +143,11 @@ class Recorder:
         self._notice: str | None = None
         self.problem: str | None = None
 
-    def call(self, record: CallRecord) -> None:
-        self._add(record)
-
-    def run(self, record: RunRecord) -> None:
-        self._add(record)
-
-    def session(self, record: SessionRecord) -> None:
-        self._add(record)
+    def add(self, record: Record) -> None:
+        """Keep the record for the next write. Returns at once."""
+        if self.enabled or isinstance(record, UseRecord):
+            self._waiting.append(record if record.at is not None else record._replace(at=self._clock()))
+            self._background.wake()
 
     def flush(self) -> None:
         """Write down what has been recorded so far, here and now."""
@@ -149,11 +155,6 @@ class Recorder:
 
     def close(self) -> None:
         self._background.close()
-
-    def _add(self, record: Record) -> None:
-        if self.enabled:
-            self._waiting.append(record if record.at is not None else replace(record, at=self._clock()))
-            self._background.wake()
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
@@ -186,17 +187,22 @@ class Recorder:
         with opened(self._file) as database:
             self._look_over(database)
             database.execute("BEGIN IMMEDIATE")
+            last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+            before = database.execute(last).fetchone()
             database.executemany(INSERT_CALL, _rows(records, CallRecord))
             database.executemany(INSERT_RUN, _rows(records, RunRecord))
+            used = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+            database.executemany(COUNT_USE, used)
             for record in records:
                 if isinstance(record, SessionRecord):
                     _insert_session(database, record)
+            rollup.add(database, *before)
             database.execute("COMMIT")
             self._prune(database)
 
     def _prune(self, database: "Connection") -> None:
         """Delete old rows for a moment; the next write goes on with it."""
-        before = self._clock() - self.keep_days * DAY_SECONDS
+        before = self._clock() - self.keep_days * DAY
         limits = {"before": before, "most": self._max_rows, "rows": PRUNE_ROWS}
         end, deleted = time.monotonic() + PRUNE_SECONDS, 0
         for statement in PRUNE:
@@ -204,11 +210,12 @@ class Recorder:
                 deleted += count
         if deleted:
             database.execute(PRUNE_DEFINITIONS)
+        rollup.prune(database, self._clock(), self.keep_days * DAY)
 
     def _look_over(self, database: "Connection") -> None:
-        """Make the tables of a new file; read through an old one, once, because inserting alone sees little of it."""
-        if version_of(database, self._file) == 0:
-            database.executescript(SCHEMA)
+        """Bring the tables up to date; read through an old file, once, because inserting alone sees little of it."""
+        if (version := version_of(database, self._file)) < VERSION:
+            migrate(database, version, self._old_usage)
         elif not self._looked_over:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
@@ -240,15 +247,34 @@ def database_uri(file: Path, mode: str) -> str:
 
 
 def version_of(database: "Connection", file: Path) -> int:
-    """The version of the tables, 0 where there are none; those that say nothing are the first."""
+    """The version of the tables, 0 where there are none; of those that say nothing, what there is tells."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     refuse_newer(version, VERSION, file)
-    return version or int(database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'calls'").fetchone()[0])
+    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups')"
+    return version or int(database.execute(known).fetchone()[0])
+
+
+def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
+    """Bring the tables up to date: version 0 has none, version 1 has no sums."""
+    import sqlite3
+
+    used: list[tuple[Any, ...]] = []
+    if old_usage is not None and old_usage.exists():
+        with suppress(sqlite3.Error, Damaged), opened(old_usage) as old:
+            used = old.execute(OLD_USAGE).fetchall()
+    if version == 0:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.execute("BEGIN IMMEDIATE")
+    for statement in (*(ROWS.split(";") if version == 0 else ()), USAGE):
+        database.execute(statement)
+    database.executemany(COUNT_USE, used)
+    rollup.create(database)
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    database.execute("COMMIT")
 
 
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:
-    values = attrgetter(*kind.__slots__)
-    return (tuple(map(stored, values(record))) for record in records if isinstance(record, kind))
+    return (tuple(map(stored, record)) for record in records if isinstance(record, kind))
 
 
 def _insert_session(database: "Connection", record: SessionRecord) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ot import atomic
+from ot.background import Background, alone, put_aside
 from ot.newer import Newer, refuse_newer
-from ot.stats.background import Background, alone, put_aside
 from ot.stats.keys import is_data
 
 VERSION = 1

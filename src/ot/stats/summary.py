@@ -6,93 +6,72 @@
 
 A session counts when it began, a run when it ended. With `tool=`, a session counts that tool's definition less the
 same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
-tool's. So the shares of all tools add up to the whole. p50 and p95 are measured times, failed calls included.
+tool's. So the shares of all tools add up to the whole. p50 and p95 count failed calls too.
 
-SQLite adds up and sorts, without the interpreter lock, and gives few rows: Python loops over a million would hold up
-every other run. Names come from code, so only the tools with the most calls are listed.
+A period is added up from the sums of `ot.stats.rollup`: whole blocks, days and hours, and the rows of the hour in which
+it begins. Names come from code, so only the tools with the most calls are listed.
 """
 # ruff: noqa: S608 - queries are put together of the constants below; what comes from outside is bound
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ot.errors import ToolError
-from ot.stats.record import SCHEMA, Damaged, opened, stored, version_of
+from ot.stats import rollup
+from ot.stats.record import Damaged, migrate, opened, stored, version_of
+from ot.stats.rollup import BLOCK, DAY, HOUR
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-HOUR, DAY = 3600, 86_400
 # How far back a period reaches, and how wide its bars are. All time takes the first width with few enough bars.
 PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
-WIDTHS = (60, 300, 900, HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
+WIDTHS = (HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
 FEWEST_BARS, MOST_BARS = 24, 48
 OLDEST = 10 * 364 * DAY  # what is older stands in the first bar: a clock may have been wrong
 ROUND_TRIP_MS = 4000
-
-CALLS = """
-WITH chosen AS (
-    SELECT * FROM calls
-    WHERE at >= :since AND (:tool IS NULL OR name = :tool) AND (:agent IS NULL OR agent = :agent)
-)
-"""
-RUNS = """
-WITH chosen AS (
-    SELECT * FROM runs
-    WHERE at >= :since AND (:agent IS NULL OR agent = :agent)
-    AND (:tool IS NULL OR run_id IN (SELECT run_id FROM calls WHERE name = :tool))
-)
-"""
 MAX_TOOLS = 500
-CREATE_TOP = """
-CREATE TEMP TABLE top (name TEXT PRIMARY KEY, calls INTEGER, failed INTEGER, tokens REAL) WITHOUT ROWID
-"""
-FILL_TOP = f"""INSERT INTO top {CALLS}
-SELECT name, count(*), count(error_type), total(result_tokens)
-FROM chosen GROUP BY name ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
-"""
-IN_TOP = "name IN (SELECT name FROM top)"
-TOTALS = f"{CALLS} SELECT count(*), count(error_type) FROM chosen"
-TOOLS = "SELECT name, calls, failed, tokens FROM top ORDER BY 2 DESC, 1"
-# p50 and p95 by the nearest rank: the least time that at least this part of all did not exceed.
-TIMES = f"""{CALLS}, ranked AS (
-    SELECT name, seconds, row_number() OVER (PARTITION BY name ORDER BY seconds) AS rank FROM chosen WHERE {IN_TOP}
+EVER = 1 << 60  # seconds, before and after
+
+# What is added up: sums of some widths, each between two moments, and the hour in which the period begins.
+RANGES = "CREATE TEMP TABLE ranges (width INTEGER, low INTEGER, high INTEGER)"
+PARTS = tuple(
+    f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} USING (width)
+    WHERE start >= low AND start < high UNION ALL SELECT {columns} FROM fresh_{table}"""
+    for table, columns in (
+        ("rollups", "width, start, kind, name, agent, error, count, tokens, trips, least, most, last"),
+        ("times", "kind, name, agent, bucket, count"),
+    )
 )
-SELECT name, min(seconds), max(seconds) FROM ranked WHERE (name, rank) IN (
-    SELECT name, (calls * 50 + 99) / 100 FROM top UNION SELECT name, (calls * 95 + 99) / 100 FROM top
-) GROUP BY name
+FILTERS = "kind = :kind AND (:tool IS NULL OR name = :tool) AND (:agent IS NULL OR agent = :agent)"
+ERRORS = f"SELECT error, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1"
+TOOLS = f"""
+SELECT name, sum(count), total(count * (error <> '')), total(tokens), min(least), max(most) FROM chosen_rollups
+WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
 """
-ERROR_TOTALS = f"""{CALLS}
-SELECT error_type, count(*) FROM chosen WHERE error_type IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1
+TOOL_ERRORS = f"""
+SELECT name, error, sum(count) FROM chosen_rollups WHERE {FILTERS} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
 """
-ERRORS = f"""{CALLS}
-SELECT name, error_type, count(*) FROM chosen
-WHERE error_type IS NOT NULL AND {IN_TOP} GROUP BY 1, 2 ORDER BY 3 DESC, 2
+TIMES = f"SELECT name, bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 1, 2"
+RUNS = f"""
+SELECT total(count), total(count * (error <> '')), total(tokens), total(trips), min(least), max(most)
+FROM chosen_rollups WHERE {FILTERS}
 """
-BAR = "min(max(cast((at - :start) / :width AS INTEGER), 0), :last)"
-BARS = f"{CALLS} SELECT {BAR}, count(*), count(error_type) FROM chosen GROUP BY 1"
-TOOL_BARS = f"{CALLS} SELECT name, {BAR}, count(*) FROM chosen WHERE {IN_TOP} GROUP BY 1, 2"
-RUN_TOTALS = f"{RUNS} SELECT count(*), count(error_type) FROM chosen"
-RUN_TIMES = f"""{RUNS}, ranked AS (
-    SELECT seconds, row_number() OVER (ORDER BY seconds) AS rank FROM chosen
-)
-SELECT min(seconds), max(seconds) FROM ranked WHERE rank IN ((:total * 50 + 99) / 100, (:total * 95 + 99) / 100)
-"""
-RUN_SAVINGS = f"""{RUNS}
-SELECT total(max(result_tokens - answer_tokens, 0)), total(max(calls - 1, 0)) FROM chosen
-"""
-RUN_SHARES = f"""{RUNS}, sums AS (
-    SELECT run_id, total(name = :tool) / count(*) AS of_calls,
-           total(result_tokens * (name = :tool)) / nullif(sum(result_tokens), 0) AS of_tokens
-    FROM calls WHERE run_id IN (SELECT run_id FROM chosen) GROUP BY run_id
-)
-SELECT total(max(result_tokens - answer_tokens, 0) * coalesce(of_tokens, of_calls)), total(max(calls - 1, 0) * of_calls)
-FROM chosen JOIN sums USING (run_id)
-"""
+RUN_TIMES = f"SELECT '', bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 2"
+FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY start LIMIT 1"
+# A day of UTC stands in the bar in which its noon is; hours are never cut by a bar.
+BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
+BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
+TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1, 2"
+OF_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
+USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {OF_TOOL}"
+LAST_ERROR = f"SELECT error, last {OF_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
+USAGE_TIMES = f"SELECT bucket, sum(count) FROM times WHERE width = {BLOCK} AND {FILTERS} GROUP BY 1"
 SESSIONS = "sessions.at >= :since AND (:agent IS NULL OR agent = :agent)"
 SESSION_SAVINGS = f"SELECT count(*), total(definition_tokens), total(own_tokens) FROM sessions WHERE {SESSIONS}"
 SESSION_SHARES = f"""
@@ -170,8 +149,17 @@ def summarise(
     now = time.time() if now is None else now
     filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
     with _database(file) as database:
-        savings = _savings(database, filters, round_trip_ms)
-        calls, failed = database.execute(TOTALS, filters).fetchone()
+        hour, day, block = (_first_whole(filters["since"], width) for width in rollup.WIDTHS)
+        if period in PERIODS:
+            rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
+        else:
+            rollup.sum_rows(database, rollup.ADDED, call=EVER, run=EVER)
+        for view in PARTS:
+            database.execute(view)
+        _choose(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
+        runs, savings = _runs(database, filters, round_trip_ms)
+        tools = _tools(database, filters)
+        calls, failed, errors = _totals(database, filters)
         return {
             "generated_at": _local(now).isoformat(timespec="seconds"),
             "period": period,
@@ -181,20 +169,44 @@ def summarise(
             "success_rate": _success_rate(calls, failed),
             "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
             "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
-            "runs": _runs(database, filters),
-            "errors": dict(database.execute(ERROR_TOTALS, filters).fetchall()),
+            "runs": runs,
+            "errors": errors,
             "savings": savings,
-            "tools": _tools(database, filters),
-            "series": _series(database, filters, period, now),
+            "tools": tools,
+            "series": _series(database, filters, period, now, {tool["name"] for tool in tools}),
         }
+
+
+class Usage(NamedTuple):
+    """How one tool has been used; moments are seconds since 1970."""
+
+    calls: int
+    errors: int
+    p50_ms: float | None = None
+    last_at: float | None = None
+    last_error: tuple[str, float] | None = None
+
+
+def usage_of(file: Path, tool: str, agent: str | None = None) -> Usage:
+    """Return how a tool has been used by one agent, or by all."""
+    filters = {"kind": rollup.CALLS_OF_TOOL, "tool": stored(tool), "agent": stored(agent)}
+    with _database(file) as database:
+        calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
+        times = _percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
+        return Usage(int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone())
 
 
 def _since(period: str, now: float) -> float:
     if period in PERIODS:
         return now - PERIODS[period][0]
     if period == "all":
-        return float("-inf")
+        return -EVER
     raise ToolError(f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example: ot.stats(period='day')")
+
+
+def _first_whole(since: float, width: int) -> int:
+    """Return where the first row of sums begins that has nothing from before."""
+    return math.ceil(since / width) * width
 
 
 @contextmanager
@@ -205,10 +217,13 @@ def _database(file: Path) -> "Iterator[Connection]":
     try:
         with ExitStack() as stack:
             database = stack.enter_context(opened(file)) if file.exists() else None
-            if database is None or version_of(database, file) == 0:
+            version = 0 if database is None else version_of(database, file)
+            if database is None or version == 0:
                 database = stack.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
-                database.executescript(SCHEMA)
+                migrate(database, version)
             database.execute("BEGIN")
+            if version == 1:  # its sums are written by the next process that records something
+                rollup.create(database, "CREATE TEMP TABLE")
             yield database
     except Damaged as error:
         advice = "It is kept under another name and a new one is begun, at the next start at the latest."
@@ -217,37 +232,53 @@ def _database(file: Path) -> "Iterator[Connection]":
         raise ToolError(f"the statistics in {file} cannot be read: {error}") from None
 
 
+def _choose(database: "Connection", *ranges: tuple[int, int, int]) -> None:
+    database.execute("DROP TABLE IF EXISTS temp.ranges")
+    database.execute(RANGES)
+    database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
+
+
+def _totals(database: "Connection", filters: Mapping[str, Any]) -> tuple[int, int, dict[str, int]]:
+    """Return the number of calls, of those that failed, and of each type of error."""
+    counts = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
+    calls, succeeded = sum(counts.values()), counts.pop("", 0)
+    return calls, calls - succeeded, counts
+
+
+def _kind(filters: Mapping[str, Any]) -> int:
+    return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
+
+
 def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
-    database.execute(CREATE_TOP)
-    database.execute(FILL_TOP, filters)
+    filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
     errors: dict[str, dict[str, int]] = {}
-    for name, kind, count in database.execute(ERRORS, filters):
+    for name, kind, count in database.execute(TOOL_ERRORS, filters):
         errors.setdefault(name, {})[kind] = count
-    times = {name: _percentiles(*seconds) for name, *seconds in database.execute(TIMES, filters)}
+    times = _times(database.execute(TIMES, filters))
     return [
         {
             "name": name,
             "calls": calls,
             "success_rate": _success_rate(calls, failed),
-            **times[name],
+            **_percentiles(times[name], least, most),
             "result_tokens": round(tokens),
             "errors": errors.get(name, {}),
         }
-        for name, calls, failed, tokens in database.execute(TOOLS, filters)
+        for name, calls, failed, tokens, least, most in database.execute(TOOLS, filters)
     ]
 
 
-def _runs(database: "Connection", filters: Mapping[str, Any]) -> Runs:
-    total, failed = database.execute(RUN_TOTALS, filters).fetchone()
-    times = _percentiles(*database.execute(RUN_TIMES, {**filters, "total": total}).fetchone())
-    return {"total": total, "failed": failed, "success_rate": _success_rate(total, failed), **times}
-
-
-def _savings(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> Savings:
-    of_sessions, of_runs = (SESSION_SAVINGS, RUN_SAVINGS) if filters["tool"] is None else (SESSION_SHARES, RUN_SHARES)
+def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> tuple[Runs, Savings]:
+    """Return the runs, or those that called the tool; and what they and the sessions saved."""
+    kind, of_sessions = rollup.ALL_RUNS, SESSION_SAVINGS
+    if filters["tool"] is not None:
+        kind, of_sessions = rollup.RUNS_OF_TOOL, SESSION_SHARES
+    filters = {**filters, "kind": kind}
     sessions, definitions, own = database.execute(of_sessions, filters).fetchone()
-    results, round_trips = database.execute(of_runs, filters).fetchone()
-    return {
+    total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
+    times = _percentiles(_times(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
+    runs: Runs = {"total": int(total), "failed": int(failed), "success_rate": _success_rate(total, failed), **times}
+    return runs, {
         "definition_tokens": round(definitions),
         "own_tokens": round(own),
         "result_tokens": round(results),
@@ -257,15 +288,23 @@ def _savings(database: "Connection", filters: Mapping[str, Any], round_trip_ms: 
     }
 
 
-def _series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
+def _series(
+    database: "Connection", filters: Mapping[str, Any], period: str, now: float, listed: Collection[str]
+) -> Series:
+    filters = {**filters, "kind": _kind(filters)}
     start, width, count = _bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
     tools: dict[str, list[int]] = {}
-    bars = {**filters, "start": start, "width": width, "last": count - 1}
+    bars = {**filters, "start": start, "bar_width": width, "last": count - 1}
+    hour, day = (_first_whole(filters["since"], each) for each in (HOUR, DAY))
+    _choose(database, (HOUR, hour, EVER) if width <= DAY else (DAY, day, EVER))
     for bar, made, failed in database.execute(BARS, bars):
-        calls[bar], errors[bar] = made, failed
-    for name, bar, made in database.execute(TOOL_BARS, bars):
-        tools.setdefault(name, [0] * count)[bar] = made
+        calls[bar], errors[bar] = made, int(failed)
+    if width >= DAY:  # hours of each tool would be too many
+        _choose(database, (HOUR, hour, day), (DAY, day, EVER))
+    for name, bar, made in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
+        if name in listed:
+            tools.setdefault(name, [0] * count)[bar] = made
     return {
         "start": datetime.fromtimestamp(start, _local(now).tzinfo).isoformat(timespec="seconds"),
         "width_seconds": width,
@@ -275,34 +314,49 @@ def _series(database: "Connection", filters: Mapping[str, Any], period: str, now
     }
 
 
-def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[float, int, int]:
+def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
     """Where the first bar begins, how wide bars are, and how many there are. They begin at full local hours or days."""
     if period in PERIODS:
         first, width = filters["since"], PERIODS[period][1]
     else:
-        (first,) = database.execute(f"{CALLS} SELECT min(at) FROM chosen", filters).fetchone()
-        first = max(now if first is None else first, now - OLDEST)
+        first = _first(database, filters, now)
         width = next((width for width in WIDTHS if now - first < MOST_BARS * width), WIDTHS[-1])
         first = min(first, now - (FEWEST_BARS - 1) * width)
-    offset = _local(now).utcoffset() or timedelta()
-    start = (first + offset.total_seconds()) // width * width - offset.total_seconds()
+    offset = int((_local(now).utcoffset() or timedelta()).total_seconds()) // HOUR * HOUR  # no bar cuts an hour of UTC
+    start = int((first + offset) // width * width - offset)
     return start, width, int((now - start) // width) + 1
+
+
+def _first(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
+    """Return about when the first call was made, or now: to the hour if it was lately, otherwise to the day."""
+    for width, reach in ((DAY, MOST_BARS * DAY), (HOUR, 0)):
+        found = database.execute(FIRST, {**filters, "width": width}).fetchone()
+        first = now if found is None else float(found[0])
+        if now - first > reach:
+            break
+    return max(first, now - OLDEST)
 
 
 def _local(moment: float) -> datetime:
     return datetime.fromtimestamp(moment, UTC).astimezone()
 
 
-def _success_rate(total: int, failed: int) -> float | None:
+def _success_rate(total: float, failed: float) -> float | None:
     """In percent; None where there is nothing that could have succeeded, and 100 only where nothing failed."""
     if not total:
         return None
     return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)
 
 
-def _percentiles(p50: float | None, p95: float | None) -> Percentiles:
-    return {"p50_ms": _ms(p50), "p95_ms": _ms(p95)}
+def _times(rows: "Iterable[tuple[str, int, int]]") -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for name, bucket, count in rows:
+        found.setdefault(name, {})[bucket] = count
+    return found
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
+def _percentiles(counts: Mapping[int, int], least: float, most: float) -> Percentiles:
+    if not counts:
+        return {"p50_ms": None, "p95_ms": None}
+    p50, p95 = (round(rollup.percentile(counts, percent, least, most) * 1000, 2) for percent in (50, 95))
+    return {"p50_ms": p50, "p95_ms": p95}

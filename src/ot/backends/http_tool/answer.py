@@ -12,7 +12,7 @@ from typing import Any, Final
 from ot.errors import ToolError
 from ot.net.bodies import Plain, decoder_for, encodings_of
 from ot.net.exchange import Response
-from ot.redact import REDACTED
+from ot.redact import REDACTED, Redactor
 
 DEEPEST: Final = 200
 _SMALLEST: Final = 4  # bytes of a value in a list
@@ -21,22 +21,10 @@ _TEXTUAL: Final = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "gr
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """What takes secrets out of texts; `forms` are the spellings that are looked for in bytes."""
+    """What takes secrets out of answers; `forms` are the spellings that are looked for in bytes."""
 
-    redact: Callable[[str], str]
+    redact: Redactor
     forms: tuple[bytes, ...]
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.redact(value)
-        if isinstance(value, dict):
-            return {self.redact(key): self.of(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.of(item) for item in value]
-        if value is None or isinstance(value, bool):
-            return value
-        shown = repr(value)
-        return value if (hidden := self.redact(shown)) == shown else hidden
 
     def is_needed_in(self, body: bytes) -> bool:
         """Whether there may be a secret in this JSON: it is spelt out, or escapes or another charset could spell it."""
@@ -67,7 +55,7 @@ class Reader:
             return _text(response, hiding)
         if not response.body.strip():
             return None
-        if self._mode == "json" or self._select is not None or _is_json(kind):
+        if self._mode == "json" or self._select is not None or kind.endswith(("/json", "+json")):
             return _data(response, hiding)
         return _text(response, hiding) if _is_text(kind, response.body) else _binary(kind, response.body, hiding)
 
@@ -85,10 +73,6 @@ def _check_unpacked(response: Response) -> None:
             f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
             "leave Accept-Encoding out of the tool's headers, or set it to identity"
         )
-
-
-def _is_json(kind: str) -> bool:
-    return kind.endswith(("/json", "+json"))
 
 
 def _is_text(kind: str, body: bytes) -> bool:
@@ -113,7 +97,7 @@ def _data(response: Response, hiding: Hiding | None) -> Any:
     data = _parsed(response)
     if response.body.count(b"[") + response.body.count(b"{") > DEEPEST:
         _check(data, len(response.body) * 8, "the answer")
-    return hiding.of(data) if hiding and hiding.is_needed_in(response.body) else data
+    return hiding.redact.in_data(data) if hiding and hiding.is_needed_in(response.body) else data
 
 
 def _parsed(response: Response) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ot.app import OneTool
 from ot.cli.demo import showing, stage
 from ot.cli.demo.steps import HANDLE, STEPS, Seen, Step
-from ot.cli.demo.stopping import Stopping
+from ot.cli.signals import Stopping
 from ot.cli.terminal import Progress
 from ot.render import render
 from ot.runner.answer import Answer, Journal

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from ot.checks.finding import MARKS, OK, PROBLEM, WARNING, Finding
-from ot.cli.opening import heeding_signals
+from ot.cli.signals import heeding_signals
 from ot.cli.terminal import green, red, yellow
 
 COLOURS = {OK: green, WARNING: yellow, PROBLEM: red}

@@ -10,7 +10,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ot.backends.http_tool.answer import Hiding
 from ot.errors import BundleError, ToolError, describe
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
@@ -22,6 +21,7 @@ from ot.faces.http.errors import CODES, ApiError
 from ot.faces.http.models import Call, Failure, Outcome, Success
 from ot.faces.http.routing import Answer
 from ot.faces.queue import turn
+from ot.redact import Redactor
 from ot.runner.answer import Journal
 from ot.schema import JSON
 from ot.tool import Result
@@ -55,29 +55,29 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     async def work(feed: Feed) -> None:
         journal = Journal(listener=lambda event, text: feed.put(event, {"message": api.app.redact(text)}))
         result = await call(journal)
-        feed.put("result", await api.in_thread(lambda: outcome_of(result, api.hiding)))
+        feed.put("result", await api.in_thread(lambda: outcome_of(result, api.app.redact)))
 
     if events.are_wanted(request):
         return EventStream(work)
     result = await events.while_heard(request, call(Journal()))
-    return await api.in_thread(lambda: answer(outcome_of(result, api.hiding)))
+    return await api.in_thread(lambda: answer(outcome_of(result, api.app.redact)))
 
 
-def outcome_of(result: Result, hiding: Hiding) -> JSON:
+def outcome_of(result: Result, redact: Redactor) -> JSON:
     """Return what the tool gave, without secrets. Raise an `ApiError` if the call was rejected."""
     error = result.error
     if error is None:
         try:
-            return Success(value=hiding.of(as_data(result.value))).as_json()
+            return Success(value=redact.in_data(as_data(result.value))).as_json()
         except (NotData, RecursionError):
             error = ToolError("the value is nested too deeply, or refers to itself, and cannot be sent")
     elif isinstance(error, ToolError):
         is_rejected = not result.ran and (isinstance(error, BundleError) or error.type in CODES)
         if is_rejected or error.fields.get("code") == "rate_limited":
             found = ApiError.from_error(error)
-            raise ApiError(found.code, hiding.redact(found.message), hiding.of(_as_data(found.details)), found.headers)
+            raise ApiError(found.code, redact(found.message), redact.in_data(_as_data(found.details)), found.headers)
     fields = {key: value for key, value in describe(error).items() if key != "class"}
-    return Failure(error=hiding.of(_as_data(fields))).as_json()
+    return Failure(error=redact.in_data(_as_data(fields))).as_json()
 
 
 def _as_data(fields: JSON) -> JSON:

@@ -7,6 +7,7 @@ The number of series is bounded: the first tools that are called have their own,
 from collections.abc import Iterator
 from typing import Final
 
+import anyio.to_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.app import OneTool
-from ot.bus.events import RUN, ToolEvent
+from ot.bus.events import CallFinished, RunFinished, RunStarted
 from ot.faces.http import callers
 from ot.version import __version__
 from ot_child.errors import TREE
@@ -49,9 +50,11 @@ class Metrics(Collector):
         self._requests = Counter(REQUESTS, "Answers over HTTP", ("method", "route", "status"), registry=registry)
         registry.register(self)
         ProcessCollector(registry=registry)
-        self.close = app.bus.events.subscribe(self._hear)
+        self._tool_count = 0  # when it was last asked: stored tools are counted on disk
+        self.close = app.bus.events.subscribe(self._hear, CallFinished, RunStarted, RunFinished)
 
     async def answer(self, request: Request) -> Response:
+        self._tool_count = await anyio.to_thread.run_sync(len, self._app.registry)
         return Response(self.text(callers.seen_agent(request)), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:
@@ -71,23 +74,23 @@ class Metrics(Collector):
         yield GaugeMetricFamily("onetool_workers", "Processes of extension packs", running)
         yield GaugeMetricFamily("onetool_servers_up", "Proxied servers that are connected", up)
         yield GaugeMetricFamily("onetool_servers", "Proxied servers that are configured", len(servers))
-        yield GaugeMetricFamily("onetool_tools", "Tools that are known", len(app.registry))
+        yield GaugeMetricFamily("onetool_tools", "Tools that are known", self._tool_count)
         info = GaugeMetricFamily("onetool_info", "The version", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
 
-    def _hear(self, event: ToolEvent) -> None:
+    def _hear(self, event: CallFinished | RunStarted | RunFinished) -> None:
         agent = event.context.agent_id
         outcome = "ok" if event.error is None else event.error if event.error in OUTCOMES else OTHER
-        if event.name == RUN:
-            self._count_run(agent, event, outcome)
-        elif event.kind != "called":
+        if isinstance(event, CallFinished):
             self._calls.labels(agent, self._tool(event.name), outcome).inc()
             self._call_seconds.labels(agent).observe(event.seconds)
+        else:
+            self._count_run(agent, event, outcome)
 
-    def _count_run(self, agent: str, event: ToolEvent, outcome: str) -> None:
+    def _count_run(self, agent: str, event: RunStarted | RunFinished, outcome: str) -> None:
         in_flight = self._in_flight.labels(agent)
-        if event.kind == "called":
+        if isinstance(event, RunStarted):
             self._begun.add(event.call_id)
             in_flight.inc()
         elif event.call_id in self._begun:

@@ -4,7 +4,6 @@ Clients of 2026 listen on a request of their own; to those of before it is sent,
 `Changes`, and is asked to watch the resources that somebody wants to hear of.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.subscriptions import event_to_notification
 
+from ot.background_tasks import BackgroundTasks
 from ot.faces.mcp.callers import at_end, session_of
 
 EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
@@ -37,11 +37,11 @@ class Changes:
         self._bus = InMemorySubscriptionBus()
         self._listening = ListenHandler(self._bus)
         self._sessions: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(lambda _: None)  # a client that has gone hears nothing
 
     def publish(self, what: str, uri: str = "") -> None:
         """To those who listen: `what` is tools, prompts or resources, whose list is new; or resource, which is."""
-        self._in_background(self._bus.publish(_event(what, uri)))
+        self._tasks.start(self._bus.publish(_event(what, uri)))
 
     def tell(self, what: str, uri: str = "") -> None:
         """The same, also in the sessions of before 2026."""
@@ -49,7 +49,7 @@ class Changes:
         method, params = event_to_notification(_event(what, uri), {}).method, {"uri": uri} if uri else None
         for session in self._sessions:
             if what != "resource" or uri in session.state[WATCHED]:
-                self._in_background(session.notify(method, params))
+                self._tasks.start(session.notify(method, params))
 
     # --- clients of before 2026 -------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class Changes:
     def _left(self, session: Connection) -> None:
         self._sessions.discard(session)
         for end in session.state.pop(WATCHED).values():
-            self._in_background(end())
+            self._tasks.start(end())
 
     async def subscribe(self, context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
         session = session_of(context)
@@ -96,21 +96,11 @@ class Changes:
             return await self._listening(context, params.model_copy(update={"notifications": notifications}))
         finally:
             for end in ends.values():
-                self._in_background(end())
+                self._tasks.start(end())
 
     def close(self) -> None:
         """Let those who listen know that there is nothing more to come."""
         self._listening.close()
-
-    def _in_background(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a client that has gone hears nothing
 
 
 def _event(what: str, uri: str) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import anyio.to_thread
 import mcp_types as types
 from mcp import MCPError
 
@@ -20,12 +21,12 @@ from ot.bus.authorise import authorise
 from ot.context import ToolContext
 from ot.errors import ToolError
 from ot.faces.mcp.callers import agent_of, is_owner, request_meta, token_id_of
-from ot.faces.mcp.publishing import as_wire, cleaned, definition, each_text, named, of_error, of_value, with_texts
+from ot.faces.mcp.publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
 from ot.faces.mcp.relaying import Relaying
 from ot.invisible import find_in_name
 from ot.proxy.relay import RELAY, Relay
 from ot.proxy.upstream import Upstream
-from ot.registry import nearest, python_name
+from ot.registry import Registry, nearest, python_name
 from ot.sanitise import sanitise
 from ot.tool import Result, Tool
 from ot_child.errors import message_of
@@ -43,7 +44,8 @@ class Exposed:
     def __init__(self, app: OneTool, on_news: Callable[[str, str], None]) -> None:
         self._app, self._on_news = app, on_news
         self._wanted = {form for name in app.exposed for form in (name, python_name(name))}
-        self._named: tuple[int, dict[str, Tool]] = (-1, {})
+        self._stored: list[Tool] = []
+        self._named: tuple[object, dict[str, Tool]] = (None, {})
         self._relaying = Relaying()
         self._mark()
 
@@ -57,9 +59,10 @@ class Exposed:
 
     def tools(self) -> Mapping[str, Tool]:
         """What is published now, by the names that clients use."""
-        version = self._app.registry.version
+        version = (self._app.registry.version, self._stored)
         if self._named[0] != version:
-            self._named = (version, named(tool for tool in self._app.registry if self._is_wanted(tool)))
+            found = (*self._app.registry, *self._stored)
+            self._named = (version, named(tool for tool in found if self._is_wanted(tool)))
         return self._named[1]
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
@@ -240,7 +243,7 @@ class Exposed:
         if relay.result is not None:
             return as_wire(relay.result, redact)
         if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
-            raise MCPError(error.code, redact(error.message), each_text(error.data, redact))
+            raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
         return None
 
     def _marked(self, answer: dict[str, Any], server: str) -> dict[str, Any]:
@@ -269,6 +272,7 @@ class Exposed:
         """Have the servers tell their tools in all their words, which is more than what is kept of them."""
         self._mark()
         await self._app.discover({name.partition(".")[0] for name in self._wanted})
+        self._stored = await anyio.to_thread.run_sync(stored_tools, self._app.registry, self._wanted)
         upstreams = _upstreams(self._app, self._wanted)
         unheard = [each for each in upstreams if each.server.enabled and not each.told]
         if unheard:
@@ -282,11 +286,22 @@ async def check(app: OneTool) -> None:
         upstream.publish(lambda _what, _uri: None)  # before it is connected
     for name in app.exposed:
         await app.discover({python_name(name).partition(".")[0]})
-        known = [*app.registry.names(), *app.registry.packs(), *app.settings.servers]
-        if name not in known and python_name(name) not in known and app.registry.get(name) is None:
-            near = nearest(name, known)
+        registry = app.registry
+        known = [*(tool.name for tool in registry), *registry.packs(), *app.settings.servers]
+        if name in known or python_name(name) in known:
+            continue
+        if await anyio.to_thread.run_sync(registry.get, name) is None:
+            near = nearest(name, [*known, *(await anyio.to_thread.run_sync(registry.nearest, name))])
             guess = f" Did you mean {' or '.join(near)}?" if near else " Type `onetool tools` to see all."
             raise ToolError(f"--expose {name}: there is no tool, pack or server of this name.{guess}")
+
+
+def stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
+    """The stored tools of these names, and those of these packs. It waits for the disk."""
+    packs = [name for name in wanted if registry.is_stored(name)]
+    names = [*wanted, *(entry.name for pack in packs for entry in registry.entries_in(pack))]
+    found = (registry.known(name) for name in dict.fromkeys(names))
+    return [tool for tool in found if tool is not None and tool.name not in registry]
 
 
 def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:

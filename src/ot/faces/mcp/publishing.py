@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from ot.errors import ToolError
 from ot.invisible import replace_in_name
 from ot.proxy.upstream import Upstream
+from ot.redact import Redactor
 from ot.render import render
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT
@@ -95,20 +96,9 @@ def cleaned(model: Model) -> Model:
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
-def as_wire(model: BaseModel, redact: Callable[[str], str]) -> dict[str, Any]:
-    data: dict[str, Any] = each_text(model.model_dump(by_alias=True, mode="json", exclude_none=True), redact)
+def as_wire(model: BaseModel, redact: Redactor) -> dict[str, Any]:
+    data: dict[str, Any] = redact.in_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
     return data
-
-
-def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return change(value)
-        case dict():
-            return {change(key): each_text(part, change) for key, part in value.items()}
-        case list():
-            return [each_text(part, change) for part in value]
-    return value
 
 
 def with_texts(answer: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from ot.context import ToolContext
 from ot.errors import ToolError
 from ot.faces.mcp.callers import agent_of
 from ot.faces.mcp.exposed import Exposed
-from ot.registry import nearest
 from ot.render import render
 from ot.snippets import expand_call
 
@@ -43,7 +42,8 @@ class Resources:
 
     async def listed(self, context: Any, params: Any) -> types.ListResourcesResult:
         """The list of all tools first, then each tool, a page at a time; the last page has what servers publish."""
-        names, start = self._names(self._caller(context)), _start(params)
+        names = await anyio.to_thread.run_sync(self._names, self._caller(context))
+        start = _start(params)
         page = [_resource(name) for name in names[start : start + PAGE]]
         whole = types.Resource(name="tools", uri=TOOLS, description="All tools with a line each", mime_type=YAML)
         more = str(start + PAGE) if start + PAGE < len(names) else None
@@ -73,26 +73,29 @@ class Resources:
         if not uri.startswith(OURS):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return _nothing if uri == TOOLS or self._is_known(name, self._caller(context)) else None
+        return _nothing if uri == TOOLS or await self._is_known(name, self._caller(context)) else None
 
-    def completed(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
+    async def completed(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Names of tools that begin like this."""
         if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
             return []
-        return [name for name in self._names(self._caller(context)) if name.startswith(params.argument.value)]
+        names = await anyio.to_thread.run_sync(self._names, self._caller(context))
+        return [name for name in names if name.startswith(params.argument.value)]
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
         if uri == TOOLS:
             tools = render(await self._asked("ot.tools", {}, caller), flow=True)
-            note = self._app.redact(self._app.servers.note_unlisted(caller))
+            note = self._app.redact(self._app.note_unlisted(caller))
             return f"{tools}\n# Note: {note}" if note else tools, YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        if not self._is_known(name, caller):
-            raise MCPError(types.INVALID_PARAMS, self._no_resource(uri, name, self._names(caller)), {"uri": uri})
+        if not await self._is_known(name, caller):
+            text = await anyio.to_thread.run_sync(self._no_resource, uri, name, caller)
+            raise MCPError(types.INVALID_PARAMS, text, {"uri": uri})
         return str(await self._asked("ot.help", {"query": name, "info": "full"}, caller)), MARKDOWN
 
-    def _is_known(self, name: str, caller: ToolContext) -> bool:
-        return name in self._app.registry and caller.admits(self._app.registry.find(name))
+    async def _is_known(self, name: str, caller: ToolContext) -> bool:
+        tool = await anyio.to_thread.run_sync(self._app.registry.known, name)
+        return tool is not None and tool.name == name and caller.admits(tool)
 
     def _caller(self, context: Any) -> ToolContext:
         try:
@@ -101,10 +104,10 @@ class Resources:
             raise MCPError(types.INVALID_REQUEST, error.message) from None
 
     def _names(self, caller: ToolContext) -> list[str]:
-        return sorted(tool.name for tool in self._app.registry if caller.admits(tool))
+        return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]
 
-    def _no_resource(self, uri: str, name: str, names: list[str]) -> str:
-        near = [_address(tool) for tool in nearest(name, names)] if name else []
+    def _no_resource(self, uri: str, name: str, caller: ToolContext) -> str:
+        near = [_address(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no resource {uri[:LONGEST_SHOWN]}.{guess} Read {TOOLS} for all tools."
 

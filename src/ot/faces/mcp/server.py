@@ -206,7 +206,7 @@ class OneToolServer(Server[Any]):
         theirs = await self._exposed.complete(context, params)
         if theirs is not None:
             return theirs
-        values = self._resources.completed(context, params)
+        values = await self._resources.completed(context, params)
         shown = values[:MOST_COMPLETIONS]
         completion = types.Completion(values=shown, total=len(values), has_more=len(shown) < len(values))
         return types.CompleteResult(completion=completion)

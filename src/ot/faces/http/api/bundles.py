@@ -224,7 +224,7 @@ class Bundles:
         """As it is now; a function may have been written or removed a moment ago."""
         if tool.python_impl:
             await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
-        return self._app.bundles.shown(tool)
+        return await self._api.in_thread(lambda: self._app.bundles.shown(tool))
 
     async def _reading(self, work: Callable[[BundleStore], T]) -> T:
         self._api.check_settings()

@@ -1,10 +1,11 @@
 """All tools there are, in the order of their names, as one caller sees them.
 
-The order is made anew only when the registry has changed, so that a page of ten thousand costs what the page costs.
+Tools that are held are few. Stored ones are read from the index of the store, a page at a time.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from operator import attrgetter
 from typing import Final, Literal, get_args
 
@@ -14,13 +15,13 @@ from ot.app import OneTool
 from ot.context import ToolContext
 from ot.errors import BundleError, ToolNotFound
 from ot.faces.http.errors import ApiError
-from ot.registry import python_name
+from ot.registry import Entry, python_name
 from ot.search import Hit
 from ot.tool import Tool
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
-MOST_SEARCHED: Final = 1000
+MAX_SEARCHED: Final = 1000
 PATIENCE_SECONDS: Final = 2.0  # for servers that were never asked what they have
 
 
@@ -35,12 +36,11 @@ def kind_of(tool: Tool) -> Kind:
 class Catalogue:
     def __init__(self, app: OneTool) -> None:
         self._app = app
-        self._made_of: object = None
-        self._seen: dict[tuple[str, ...] | None, list[Tool]] = {}  # by what an agent may call
+        app.bundles.keeps_running = True
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> None:
-        """Have in the registry what is there now; a server that takes long is left to answer later."""
+        """Know what is there now; a server that takes long is left to answer later."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._app.discover())
         done, _ = await asyncio.wait((self._looking,), timeout=PATIENCE_SECONDS)
@@ -49,42 +49,65 @@ class Catalogue:
         if not done:
             await self._app.bundles.discover()  # which would have come after the servers
 
-    def tools(self, context: ToolContext) -> list[Tool]:
-        """Those that the agent may call, and those that it could if they were switched on. It waits for the disk."""
-        now = (self._app.registry.version, self._version_of_store())
-        if now != self._made_of:
-            self._seen, self._made_of = {}, now
-        if context.tools not in self._seen:
-            admitted = [
-                tool for tool in (*self._app.registry, *self._in_bundles_that_are_off()) if context.admits(tool)
-            ]
-            self._seen[context.tools] = sorted(admitted, key=attrgetter("name"))
-        return self._seen[context.tools]
+    # --- all of them: it waits for the disk --------------------------------------------------------------------
 
-    def _version_of_store(self) -> int:
-        try:
-            return self._app.bundles.store.version()
-        except BundleError:  # it cannot be read, which health tells
-            return -1
+    def held(self, context: ToolContext) -> list[Tool]:
+        """Those in memory that the agent may call, in the order of their names."""
+        return sorted(filter(context.admits, self._app.registry), key=attrgetter("name"))
 
-    def _in_bundles_that_are_off(self) -> list[Tool]:
-        """The registry has them by name@version only; of each tool the newest is shown."""
-        source, registry = self._app.bundles, self._app.registry
+    def stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[Entry]:
+        """Stored ones that the agent may call or could if they were on, after this name, as they are asked for."""
+        registry = self._app.registry
         try:
-            off = [bundle for bundle in source.all_bundles() if not bundle.is_enabled]
-            stored = [tool for bundle in off for tool in source.store.tools_of(bundle.id)]
-        except BundleError:
-            return []
-        known = (registry.get(source.tool_name(each)) for each in sorted(stored, key=attrgetter("modified_at")))
-        newest = {tool.name: tool for tool in known if tool is not None and tool.name not in registry}
-        return list(newest.values())
+            for name, _, enabled in self._app.bundles.names(pack, after, off=True):
+                entry = Entry(name, "", enabled and not registry.is_off(name))
+                if name not in registry and context.admits(entry):
+                    yield entry
+        except BundleError:  # the store cannot be read, which health tells
+            return
+
+    def names(self, context: ToolContext, fits: "Fits", after: str) -> Iterator[str]:
+        """The tools that fit after this name, in order, as they are asked for."""
+        held = (tool.name for tool in self.held(context) if fits.tool(tool) and tool.name > after)
+        stored = filter(fits.entry, self.stored(context, fits.pack, after)) if fits.stored else ()
+        return merge(held, (entry.name for entry in stored))
+
+    def tool(self, name: str) -> Tool | None:
+        """Also one in a bundle that is off."""
+        registry = self._app.registry
+        tool = registry.held(name) or self._app.bundles.find(name, even_off=True)
+        return None if tool is None else registry.switched(tool)
+
+    def count(self, context: ToolContext, fits: "Fits") -> int:
+        """How many tools fit."""
+        return sum(map(fits.tool, self.held(context))) + (self.count_stored(context, fits) if fits.stored else 0)
+
+    def count_stored(self, context: ToolContext, fits: "Fits") -> int:
+        """How many of the stored ones. If some of a pack may not fit, each has to be looked at."""
+        bundles = self._app.bundles
+        packs = bundles.packs if fits.pack is None else [fits.pack]
+        if context.tools is None and fits.is_enabled is None and not any(map(self._app.registry.held_in, packs)):
+            return sum(map(bundles.count, packs))
+        return sum(map(fits.entry, self.stored(context, fits.pack)))
+
+    def found(self, query: str, hits: Iterable[Hit], context: ToolContext) -> list[Tool]:
+        """Those that were found, the best first; and behind them those that are off and have all the words."""
+        names = [hit.name for hit in hits if hit.kind == "tool"]
+        words = query.casefold().split()
+        off = [tool.name for tool in self.held(context) if not tool.enabled]
+        off += [entry.name for entry in self.stored(context) if not entry.enabled]
+        tools = {name: tool for name in (*names, *off) if (tool := self.tool(name)) is not None}
+        known = set(names)
+        return [tool for name, tool in tools.items() if context.admits(tool) and (name in known or _has(words, tool))]
+
+    # --- one ---------------------------------------------------------------------------------------------------
 
     async def find(self, name: str, context: ToolContext) -> Tool:
         """The tool of this name, or of `name@version`, as its source is now."""
         try:
             tool = await self._as_it_is_now(name)
         except ToolNotFound as error:
-            off = await anyio.to_thread.run_sync(self._that_is_off, name, context)
+            off = await anyio.to_thread.run_sync(self.tool, name)
             if off is None:
                 raise _unknown(name, error.message if context.tools is None else "") from None
             tool = off
@@ -92,29 +115,31 @@ class Catalogue:
             raise _unknown(name)
         return tool
 
-    def _that_is_off(self, name: str, context: ToolContext) -> Tool | None:
-        return next((tool for tool in self.tools(context) if name in {tool.name, python_name(tool.name)}), None)
-
     async def _as_it_is_now(self, name: str) -> Tool:
-        registry = self._app.registry
-        found = registry.get(name)
+        found = self._app.registry.held(name)
         if found is None:
             await self._app.discover({python_name(name).partition(".")[0]})
         elif found.refresh is not None:
             await found.refresh()
         return await self._app.bus.find_tool(name)
 
-    async def search(self, query: str, tools: Iterable[Tool]) -> list[Tool]:
-        """Those that fit, the best first; and behind them those that are switched off and have all the words."""
-        hits = await self._app.search(query, MOST_SEARCHED)
-        return await anyio.to_thread.run_sync(_matching, query, hits, tools)
+    async def search(self, query: str, context: ToolContext) -> list[Tool]:
+        hits = await self._app.search(query, MAX_SEARCHED)
+        return await anyio.to_thread.run_sync(self.found, query, hits, context)
 
 
-def _matching(query: str, hits: Iterable[Hit], tools: Iterable[Tool]) -> list[Tool]:
-    by_name = {tool.name: tool for tool in tools}
-    found = [by_name[hit.name] for hit in hits if hit.kind == "tool" and hit.name in by_name]
-    words = query.casefold().split()
-    return found + [tool for tool in by_name.values() if not tool.enabled and _has(words, tool)]
+class Fits:
+    """What a list is narrowed to; None: everything."""
+
+    def __init__(self, pack: str | None, kind: str | None, is_enabled: bool | None) -> None:
+        self.pack, self.kind, self.is_enabled = python_name(pack) if pack else None, kind, is_enabled
+        self.stored = kind in {None, "bundle"}
+
+    def entry(self, tool: Tool | Entry) -> bool:
+        return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {None, tool.enabled}
+
+    def tool(self, tool: Tool) -> bool:
+        return self.entry(tool) and self.kind in {None, kind_of(tool)}
 
 
 def _has(words: list[str], tool: Tool) -> bool:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from ot.activity import Activity
 from ot.app import OneTool
-from ot.backends.http_tool.answer import Hiding
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
 from ot.faces.http.bodies import Sent
@@ -47,14 +46,9 @@ class Api:
             return parse(sent.data())
         return await self.in_thread(lambda: parse(sent.data()))
 
-    @property
-    def hiding(self) -> Hiding:
-        """Takes secrets out of data."""
-        return Hiding(self.app.redact, ())
-
     def answer(self, shown: "ApiModel", status: int = 200) -> Response:
         """Return the response without secrets."""
-        return answer(self.hiding.of(shown.as_json()), status)
+        return answer(self.app.redact.in_data(shown.as_json()), status)
 
     def check_settings(self) -> None:
         """Raise if the settings are wrong: everything would be kept elsewhere."""

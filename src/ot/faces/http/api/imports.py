@@ -68,7 +68,7 @@ class Imports:
             problems=found.problems,
             warnings=found.warnings,
         )
-        return taken, self._api.hiding.of(shown.as_json())
+        return taken, self._api.app.redact.in_data(shown.as_json())
 
     async def give(self, request: Request) -> Response:
         self._api.check_settings()

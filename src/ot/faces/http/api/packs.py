@@ -1,6 +1,6 @@
 """`/api/packs`: what stands before the dot, whether it is a module, a file, a server or a bundle, and its switch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,7 @@ from ot.bundles.model import Bundle, Switch
 from ot.context import ToolContext
 from ot.errors import BundleError
 from ot.faces.http import callers
-from ot.faces.http.api.catalogue import Catalogue, kind_of
+from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
@@ -19,7 +19,6 @@ from ot.faces.http.models import Pack, Packs
 from ot.faces.http.routing import Answer, Operation
 from ot.registry import python_name
 from ot.switches import EVERYTHING
-from ot.tool import Tool
 
 ROOT: Final = "/api/packs"
 CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
@@ -63,14 +62,14 @@ class PackHandlers:
     async def _seen(self, context: ToolContext) -> dict[str, Pack]:
         """By their names. Who may call some tools only sees the packs of those."""
         await self._catalogue.look()
-        packs = await self._api.in_thread(lambda: _of_tools(self._catalogue.tools(context)))
+        packs = await self._api.in_thread(lambda: self._of_tools(context))
         for bundle in await self._api.in_thread(self._bundles):
             self._add_bundle(packs, bundle, is_all_seen=context.tools is None)
         if context.tools is None:
             self._add_without_tools(packs)
-        described, off = self._api.app.described, self._api.app.switched_off
+        off = self._api.app.switched_off
+        await self._api.in_thread(lambda: self._complete(packs.values()))
         for pack in packs.values():
-            self._complete(pack, described)
             is_off = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)
             pack.is_enabled = pack.is_enabled and not is_off
         return packs
@@ -97,25 +96,29 @@ class PackHandlers:
         if pack is not None and pack.kind == "bundle":
             pack.bundle_id, pack.is_enabled, pack.description = bundle.id, bundle.is_enabled, bundle.description
 
-    def _complete(self, pack: Pack, described: Mapping[str, str]) -> None:
+    def _of_tools(self, context: ToolContext) -> dict[str, Pack]:
+        """The packs of the tools that the agent may call, and how many each has."""
+        packs: dict[str, Pack] = {}
+        for tool in self._catalogue.held(context):
+            made = Pack(name=tool.pack, kind=kind_of(tool), source=tool.file or tool.source)
+            packs.setdefault(tool.pack, made).tool_count += 1
+        for name, stored in self._api.app.bundles.packs.items():
+            if count := self._catalogue.count_stored(context, Fits(name, "bundle", None)):
+                made = Pack(name=stored.slug, kind="bundle", source=f"bundle:{stored.slug}")
+                packs.setdefault(stored.slug, made).tool_count += count
+        packs.pop("", None)  # tools without a pack have no switch but their own
+        return packs
+
+    def _complete(self, packs: Iterable[Pack]) -> None:
         app = self._api.app
-        said = app.settings.prompts.packs.get(pack.name, "")
-        pack.description = pack.description or described.get(python_name(pack.name), "") or said
-        if pack.kind == "proxy" and pack.name in app.settings.servers:
-            server = app.servers.find(pack.name)
-            pack.state, pack.is_enabled = server.state, server.server.enabled
-        elif pack.kind == "extension" and not pack.state:
-            pack.state = app.workers.get(pack.name) or ""
-
-
-def _of_tools(tools: list[Tool]) -> dict[str, Pack]:
-    packs: dict[str, Pack] = {}
-    for tool in tools:
-        if tool.pack not in packs:
-            packs[tool.pack] = Pack(name=tool.pack, kind=kind_of(tool), source=tool.file or tool.source)
-        packs[tool.pack].tool_count += 1
-    packs.pop("", None)  # tools without a pack have no switch but their own
-    return packs
+        for pack in packs:
+            said = app.settings.prompts.packs.get(pack.name, "")
+            pack.description = pack.description or app.describe(python_name(pack.name)) or said
+            if pack.kind == "proxy" and pack.name in app.settings.servers:
+                server = app.servers.find(pack.name)
+                pack.state, pack.is_enabled = server.state, server.server.enabled
+            elif pack.kind == "extension" and not pack.state:
+                pack.state = app.workers.get(pack.name) or ""
 
 
 def _named(name: str, packs: Mapping[str, Pack]) -> Pack:

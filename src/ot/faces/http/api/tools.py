@@ -1,11 +1,11 @@
 """`/api/tools`: every tool of every kind: listed, searched, shown, called, and switched on and off."""
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,18 +14,30 @@ from ot.bundles.model import StoredTool, Switch
 from ot.bundles.paging import Tokens
 from ot.bus.authorise import in_order
 from ot.context import ToolContext
+from ot.errors import ToolError
 from ot.faces.http import callers
-from ot.faces.http.api.catalogue import Catalogue, kind_of
+from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
 from ot.faces.http.invoke import OUTCOME, invoke
-from ot.faces.http.models import Call, ToolDetails, ToolLine, ToolPage, ToolsQuery, ToolVersion, UnlistedServer, Usage
+from ot.faces.http.models import (
+    Call,
+    LastError,
+    ToolDetails,
+    ToolLine,
+    ToolPage,
+    ToolsQuery,
+    ToolVersion,
+    UnlistedServer,
+    Usage,
+)
 from ot.faces.http.routing import Answer, Operation
+from ot.moments import in_utc
 from ot.registry import python_name
 from ot.schema import JSON
 from ot.signature import signature
-from ot.stats.usage import usage_of
+from ot.stats import summary
 from ot.tool import Tool
 
 if TYPE_CHECKING:
@@ -60,30 +72,44 @@ class Tools:
         query = ToolsQuery.of(request)
         context = callers.context_of(request, self._api.app)
         await self._catalogue.look()
-        tools = await self._api.in_thread(partial(self._catalogue.tools, context))
-        if query.q.strip():
-            tools = await self._catalogue.search(query.q, tools)
-        fits = partial(_fits, query)
-        return await self._api.in_thread(lambda: self._page([*filter(fits, tools)], query, context))
+        found = await self._catalogue.search(query.q, context) if query.q.strip() else None
+        return await self._api.in_thread(lambda: self._api.answer(self._page(query, context, found)))
 
-    def _page(self, tools: list[Tool], query: ToolsQuery, context: ToolContext) -> Response:
+    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
         key_file = self._api.app.folders.data / "cache" / "pages.key"
         tokens = self._tokens.setdefault(key_file, Tokens(key_file))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
-        place = tokens.read(query.page_token or None, pinned)
-        after = _after_rank if query.q.strip() else _after_name
-        start = 0 if place is None else after(tools, *place)
-        end = start + query.page_size
-        shown = ToolPage(
-            tools=[*map(_line, tools[start:end])],
-            total=len(tools),
-            unlisted=[UnlistedServer(**each._asdict()) for each in self._api.app.servers.unlisted(context)],
-        )
-        if end < len(tools):
-            shown.next_page_token = tokens.make(
-                pinned, [tools[end - 1].name[:LONGEST_KEPT], _digest(tools[end - 1].name), end]
-            )
-        return self._api.answer(shown)
+        place, size = tokens.read(query.page_token or None, pinned), query.page_size
+        fits = Fits(query.pack, query.kind, query.is_enabled)
+        if found is not None:
+            tools = list(filter(fits.tool, found))
+            start = 0 if place is None else _after_rank(tools, *place)
+            chosen, total = tools[start : start + size + 1], len(tools)
+        else:
+            chosen, start, total = self._named(context, fits, place, size)
+        shown = ToolPage(tools=[*map(_line, chosen[:size])], total=total, unlisted=self._unlisted(context))
+        if len(chosen) > size:
+            last = chosen[size - 1].name
+            shown.next_page_token = tokens.make(pinned, [last[:LONGEST_KEPT], _digest(last), start + size])
+        return shown
+
+    def _named(
+        self, context: ToolContext, fits: Fits, place: list[Any] | None, size: int
+    ) -> tuple[list[Tool], int, int]:
+        """A page in the order of names and one tool more, the number of its first, and that of all."""
+        beginning, digest, start = place or ("", "", 0)
+        names = _after_name(self._catalogue.names(context, fits, beginning), beginning, digest)
+        tools = filter(None, map(self._catalogue.tool, names))
+        return list(islice(tools, size + 1)), start, self._catalogue.count(context, fits)
+
+    def _unlisted(self, context: ToolContext) -> list[UnlistedServer]:
+        """Return the servers whose tools are missing, and the store if it is; nothing if all are known."""
+        app = self._api.app
+        missing = [UnlistedServer(**each._asdict()) for each in app.servers.unlisted(context)]
+        if app.bundles.is_building:
+            reason = "the index is being built"
+            missing.append(UnlistedServer(server="bundles", state="discovering", reason=reason))
+        return missing
 
     # --- one -----------------------------------------------------------------------------------------------------
 
@@ -105,7 +131,7 @@ class Tools:
             observed_shape=stores.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=Usage.model_validate(usage_of(stores.stats_file, tool.name, agent)),
+            usage=_usage(stores.stats_file, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._stored(tool))],
         )
 
@@ -115,9 +141,8 @@ class Tools:
             return []
         source = self._api.app.bundles
         bundle = source.store.bundle_by_slug(tool.pack)
-        found = source.store.tools_of(bundle.id) if bundle is not None else []
-        same = (source.shown(stored) for stored in found if stored.slug == tool.short_name)
-        return sorted(same, key=attrgetter("modified_at"))
+        found = source.store.tools_of(bundle.id, tool.short_name) if bundle is not None else []
+        return sorted(map(source.shown, found), key=attrgetter("modified_at"))
 
     async def call(self, request: Request) -> Response:
         self._api.check_settings()
@@ -169,12 +194,19 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _fits(query: ToolsQuery, tool: Tool) -> bool:
-    return (
-        (not query.pack or query.pack in {tool.pack, python_name(tool.pack)})
-        and query.kind in {None, kind_of(tool)}
-        and query.is_enabled in {None, tool.enabled}
-    )
+def _usage(file: "Path", name: str, agent: str | None) -> Usage:
+    """Of one agent, or of all. Statistics that cannot be read are told by health, not here."""
+    try:
+        used = summary.usage_of(file, name, agent)
+    except (ToolError, OSError):
+        used = summary.Usage(0, 0)
+    shown = Usage(calls=used.calls, errors=used.errors, p50_ms=used.p50_ms)
+    if used.last_at is not None:
+        shown.last_called_at = in_utc(used.last_at, "milliseconds")
+    if used.last_error is not None:
+        kind, at = used.last_error
+        shown.last_error = LastError(type=kind, at=in_utc(at, "milliseconds"))
+    return shown
 
 
 def _line(tool: Tool) -> ToolLine:
@@ -203,14 +235,18 @@ def _digest(name: str) -> str:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _after_name(tools: Sequence[Tool], beginning: str, digest: str, _number: int) -> int:
-    """Behind the tool of that name, or where it would be if it were still there."""
-    start = place = bisect_left(tools, beginning, key=attrgetter("name"))
-    while place < len(tools) and tools[place].name.startswith(beginning):
-        place += 1
-        if _digest(tools[place - 1].name) == digest:
-            return place
-    return start
+def _after_name(names: Iterator[str], beginning: str, digest: str) -> Iterator[str]:
+    """The names behind the one that began so, or behind the place where it would be if it were still there."""
+    if len(beginning) < LONGEST_KEPT:  # it was all of the name
+        return names
+    before = []
+    for name in names:
+        if _digest(name) == digest:
+            return names
+        before.append(name)
+        if not name.startswith(beginning):
+            break
+    return chain(before, names)
 
 
 def _after_rank(tools: Sequence[Tool], beginning: str, digest: str, number: int) -> int:

@@ -1,6 +1,6 @@
 """Work that nobody waits for: a thread that sleeps until it is woken, and a file that one process at a time may change.
 
-What the work is, and what becomes of its errors, is the business of `record` and `shapes`: work never raises.
+What the work is, and what becomes of its errors, is the business of its owner: work never raises.
 """
 
 import threading

@@ -1,0 +1,87 @@
+"""How long a report of many recorded calls takes: `python benchmarks/recorded.py [CALLS] [DAYS]`.
+
+The calls are spread over a year, over 300 tools and over as many runs. Counted is the processor time of this process,
+because SQLite works in it: what a busy machine adds is not ours.
+"""
+
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.lib import Row, WrongAnswer
+
+from ot.stats import rollup
+from ot.stats.record import CallRecord, Recorder, migrate
+from ot.stats.report import html
+from ot.stats.summary import PERIODS, summarise, usage_of
+
+CALLS, DAYS = 1_000_000, 365.0
+MAX_MS = 300.0
+
+
+def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="onetool-statistics-") as place:
+        file = Path(place, "stats.db")
+        fill(file, calls, days)
+        if summarise(file)["total_calls"] != calls:
+            raise WrongAnswer("a summary that does not have all calls")
+        many = f"of {calls:,} calls in {days:g} days"
+        asked: dict[str, Callable[[], object]] = {
+            **{f"statistics {many}, {period}": partial(summarise, file, period) for period in (*PERIODS, "all")},
+            f"statistics {many}, all of a tool": partial(summarise, file, tool="pack.tool7"),
+            f"statistics {many}, month of an agent": partial(summarise, file, "month", agent="default"),
+            f"the report {many}": lambda: html(summarise(file)),
+            f"the usage of a tool {many}": partial(usage_of, file, "pack.tool7"),
+        }
+        rows = [Row(what, [spent(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]
+        recorder = Recorder(file, enabled=True)
+        record(recorder)
+        return [*rows, Row(f"writing down 20 calls {many}", [spent(partial(record, recorder)) for _ in range(rounds)])]
+
+
+def spent(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return (time.process_time() - started) * 1000
+
+
+def record(recorder: Recorder) -> None:
+    for number in range(20):
+        recorder.add(CallRecord(f"pack.tool{number}", "default", "s", "", 0.1, None, 10))
+    recorder.flush()
+
+
+def fill(file: Path, calls: int, days: float = DAYS) -> None:
+    """Record so many calls in as many runs, evenly until now; one in ten has failed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    step = days * rollup.DAY / calls
+    at = f"{time.time()} - ({calls} - i) * {step}"
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        migrate(database, 0)
+        database.execute("BEGIN")
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {calls})"
+        failed = "CASE WHEN i % 10 = 0 THEN 'timeout' END"
+        tool = "'pack.tool' || ((i * 7919) % 300)"
+        call = f"{tool}, 'default', 's', 'r' || i, (i % 997) / 1000.0, {failed}, 10, {at}"
+        database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
+        run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
+        database.execute(f"INSERT INTO runs {numbers} SELECT {run} FROM n")
+        rollup.add(database, call=0, run=0)
+        database.execute("COMMIT")
+
+
+def main() -> None:
+    given = sys.argv[1:]
+    for row in measure(3, int(given[0]) if given else CALLS, float(given[1]) if given[1:] else DAYS):
+        print(" | ".join(row.cells()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Sums of recorded calls and runs per hour, day and four weeks, so that a report costs the same however many there are.
+
+A row of `rollups` sums what happened in `width` seconds from `start` on (UTC): the calls of a tool, of all tools, all
+runs, or the runs that called a tool, of which the tool gets its share. Failures have rows of their own, with the type
+of the `error`. `tokens` are those of results, of runs those that were saved; `trips` are the round trips saved; `last`
+is the latest moment. `times` counts how long it took, in buckets of which each is 26 % wider than the one before: a
+percentile between 0.1 ms and 1000 s is at most 12 % off.
+"""
+# ruff: noqa: S608 - statements are put together of the constants below
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+HOUR, DAY = 3600, 86_400
+BLOCK = 28 * DAY
+WIDTHS = (HOUR, DAY, BLOCK)
+KEEP_HOURS_SECONDS = 50 * DAY  # reports of a longer time are made of days
+ALL_CALLS, CALLS_OF_TOOL, ALL_RUNS, RUNS_OF_TOOL = range(4)
+MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # both come from code; all others are counted together
+OTHER = "(other)"
+A_DECADE = 10
+BOUNDS = tuple(10 ** (power / A_DECADE) for power in range(-4 * A_DECADE, 3 * A_DECADE + 1))
+SCHEMA = """
+CREATE TABLE rollups (
+    width INTEGER, start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, count INTEGER, tokens REAL,
+    trips REAL, least REAL, most REAL, last REAL, PRIMARY KEY (width, start, kind, name, agent, error)
+) WITHOUT ROWID;
+CREATE TABLE times (
+    width INTEGER, start INTEGER, kind INTEGER, name TEXT, agent TEXT, bucket INTEGER, count INTEGER,
+    PRIMARY KEY (width, start, kind, name, agent, bucket)
+) WITHOUT ROWID;
+"""
+SAVED = "max(runs.result_tokens - runs.answer_tokens, 0)"
+# Calls and runs with what is summed of each. `which` says which rows of the tables.
+CALLS = """
+SELECT at, {kind}, {name}, agent, error_type, seconds, result_tokens, 0 FROM calls WHERE {which}
+"""
+RUNS = f"""
+SELECT at, {ALL_RUNS}, '', agent, error_type, seconds, {SAVED}, max(calls - 1, 0) FROM runs WHERE {{which}}
+"""
+SHARES = f"""
+SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
+    saved * coalesce(1.0 * tokens / nullif(sum(tokens) OVER run, 0), 1.0 * made / sum(made) OVER run),
+    trips * 1.0 * made / sum(made) OVER run
+FROM (
+    SELECT runs.rowid AS id, runs.at, calls.name, runs.agent, runs.error_type, runs.seconds, {SAVED} AS saved,
+    max(runs.calls - 1, 0) AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
+    FROM runs CROSS JOIN calls USING (run_id) WHERE {{which}} GROUP BY runs.rowid, calls.name
+) WINDOW run AS (PARTITION BY id)
+"""
+SOURCES = (
+    CALLS.format(kind=ALL_CALLS, name="''", which="{calls}"),
+    CALLS.format(kind=CALLS_OF_TOOL, name="name", which="{calls}"),
+    RUNS.format(which="{runs}"),
+    SHARES.format(which="{runs}"),
+)
+ADDED = {"calls": "rowid > :call", "runs": "runs.rowid > :run"}
+BETWEEN = {"calls": "at >= :since AND at < :until", "runs": "runs.at >= :since AND runs.at < :until"}
+CREATE_FRESH = """
+CREATE TEMP TABLE fresh (
+    start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, seconds REAL, tokens REAL, trips REAL, at REAL
+)"""
+FILL_FRESH = f"""
+INSERT INTO fresh (at, kind, name, agent, error, seconds, tokens, trips, start)
+SELECT *, cast(at / {HOUR} AS INTEGER) * {HOUR} FROM ({{source}})
+"""
+SUM_FRESH = (
+    f"""CREATE TEMP TABLE fresh_rollups AS
+    SELECT {HOUR} AS width, start, kind, name, agent, coalesce(error, '') AS error,
+    count(*) AS count, total(tokens) AS tokens, total(trips) AS trips, min(seconds) AS least, max(seconds) AS most,
+    max(at) AS last FROM fresh GROUP BY 2, 3, 4, 5, 6""",
+    f"""CREATE TEMP TABLE fresh_times AS SELECT {HOUR} AS width, start, kind, name, agent, bucket(seconds) AS bucket,
+    count(*) AS count FROM fresh WHERE kind <> {ALL_CALLS} GROUP BY 2, 3, 4, 5, 6""",
+)
+MERGE = (
+    """INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
+    sum(trips), min(least), max(most), max(last) FROM fresh_rollups GROUP BY 2, 3, 4, 5, 6
+    ON CONFLICT DO UPDATE SET count = count + excluded.count, tokens = tokens + excluded.tokens,
+    trips = trips + excluded.trips, least = min(least, excluded.least), most = max(most, excluded.most),
+    last = max(last, excluded.last)""",
+    """INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
+    FROM fresh_times GROUP BY 2, 3, 4, 5, 6 ON CONFLICT DO UPDATE SET count = count + excluded.count""",
+)
+KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"
+STRANGERS = f"""
+SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN})
+GROUP BY 1 ORDER BY count(*) DESC LIMIT -1 OFFSET max(0, :most - (SELECT count(*) FROM ({KNOWN})))"""
+PRUNE = tuple(
+    f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
+)
+
+
+def create(database: "Connection", how: str = "CREATE TABLE") -> None:
+    """Create the tables in a transaction, and sum the calls and runs that there are."""
+    for statement in SCHEMA.split(";"):
+        database.execute(statement.replace("CREATE TABLE", how))
+    add(database, call=0, run=0)
+
+
+def add(database: "Connection", call: int, run: int) -> None:
+    """Add the calls and runs that were inserted after these rows."""
+    sum_rows(database, ADDED, call=call, run=run)
+    for width in WIDTHS:
+        for statement in MERGE:
+            database.execute(statement, {"width": width})
+
+
+def sum_rows(database: "Connection", which: Mapping[str, str], **bounds: float) -> None:
+    """Sum calls and runs per hour into the temporary tables `fresh_rollups` and `fresh_times`."""
+    database.create_function("bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True)
+    for table in ("fresh", "fresh_rollups", "fresh_times"):
+        database.execute(f"DROP TABLE IF EXISTS temp.{table}")
+    database.execute(CREATE_FRESH)
+    for source in SOURCES:
+        database.execute(FILL_FRESH.format(source=source.format(**which)), bounds)
+    for column, most in MAX_DISTINCT.items():
+        strangers = STRANGERS.format(column=column)
+        database.execute(f"UPDATE fresh SET {column} = '{OTHER}' WHERE {column} IN ({strangers})", {"most": most})
+    for statement in SUM_FRESH:
+        database.execute(statement)
+
+
+def prune(database: "Connection", now: float, keep_seconds: float) -> None:
+    for width in WIDTHS:
+        before = now - (min(KEEP_HOURS_SECONDS, keep_seconds) if width == HOUR else keep_seconds)
+        for statement in PRUNE:
+            database.execute(statement, {"width": width, "before": before})
+
+
+def percentile(counts: Mapping[int, int], percent: int, least: float, most: float) -> float:
+    """Return the time that this part of all did not exceed: the middle of its bucket, within what was measured."""
+    rank, seen = math.ceil(sum(counts.values()) * percent / 100), 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            break
+    if bucket == len(BOUNDS):
+        return most
+    return min(max(BOUNDS[bucket] * 10 ** (-0.5 / A_DECADE), least), most)
