@@ -27,7 +27,7 @@ from ot.config.load import Loaded
 from ot.config.model import Settings
 from ot.faces.http.gate import Bind
 from ot.faces.http.running import HttpServer
-from ot.faces.mcp_exposed import check
+from ot.faces.mcp.exposed import check
 from ot.logging import Log
 from ot.paths import Folders
 

@@ -384,7 +384,7 @@ def _also(cls: type) -> str:
 
 
 def rest() -> Lines:
-    from ot.faces.http.refusals import STATUS
+    from ot.faces.http.errors import STATUS
 
     document = asyncio.run(_openapi())
     operations = [said for methods in document["paths"].values() for said in methods.values()]

@@ -164,15 +164,15 @@ def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest
     assert is_served(server)
 
 
-def test_an_idle_connection_may_be_used_again_and_not_for_ever(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with connections(server, 1, whole) as (idle,):
+    with serving(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
         for _ in range(3):
             received = b""
             while not received.endswith(b"\r\n\r\nok\n"):
                 received += idle.recv(1 << 16)
             idle.sendall(whole)
-        monkeypatch.setattr(patience, "IDLE_SECONDS", 0.5)
         assert eventually(lambda: is_cut(idle))
 
 

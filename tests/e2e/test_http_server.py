@@ -31,7 +31,7 @@ def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
             server.send_signal(told)
             out, err = server.communicate(timeout=PATIENCE)
             assert (server.returncode, out) == (0, "")
-            parts = ", ".join(part.words for part in PARTS)
+            parts = ", ".join(PARTS)
             assert err == f"onetool: listening on {said['url']} ({parts})\n"
 
 

@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
 from tests.support import App, Connection, blocks, configure, connected, opened
 
-from ot.faces.mcp_server import build_server
+from ot.faces.mcp.server import build_server
 from ot.tool import tool
 
 ERAS = ["auto", "legacy"]

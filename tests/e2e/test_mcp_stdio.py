@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from ot.faces.mcp_progress import MAX_MESSAGE_CHARS
+from ot.faces.mcp.progress import MAX_MESSAGE_CHARS
 from ot.version import __version__
 
 MANY_MESSAGES = 30  # a second
@@ -301,7 +301,7 @@ def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Calla
 NOISY = """
 import asyncio, os, subprocess, sys
 from ot import OneTool, tool
-from ot.faces.mcp_server import serve_stdio
+from ot.faces.mcp.server import serve_stdio
 
 @tool("noisy.tool")
 def noisy() -> str:

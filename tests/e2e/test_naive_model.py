@@ -17,7 +17,7 @@ from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import opened
 
 from ot.corpus import IN_CODE
-from ot.faces.mcp_server import DESCRIPTION, INSTRUCTIONS
+from ot.faces.mcp.server import DESCRIPTION, INSTRUCTIONS
 from ot.tool import tool
 
 FEWEST_TASKS, WORDINGS = 20, 3

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ot.faces.http.api import events
-from ot.faces.http.api.events import MAX_WAITING_CHARS, STOPPING, EventStream, Feed
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
+from ot.faces.http.errors import ApiError
+from ot.faces.http.gate import STOPPING
 
 Work = Callable[[Feed], Awaitable[None]]
 
@@ -106,12 +107,12 @@ def test_what_other_threads_put_is_sent() -> None:
 
 def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that() -> None:
     async def at_once(_feed: Feed) -> None:
-        raise Refusal("not_found", "there is nothing")
+        raise ApiError("not_found", "there is nothing")
 
     async def later(feed: Feed) -> None:
         feed.put("call", {})
         await feed.is_sent()
-        raise Refusal("not_found", "there is nothing")
+        raise ApiError("not_found", "there is nothing")
 
     client = listened(at_once)
     assert client.sent[0]["status"] == 404

@@ -11,13 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from ot.config.model import Token
-from ot.faces.http.access import Access
+from ot.faces.http.errors import ApiError
 from ot.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
 from ot.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
 from ot.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
 from ot.faces.http.keys import Keys, new_token
-from ot.faces.http.refusals import Refusal
-from ot.logging import Log
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"
@@ -434,7 +432,7 @@ def test_bodies_that_are_under_way_together_are_bounded() -> None:
 
         first, second = intake.body("/", piece), intake.body("/", piece)
         await first()
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(ApiError) as refused:
             await second()
         assert refused.value.code == "busy"
         first.end()
@@ -457,7 +455,7 @@ def test_every_answer_carries_what_protects_a_browser(fields: Fields) -> None:
 def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
     async def late(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise Refusal("too_large", "late")
+        raise ApiError("too_large", "late")
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
     assert asyncio.run(_asked(Gate(late, LOOPBACK, lambda: Keys([], {})), scope, [b""]))["status"] == 200
@@ -485,6 +483,6 @@ def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
 def test_a_sane_id_of_the_client_is_taken_and_everybody_else_is_given_one(fields: Fields, kept: str | None) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
-    answer = asyncio.run(_asked(Access(Door().gate, Log()), scope, [b""]))
+    answer = asyncio.run(_asked(Door().gate, scope, [b""]))
     (given,) = [value.decode() for name, value in answer["headers"] if name == b"x-request-id"]
     assert given == kept if kept else len(given) == 16

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ot.config.model import RunLimits
-from ot.faces.http.queue import QUEUE, Bounds, FairQueue, turn
-from ot.faces.http.refusals import Refusal
+from ot.faces.queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
 
 DEFAULT = Bounds.of_runs(RunLimits())
 HELD = 100  # at least so many of one agent wait before one is refused
@@ -121,11 +120,10 @@ def test_a_hundred_of_one_agent_are_held_and_then_one_is_refused_in_words() -> N
     async def work(crowd: Crowd) -> None:
         await crowd.add("a", DEFAULT.each + DEFAULT.waiting)
         assert crowd.queue.waiting("a") == DEFAULT.waiting >= HELD
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(QueueFull) as refused:
             async with crowd.queue.turn("a"):
                 raise AssertionError("it was let in")
-        assert refused.value.code == "rate_limited"
-        assert refused.value.headers["retry-after"] == "1"
+        assert (refused.value.code, refused.value.retry_after) == ("rate_limited", 1)
         assert "wait" in refused.value.message
         await crowd.add("b", 1)
         assert crowd.inside == {"a": 8, "b": 1}, "another agent is not refused"
@@ -215,11 +213,11 @@ def test_who_did_not_come_through_the_gate_does_not_queue() -> None:
     async def whole() -> None:
         nowhere: tuple[dict[str, Any] | None, ...] = (None, {}, {"state": {}})
         for scope in nowhere:
-            async with turn(scope, "a"):
+            async with turn(scope, "a", is_run=True):
                 pass
-        queue = FairQueue(lambda: DEFAULT)
-        async with turn({"state": {QUEUE: queue}}, "a"):
-            assert queue._running == {"a": 1}
+        queues = Queues(RunLimits)
+        async with turn({"state": {QUEUES: queues}}, "a", is_run=True):
+            assert (queues.runs._running, queues.calls._running) == ({"a": 1}, {})
 
     asyncio.run(whole())
 

@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -81,16 +82,67 @@ def _id(text: str) -> str:
     return rules.an_id(text, "bundle or tool")
 
 
-Moment = Annotated[datetime, Field(strict=False), AfterValidator(_in_utc), PlainSerializer(timestamp, when_used="json")]
-Slug = Annotated[str, AfterValidator(_slug)]
-Version = Annotated[str, AfterValidator(_version)]
-DisplayName = Annotated[str, AfterValidator(_display_name)]
-Description = Annotated[str, AfterValidator(_description)]
-Tags = Annotated[list[str], AfterValidator(_tags)]
-Id = Annotated[str, AfterValidator(_id)]
+# What validators check, as JSON Schema can say it.
+_DISPLAY_NAME: Final[JSON] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": rules.MOST_IN_DISPLAY_NAME,
+    "allOf": [{"pattern": r"\S"}, {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}],
+    "description": "One line, not blank",
+}
+_NAME: Final[JSON] = {"type": "string", "minLength": 1, "maxLength": rules.MOST_CODE_POINTS}
+_SLUG: Final[JSON] = {
+    **_NAME,
+    "pattern": r"^[\p{L}\p{Nd}-]+$",
+    "description": "Letters and decimal digits of any script, and dashes",
+}
+_VERSION: Final[JSON] = {
+    **_NAME,
+    "pattern": r"^(?!\.{1,2}$)[\p{L}\p{Nd}.-]+$",
+    "description": "Like a slug, and with dots; an opaque label without an order",
+}
+_ID: Final[JSON] = {
+    "type": "string",
+    "format": "uuid",
+    "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$",
+    "description": "A UUID of version 7",
+    "examples": [rules.EXAMPLE_ID],
+}
+_MOMENT: Final[JSON] = {"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}
+_TAG: Final[JSON] = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}
+
+Moment = Annotated[
+    datetime,
+    Field(strict=False),
+    AfterValidator(_in_utc),
+    PlainSerializer(timestamp, when_used="json"),
+    WithJsonSchema(_MOMENT),
+]
+Slug = Annotated[str, AfterValidator(_slug), WithJsonSchema(_SLUG)]
+Version = Annotated[str, AfterValidator(_version), WithJsonSchema(_VERSION)]
+DisplayName = Annotated[str, AfterValidator(_display_name), WithJsonSchema(_DISPLAY_NAME)]
+Description = Annotated[
+    str, AfterValidator(_description), WithJsonSchema({"type": "string", "maxLength": rules.MOST_IN_DESCRIPTION})
+]
+Tag = Annotated[str, WithJsonSchema(_TAG)]
+Tags = Annotated[
+    list[Tag], AfterValidator(_tags), Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MOST_TAGS})
+]
+Id = Annotated[str, AfterValidator(_id), WithJsonSchema(_ID)]
 
 
-camel_case = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, alias_generator=to_camel)
+camel_case = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    strict=True,
+    defer_build=True,
+    alias_generator=to_camel,
+    json_schema_serialization_defaults_required=True,
+)
+
+
+def is_none(value: object) -> bool:
+    return value is None
 
 
 class _Model(BaseModel):
@@ -112,7 +164,7 @@ class _Draft(_Model):
             return body
         if not isinstance(body, Mapping):
             raise rules.invalid("the body must be a JSON object")
-        _check_depth(body)
+        check_depth(body)
         try:
             return cls.model_validate(dict(body))
         except ValidationError as error:
@@ -226,17 +278,17 @@ def _checked_schema(schema: JSON) -> JSON:
     return schema
 
 
-def _check_depth(value: Any, level: int = 0) -> None:
+def check_depth(value: Any, level: int = 0) -> None:
     """What is deeper than any schema a person writes is meant to break somebody's parser."""
     if level > MOST_LEVELS:
         raise rules.invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_text(key)
-            _check_depth(item, level + 1)
+            check_depth(item, level + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _check_depth(item, level + 1)
+            check_depth(item, level + 1)
     elif isinstance(value, str):
         _check_text(value)
     elif not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
@@ -287,15 +339,15 @@ class StoredTool(_Model):
     type: ToolType
     arg_schema: JSON
     output_schema: JSON | None = None
-    http_impl: JSON | None = None
-    python_impl: PythonImpl | None = None
+    http_impl: JSON | None = Field(default=None, exclude_if=is_none)
+    python_impl: PythonImpl | None = Field(default=None, exclude_if=is_none)
     is_enabled: bool
     is_built_in: bool = False
     created_at: Moment
     modified_at: Moment
     call_count: int = 0
     last_called_at: Moment | None = None
-    disabled_reason: str | None = None
+    disabled_reason: str | None = Field(default=None, exclude_if=is_none)
     bundle_enabled: bool = Field(default=True, exclude=True)
 
     @property
@@ -317,9 +369,7 @@ class StoredTool(_Model):
 
     def as_stored(self) -> JSON:
         """With credentials, so never for anybody to see."""
-        absent = {"disabledReason", "pythonImpl" if self.type == "http" else "httpImpl"}
-        shown = super().as_json()
-        return {key: value for key, value in shown.items() if key not in absent or value is not None}
+        return super().as_json()
 
     def disabled(self, reason: str) -> Self:
         """The same tool, shown as disabled; its file is not touched."""

@@ -12,37 +12,37 @@ Body = Mapping[str, Any]
 
 
 def no_bundle(bundle_id: str) -> BundleError:
-    return BundleError(f"there is no bundle {bundle_id}", code="not_found", details={"bundleID": bundle_id})
+    return BundleError(f"there is no bundle {bundle_id}", code="not_found", details={"bundle_id": bundle_id})
 
 
 def no_tool(bundle_id: str, slug: str, version: str) -> BundleError:
-    details = {"bundleID": bundle_id, "slug": slug, "version": version}
+    details = {"bundle_id": bundle_id, "slug": slug, "version": version}
     return BundleError(f"the bundle {bundle_id} has no tool {slug}@{version}", code="not_found", details=details)
 
 
 def built_in(bundle_id: str) -> BundleError:
     message = f"the bundle {bundle_id} comes with the program; it can be switched on and off, and not changed"
-    return BundleError(message, code="builtin_read_only", details={"bundleID": bundle_id})
+    return BundleError(message, code="builtin_read_only", details={"bundle_id": bundle_id})
 
 
 def deleted(bundle_id: str) -> BundleError:
     message = f"the bundle {bundle_id} is deleted; PUT it again to bring it back"
-    return BundleError(message, code="bundle_deleted", details={"bundleID": bundle_id})
+    return BundleError(message, code="bundle_deleted", details={"bundle_id": bundle_id})
 
 
 def disabled(bundle_id: str, slug: str) -> BundleError:
     message = f"the bundle {slug} is disabled; enable it before you change what is in it"
-    return BundleError(message, code="bundle_disabled", details={"bundleID": bundle_id})
+    return BundleError(message, code="bundle_disabled", details={"bundle_id": bundle_id})
 
 
 def not_empty(bundle_id: str, number: int) -> BundleError:
     message = f"the bundle {bundle_id} is not empty; delete its tools first"
-    return BundleError(message, code="bundle_not_empty", details={"bundleID": bundle_id, "files": number})
+    return BundleError(message, code="bundle_not_empty", details={"bundle_id": bundle_id, "files": number})
 
 
 def slug_taken(slug: str, bundle_id: str) -> BundleError:
     message = f"the bundle {bundle_id} has the slug {slug!r}; a slug is the name of a pack, so choose another"
-    return BundleError(message, code="slug_taken", details={"slug": slug, "bundleID": bundle_id})
+    return BundleError(message, code="slug_taken", details={"slug": slug, "bundle_id": bundle_id})
 
 
 def duplicate(number: int, slug: str, version: str) -> BundleError:
@@ -57,7 +57,7 @@ def in_the_way(path: str) -> BundleError:
 
 def too_many(held: int, most: int) -> BundleError:
     message = f"the store holds {held} tools, and bundles.maxTools allows {most}"
-    return BundleError(message, code="too_large", details={"tools": held, "maxTools": most})
+    return BundleError(message, code="too_large", details={"tools": held, "max_tools": most})
 
 
 # --- what is sent --------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
-    from ot.faces.mcp_server import serve_stdio
+    from ot.faces.mcp.server import serve_stdio
 
     await _expose(app, names)
     _relax_collector()
@@ -77,7 +77,7 @@ def _relax_collector() -> None:
 async def _expose(app: "OneTool", names: list[str]) -> None:
     """Raises where there is nothing of such a name."""
     if names:
-        from ot.faces.mcp_exposed import check
+        from ot.faces.mcp.exposed import check
 
         app.exposed = tuple(names)
         await check(app)
@@ -144,6 +144,6 @@ def _tell_problems(app: "OneTool") -> None:
 def _tell_address(bind: "Bind", *, as_json: bool) -> None:
     from ot.faces.http.server import PARTS
 
-    print(f"onetool: listening on {bind.url} ({', '.join(part.words for part in PARTS)})", file=sys.stderr, flush=True)
+    print(f"onetool: listening on {bind.url} ({', '.join(PARTS)})", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"url": bind.url, "host": bind.host, "port": bind.port}), flush=True)

@@ -6,9 +6,9 @@ Needs pydantic, so it is imported where a tool is stored or first called, never 
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from ot.backends.http_tool import credentials
 from ot.backends.http_tool.body import parse_body
@@ -17,6 +17,7 @@ from ot.backends.http_tool.headers import Basic, Header, check_headers
 from ot.backends.http_tool.request import RequestTemplate
 from ot.backends.http_tool.url import parse_url
 from ot.config.model import CamelSection, upper
+from ot.schema import JSON
 
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
@@ -71,6 +72,12 @@ def _expression(selector: str) -> str:
     return selector
 
 
+_URL: Final[JSON] = {
+    "type": "string",
+    "pattern": r"^https?://[^/?#]+",
+    "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, never where the host stands",
+    "examples": ["https://api.example.com/v1/weather/${city}"],
+}
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(_scalar)]
@@ -123,7 +130,7 @@ class Answer(Part):
 
 class HttpImpl(Part):
     method: Method
-    url_template: Annotated[str, AfterValidator(_url)]
+    url_template: Annotated[str, AfterValidator(_url), WithJsonSchema(_URL)]
     query: Annotated[Mapping[str, Text], AfterValidator(_entries)] = {}
     headers: Annotated[Mapping[str, Text], AfterValidator(_headers)] = Field(default={}, repr=False)
     body: Any = Field(default=None, repr=False)

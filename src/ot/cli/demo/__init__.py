@@ -94,7 +94,7 @@ def _handle(steps: list[Seen]) -> str:
 
 async def _saved(app: OneTool) -> "Summary":
     """From the statistics of these runs. A client would have begun a session, which counts what definitions cost."""
-    from ot.faces.mcp_server import build_server
+    from ot.faces.mcp.server import build_server
     from ot.stats.summary import summarise
 
     with closing(build_server(app)) as server:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ot.bundles.model import Bundle, StoredTool
 from ot.bundles.store import Check
-from ot.errors import BundleError
+from ot.faces.http.errors import ApiError
 from ot_child.data import text
 
 MEDIA_TYPE: Final = "application/json"
@@ -53,10 +53,10 @@ def precondition(asked: Headers) -> Check:
     return check
 
 
-def _failed(header: str, tag: str | None) -> BundleError:
+def _failed(header: str, tag: str | None) -> ApiError:
     now = "it does not exist" if tag is None else f"its ETag is {tag} now"
-    message = f"the precondition {header} failed: {now}. Hint: read it again, then repeat the change"
-    return BundleError(message, code="precondition_failed", details={"etag": tag})
+    message, hint = f"the precondition {header} failed: {now}", "read it again, then repeat the change"
+    return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
 
 
 def _tag(data: Any) -> str:

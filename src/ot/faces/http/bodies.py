@@ -1,12 +1,11 @@
 """The JSON that a request brings. What is wrong with it is said at its turn: when somebody looks into it.
 
-Other refusals come before that of a body, so `body_of` never raises: a body that is none is a mapping that raises
+Other errors come before that of a body, so `Sent.data` never raises: a body that is none is a mapping that raises
 whatever one asks of it. Strict where JSON leaves things open: no name twice, no NaN, no number that is not one.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, NoReturn, Self
@@ -14,12 +13,10 @@ from typing import Any, Final, NoReturn, Self
 from starlette.requests import Request
 
 from ot.bundles.model import MOST_LEVELS
-from ot.bundles.rules import invalid
-from ot.errors import BundleError
+from ot.faces.http.errors import ApiError
 
 MEDIA_TYPE: Final = "application/json"
 MOST_DIGITS: Final = 300
-HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +35,23 @@ class Sent:
     def data(self) -> Mapping[str, Any]:
         """Takes its time where there is much of it: not on the event loop."""
         try:
-            return _object_in(self)
-        except BundleError as error:
+            _check_media_type(self)
+            data = _parsed(self.content)
+            if isinstance(data, dict):
+                return data
+            raise _invalid("the body must be a JSON object")
+        except ApiError as error:
             return _Wrong(error)
 
 
 class _Wrong(Mapping[str, Any]):
-    def __init__(self, error: BundleError) -> None:
+    def __init__(self, error: ApiError) -> None:
         self._error = error
 
-    def __getitem__(self, _key: str) -> NoReturn:
+    def _raise(self, *_: object) -> NoReturn:
         raise self._error
 
-    def __iter__(self) -> Iterator[str]:
-        raise self._error
-
-    def __len__(self) -> int:
-        raise self._error
-
-
-def _object_in(sent: Sent) -> dict[str, Any]:
-    _check_media_type(sent)
-    data = _parsed(sent.content)
-    if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object")
-    _check_levels(data)
-    return data
+    __getitem__ = __iter__ = __len__ = _raise
 
 
 def _check_media_type(sent: Sent) -> None:
@@ -72,10 +60,10 @@ def _check_media_type(sent: Sent) -> None:
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
         what = f"not as {sent.media_type!a}" if sent.media_type else "and this one does not say what it is"
         message = f"a body is sent as JSON, {what}; send the header Content-Type: {MEDIA_TYPE}"
-        raise BundleError(message, code="unsupported_media_type", details={})
+        raise ApiError("unsupported_media_type", message)
     if sent.encoding.strip().lower() not in {"", "identity"}:
         message = f"a body is sent as it is, not as {sent.encoding!a}; leave the header Content-Encoding out"
-        raise BundleError(message, code="unsupported_media_type", details={})
+        raise ApiError("unsupported_media_type", message)
 
 
 def _parsed(content: bytes) -> Any:
@@ -85,12 +73,12 @@ def _parsed(content: bytes) -> Any:
             text, object_pairs_hook=_members, parse_constant=_constant, parse_int=_integer, parse_float=_number
         )
     except UnicodeDecodeError:
-        raise invalid("the body is not UTF-8") from None
+        raise _invalid("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise invalid(f"the body is no JSON: {error.msg} at {place}") from None
+        raise _invalid(f"the body is no JSON: {error.msg} at {place}") from None
     except RecursionError:
-        raise _too_deep() from None
+        raise _invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -98,51 +86,26 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise invalid(f"the body has {twice!a} twice in one object")
+        raise _invalid(f"the body has {twice!a} twice in one object")
     return members
 
 
 def _constant(word: str) -> NoReturn:
-    raise invalid(f"the body has {word}, which JSON does not know; write null, or a number")
+    raise _invalid(f"the body has {word}, which JSON does not know; write null, or a number")
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise invalid(f"the body has a number of {len(digits)} digits, and {MOST_DIGITS} are the most")
+        raise _invalid(f"the body has a number of {len(digits)} digits, and {MOST_DIGITS} are the most")
     return int(digits)
 
 
 def _number(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise invalid(f"the body has the number {text[:40]}, which is too large")
+        raise _invalid(f"the body has the number {text[:40]}, which is too large")
     return number
 
 
-def _check_levels(data: dict[str, Any]) -> None:
-    """Not by recursion, which would be what a deep body is meant to break."""
-    level: list[Any] = [data]
-    for _ in range(MOST_LEVELS + 1):
-        for value in level:
-            _check_texts(value)
-        level = [part for value in level for part in _parts(value)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _parts(value: Any) -> list[Any]:
-    """What may have parts itself."""
-    inside = value.values() if isinstance(value, dict) else value
-    return [part for part in inside if isinstance(part, dict | list)]
-
-
-def _check_texts(value: dict[str, Any] | list[Any]) -> None:
-    """JSON can spell half a character, UTF-8 cannot write it."""
-    texts = [*value, *value.values()] if isinstance(value, dict) else value
-    if any(isinstance(text, str) and HALF_A_CHARACTER.search(text) for text in texts):
-        raise invalid("the body cannot be written down: it has half of a character in it (a lone surrogate)")
-
-
-def _too_deep() -> BundleError:
-    return invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
+def _invalid(message: str) -> ApiError:
+    return ApiError("invalid", message)

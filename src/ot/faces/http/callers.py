@@ -10,8 +10,8 @@ from ot.app import OneTool
 from ot.bus.authorise import line_to_permit
 from ot.context import Permission, ToolContext
 from ot.errors import ToolError
+from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import agent_of, token_id_of
-from ot.faces.http.refusals import Refusal
 from ot.runner.answer import Journal
 
 
@@ -27,7 +27,7 @@ def context_of(request: Request, app: OneTool, journal: Journal | None = None) -
         owner, token_id = seen_agent(request) is None, token_id_of(request.scope)
         return app.context(agent_of(request.scope), journal, is_owner=owner, token_id=token_id)
     except ToolError as error:  # the agent of a token has left the configuration
-        raise Refusal("permission_denied", error.message) from None
+        raise ApiError("permission_denied", error.message) from None
 
 
 def may_change(request: Request, app: OneTool) -> None:
@@ -39,7 +39,7 @@ def may_change(request: Request, app: OneTool) -> None:
         line = line_to_permit(frozenset({Permission.WRITE}), context)
         message = f"The agent {context.agent_id} may not change anything here: it lacks the permission write."
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
-        raise Refusal("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)
+        raise ApiError("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)
 
 
 def record_change(request: Request, app: OneTool, action: str, *names: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 MOST_FAILURES: Final = 20
 WINDOW_SECONDS: Final = 60.0
@@ -33,9 +33,12 @@ class Failures:
             return
         if self._clock() - failed[-1] > WINDOW_SECONDS:
             del self._failed[place]
-        elif len(failed) == MOST_FAILURES and self._is_recent(failed[0]) and (place, shown) not in self._known:
-            wait = {"retry-after": str(int(WINDOW_SECONDS))}
-            raise Refusal("rate_limited", "too many wrong tokens came from this address; wait a minute", headers=wait)
+        elif (
+            len(failed) == MOST_FAILURES
+            and self._clock() - failed[0] < WINDOW_SECONDS
+            and (place, shown) not in self._known
+        ):
+            raise ApiError("rate_limited", "too many wrong tokens came from this address; wait a minute")
 
     def failed(self, address: str, shown: str) -> None:
         """The one that has been quiet for longest is forgotten where there are too many."""
@@ -49,9 +52,6 @@ class Failures:
     def passed(self, address: str, shown: str) -> None:
         self._known[_place(address), shown] = None
         _shorten(self._known, MOST_KNOWN)
-
-    def _is_recent(self, moment: float) -> bool:
-        return self._clock() - moment < WINDOW_SECONDS
 
 
 def _shorten(kept: dict[Any, Any], most: int) -> None:

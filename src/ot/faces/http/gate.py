@@ -1,15 +1,20 @@
-"""The one gate before every route: who gets in, as which agent, with how much, and what every answer carries.
+"""The one gate before every route: who gets in, as which agent, with how much, what every answer carries, and the log.
 
 Without a token only the machine itself is let in, to an address that only the machine itself can reach, and only by
 its own names, so that no page of another site can talk to us through somebody's browser. Everybody else shows a token.
 What an agent may do is not decided here. When a token is revoked, the requests that it opened end.
+
+Every request has an id, the client's own if that is a sane one, so that both logs can be laid side by side. Its line in
+the log tells the route and not the path, and nothing of the query: there is no end to what stands in those.
 """
 
 import asyncio
 import contextlib
 import functools
+import os
 import re
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -19,11 +24,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ot.agents import DEFAULT
 from ot.config.model import RunLimits
+from ot.faces.http.errors import STATUS, ApiError
 from ot.faces.http.failures import Failures
 from ot.faces.http.intake import Intake
 from ot.faces.http.keys import Keys, hash_of
-from ot.faces.http.queue import CALLS, QUEUE, Bounds, FairQueue
-from ot.faces.http.refusals import Refusal
+from ot.faces.queue import QUEUES, Queues
+from ot.logging import Log
 from ot.net.exchange import OUTGOING
 
 MOST_HEAD: Final = 16 << 10
@@ -33,21 +39,14 @@ OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # n
 PAGE: Final = "/page/"
 TOKEN_HASH: Final = "token_hash"  # noqa: S105 - where the state of a request has it
 TOKEN_ID_CHARACTERS: Final = 32
+STOPPING: Final = "stopping"  # an event in the state of a request: the server wants to end
 STRANGER: Final = ""  # no agent has this name, so whoever has it owns nothing
 # Headers that no client sends by itself: they tell that a proxy, or a tool of OneTool, passed the request on.
 PROXY_HEADERS: Final = frozenset(
     {
-        *(
-            "cdn-loop",
-            "client-ip",
-            "forwarded",
-            "max-forwards",
-            "surrogate-capability",
-            "true-client-ip",
-            "via",
-            OUTGOING.lower(),
-        ),
+        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
         *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
+        *(OUTGOING.lower(),),
     }
 )
 PROXY_PREFIXES: Final = (
@@ -72,6 +71,9 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+LONGEST_METHOD: Final = 16
 ALWAYS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -82,7 +84,6 @@ ALWAYS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 FIXED: Final = {name.encode(): value.encode() for name, value in ALWAYS.items()}
-CACHED: Final = b"cache-control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,16 @@ class Gate:
         bind: Bind,
         keys: Callable[[], Keys],
         *,
+        log: Log | None = None,
         names: Callable[[], Collection[str]] = tuple,
         failures: Failures | None = None,
         limits: Callable[[], RunLimits] = RunLimits,
     ) -> None:
         self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
-        self._failures, self._intake = failures or Failures(), Intake()
+        self._failures, self._intake, self._log = failures or Failures(), Intake(), log or Log()
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # requests with the hash and the agent of their token
         self._revoked: set[asyncio.Task[Any]] = set()
-        self._turns = {
-            QUEUE: FairQueue(lambda: Bounds.of_runs(limits())),
-            CALLS: FairQueue(lambda: Bounds.of_calls(limits())),
-        }
+        self._queues = Queues(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -129,28 +128,50 @@ class Gate:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008, "reason": "there are no web sockets here"})
             return
-        answer = _Answer(send)
-        body = self._intake.body(scope["path"], receive)
+        headers, started = Headers(scope=scope), time.perf_counter()
+        state = scope.setdefault("state", {})
+        state["request_id"] = _request_id(headers)
+        answer, body = _Answer(send, state["request_id"]), self._intake.body(scope["path"], receive)
         try:
-            _check_framing(Headers(scope=scope))
-            scope.setdefault("state", {}).update({"agent": self._admitted(scope), **self._turns})
-            body.refuse_announced(Headers(scope=scope))
-            with self._ending_when_revoked(scope):
+            _check_framing(headers)
+            state.update({"agent": self._admitted(scope), QUEUES: self._queues})
+            body.refuse_announced(headers)
+            with self._ending_when_revoked(state):
                 await self._inner(scope, body, answer)
-        except Refusal as refused:
-            if not answer.has_begun:  # else it is cut off, which is all that is left to say
-                await refused.response(scope, receive, answer)
-            elif refused is REVOKED:
+        except ApiError as error:
+            if answer.status is None:  # else it is cut off, which is all that is left to say
+                await error.response(scope, receive, answer)
+            elif error is REVOKED:
                 await answer.end()
+        except asyncio.CancelledError:
+            if answer.status is not None or not (STOPPING in state and state[STOPPING].is_set()):
+                raise
+            await ApiError("busy", "the server is ending, and this was not done in time").response(
+                scope, receive, answer
+            )
         finally:
             body.end()
+            self._write(scope, answer.status, started)
+
+    def _write(self, scope: Scope, status: int | None, started: float) -> None:
+        self._log.event(
+            "http.request",
+            level="WARNING" if status is None or status >= STATUS["internal"] else "INFO",
+            correlation_id=scope["state"]["request_id"],
+            method=scope["method"][:LONGEST_METHOD],
+            route=getattr(scope.get("route"), "path", None),
+            status=status,
+            duration_ms=round((time.perf_counter() - started) * 1000, 3),
+            agent=scope["state"].get("agent"),
+            client=scope["client"][0] if scope.get("client") else None,
+        )
 
     # --- revoked tokens -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _ending_when_revoked(self, scope: Scope) -> Iterator[None]:
+    def _ending_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
         """Raise REVOKED inside of the block when the token of the request is revoked."""
-        shown, agent, task = scope["state"].get(TOKEN_HASH), scope["state"]["agent"], asyncio.current_task()
+        shown, agent, task = state.get(TOKEN_HASH), state["agent"], asyncio.current_task()
         if shown is None or task is None:
             yield
             return
@@ -172,7 +193,7 @@ class Gate:
             return
         try:
             keys = self._keys()
-        except Refusal:
+        except ApiError:
             keys = Keys((), {})
         valid = {shown: keys.agent_of_hash(shown) for shown, _ in set(self._open.values())}
         for task, (shown, agent) in self._open.items():
@@ -192,7 +213,8 @@ class Gate:
         address = scope["client"][0] if scope.get("client") else ""
         token = _token(headers)
         if token is not None:
-            scope["state"][TOKEN_HASH] = hash_of(token)
+            shown = hash_of(token)
+            scope["state"].update({TOKEN_HASH: shown, "token_id": shown[:TOKEN_ID_CHARACTERS]})
             return self._known(token, address)
         is_here = self._is_own(name) and (not address or is_loopback(address))
         sign = _proxy_sign(headers)
@@ -213,10 +235,10 @@ class Gate:
         hosts = headers.getlist("host")
         found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
-            raise Refusal("invalid", "a request needs exactly one Host header, which is a name or an address")
+            raise ApiError("invalid", "a request needs exactly one Host header, which is a name or an address")
         name = found[1].lower()
         if self._bind.is_loopback and not self._is_own(name) and name not in self._names():
-            raise Refusal("forbidden", self._other_name(name))
+            raise ApiError("forbidden", self._other_name(name))
         return name
 
     def _other_name(self, name: str) -> str:
@@ -246,42 +268,41 @@ def _check_head(scope: Scope) -> None:
     """Whatever came in one piece has been read, however long it is."""
     fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
     if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MOST_HEAD:
-        raise Refusal("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
+        raise ApiError("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
     if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
-        raise Refusal("invalid", "this server speaks HTTP/1.1")
+        raise ApiError("invalid", "this server speaks HTTP/1.1")
 
 
 def _check_origin(headers: Headers, scope: Scope) -> None:
     """A page may talk to the server it came from, and to no other."""
     host, origins = headers["host"].lower(), headers.getlist("origin")
     if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
-        raise Refusal("forbidden", "a page of another site may not use this server (wrong Origin)")
+        raise ApiError("forbidden", "a page of another site may not use this server (wrong Origin)")
     sites = headers.getlist("sec-fetch-site")
-    if all(site in {"same-origin", "none"} for site in sites) or _is_a_link(headers, scope):
-        return
-    raise Refusal("forbidden", "a page of another site may not use this server (wrong Sec-Fetch-Site)")
-
-
-def _is_a_link(headers: Headers, scope: Scope) -> bool:
-    """Somebody followed a link to us, which shows us to them and to no page."""
-    is_whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    return is_whole and scope["method"] == "GET"
+    # somebody who follows a link to us sees us, and no page does
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if not all(site in {"same-origin", "none"} for site in sites) and not (is_link and scope["method"] == "GET"):
+        raise ApiError("forbidden", "a page of another site may not use this server (wrong Sec-Fetch-Site)")
 
 
 def _check_path(scope: Scope) -> None:
     """A path means what it seems to mean, to whoever looks at it."""
     path = scope["path"]
+    if b"%2f" in scope.get("raw_path", b"").lower():
+        raise ApiError("invalid", "a slash that is written as %2F cannot stand in a path here")
+    if any(letter < " " for letter in path):
+        raise ApiError("invalid", "a control character cannot stand in a path")
     if not path.startswith("/"):
-        raise Refusal("invalid", "ask for a path that begins with a slash; this server is no proxy")
+        raise ApiError("invalid", "ask for a path that begins with a slash; this server is no proxy")
     if any(part in {".", ".."} for part in path.split("/")):
-        raise Refusal("invalid", "a path cannot have . or .. as a part of it here")
+        raise ApiError("invalid", "a path cannot have . or .. as a part of it here")
 
 
 def _check_framing(headers: Headers) -> None:
     """Two lengths of one body are how a request is smuggled past a proxy: nothing on this connection is believed."""
     if "transfer-encoding" in headers and "content-length" in headers:
         message = "a body is either chunked or has a Content-Length, not both"
-        raise Refusal("invalid", message, headers={"connection": "close"})
+        raise ApiError("invalid", message, headers={"connection": "close"})
 
 
 def _proxy_sign(headers: Headers) -> str | None:
@@ -290,7 +311,8 @@ def _proxy_sign(headers: Headers) -> str | None:
     A header of any other name with an address in its value counts too: that is how unknown proxies name the sender.
     """
     for name, value in headers.items():
-        if _is_proxy_header(name) or (not _is_client_header(name) and _names_an_address(value)):
+        is_of_client = name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES)
+        if _is_proxy_header(name) or (not is_of_client and _names_an_address(value)):
             return name
     return None
 
@@ -298,10 +320,6 @@ def _proxy_sign(headers: Headers) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def _is_proxy_header(name: str) -> bool:
     return name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)
-
-
-def _is_client_header(name: str) -> bool:
-    return name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES)
 
 
 def _names_an_address(value: str) -> bool:
@@ -333,8 +351,16 @@ def _token(headers: Headers) -> str | None:
     return token.strip()
 
 
-def _unauthorized(message: str) -> Refusal:
-    return Refusal("unauthorized", message, headers={"www-authenticate": "Bearer"})
+def _request_id(headers: Headers) -> str:
+    own = headers.getlist("x-request-id")
+    if len(own) == 1 and REQUEST_ID.fullmatch(own[0]):
+        return own[0]
+    traced = TRACE.fullmatch(headers.get("traceparent", ""))
+    return traced[1] if traced else os.urandom(8).hex()
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError("unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
 REVOKED: Final = _unauthorized("this token was revoked")
@@ -353,31 +379,33 @@ def is_loopback(host: str) -> bool:
 
 
 class _Answer:
-    """`send` of one request, with what every answer carries."""
+    """`send` of one request, with what every answer carries. `status` is None until the answer begins."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.has_begun, self.is_complete = send, False, False
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._own = send, {**FIXED, b"x-request-id": request_id.encode()}
+        self.status: int | None = None
+        self._is_complete = False
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self.has_begun = True
-            own = [(name.lower(), value) for name, value in message.get("headers", ())]
-            kept = [(name, value) for name, value in own if name not in FIXED]
-            is_told = any(name == CACHED for name, _ in kept)
-            message["headers"] = [*kept, *FIXED.items(), *([] if is_told else [(CACHED, b"no-store")])]
-        self.is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+            self.status = message["status"]
+            kept = [(name.lower(), value) for name, value in message.get("headers", ()) if name.lower() not in FIXED]
+            if all(name != b"cache-control" for name, _ in kept):
+                kept.append((b"cache-control", b"no-store"))
+            message["headers"] = [*kept, *self._own.items()]
+        self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
 
     async def end(self) -> None:
         """Complete a stream that has begun."""
-        if not self.is_complete:
+        if not self._is_complete:
             with contextlib.suppress(Exception):  # an answer of a known length is cut off by the server instead
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def token_id_of(scope: Scope) -> str:
     """Return what identifies the token of the request, and does not reveal it; empty if the request needed none."""
-    return str(scope.get("state", {}).get(TOKEN_HASH, ""))[:TOKEN_ID_CHARACTERS]
+    return str(scope.get("state", {}).get("token_id", ""))
 
 
 def agent_of(scope: Scope) -> str:

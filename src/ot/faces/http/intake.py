@@ -8,14 +8,13 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 MOST_BODY: Final = 4 << 20
 MOST_IMPORT: Final = 64 << 20
 MOST_AT_ONCE: Final = 256 << 20
 IMPORTS: Final = frozenset({"/api/import"})
 MOST_DIGITS: Final = 18
-RETRY_SECONDS: Final = "1"
 
 
 class Intake:
@@ -48,12 +47,12 @@ class Body:
             raise self._too_large()
         if self._intake.held > self._intake.most:
             told = "too much is being sent to this server at once; send this again in a moment"
-            raise Refusal("busy", told, headers={"retry-after": RETRY_SECONDS})
+            raise ApiError("busy", told)
         return message
 
     def end(self) -> None:
         self._intake.held -= self._got
         self._got = 0
 
-    def _too_large(self) -> Refusal:
-        return Refusal("too_large", f"the body has more than {self._most} bytes", {"limit": self._most})
+    def _too_large(self) -> ApiError:
+        return ApiError("too_large", f"the body has more than {self._most} bytes", {"limit": self._most})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ot.config.load import Examined
 from ot.config.model import Settings, Token
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 PREFIX = "ot_"
 
@@ -29,7 +29,10 @@ class Keys:
     """The tokens of the configuration. One whose variable is not set lets nobody in."""
 
     def __init__(self, tokens: Iterable[Token], env: Mapping[str, str]) -> None:
-        self._agents = [(token.hash or _from(env, token.token_env), token.agent) for token in tokens]
+        self._agents = [
+            (token.hash or (hash_of(value) if (value := env.get(token.token_env or "")) else None), token.agent)
+            for token in tokens
+        ]
 
     def __bool__(self) -> bool:
         return any(known for known, _ in self._agents)
@@ -44,11 +47,6 @@ class Keys:
             if known and hmac.compare_digest(known.lower().encode(), shown.encode()):
                 found = agent
         return found
-
-
-def _from(env: Mapping[str, str], name: str | None) -> str | None:
-    value = env.get(name or "")
-    return hash_of(value) if value else None
 
 
 class LiveTokens:
@@ -84,5 +82,5 @@ class LiveTokens:
             return Keys(tokens, self._env)
         if self._unreadable:
             message = f"tokens cannot be checked: {self._unreadable} cannot be read"
-            raise Refusal("busy", message, {"reason": "tokens_unreadable"})
+            raise ApiError("busy", message, {"reason": "tokens_unreadable"})
         return Keys((token for token in tokens if token in self._left), self._env)

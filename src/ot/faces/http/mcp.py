@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from fastapi import FastAPI
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
@@ -16,18 +15,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.app import OneTool
-from ot.faces.http.api.events import STOPPING
-from ot.faces.http.gate import token_id_of
+from ot.faces.http.gate import STOPPING, token_id_of
 from ot.faces.http.intake import MOST_BODY
 from ot.faces.http.replays import ResumableSessions
-from ot.faces.mcp_server import build_server
+from ot.faces.mcp.server import build_server
 
 PATH: Final = "/mcp"
 MOST_SESSIONS: Final = 1000
 
 
-def add_routes(web: FastAPI, app: OneTool) -> None:
-    web.router.routes.append(Route(PATH, endpoint=Mcp(app), include_in_schema=False))
+def route(app: OneTool) -> Route:
+    return Route(PATH, endpoint=Mcp(app))
 
 
 class Mcp:
@@ -51,7 +49,8 @@ class Mcp:
             await self._is_ready.wait()
         state = scope.get("state", {})
         if state.get("agent") is not None:
-            scope["user"] = _holder(state["agent"], token_id_of(scope))
+            owner = f"{state['agent']}:{token_id_of(scope)}"  # of the session, to the SDK
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=owner, scopes=[]))
         stopping = state.get(STOPPING)
         if stopping is not None:
             self._ending = self._ending or asyncio.ensure_future(self._end_streams(stopping))
@@ -69,11 +68,6 @@ class Mcp:
     async def _end_streams(self, stopping: asyncio.Event) -> None:
         await stopping.wait()
         self._server.end_streams()
-
-
-def _holder(agent: str, token_id: str) -> AuthenticatedUser:
-    """Whom the SDK takes a session to belong to."""
-    return AuthenticatedUser(AccessToken(token="", client_id=f"{agent}:{token_id}", scopes=[]))
 
 
 async def _until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

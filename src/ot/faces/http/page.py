@@ -13,14 +13,13 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 import anyio.to_thread
-from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from ot.app import OneTool
 from ot.faces.http.answers import REVALIDATED
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 
 FOLDER: Final = "page"
 FIRST: Final = "index.html"
@@ -55,22 +54,19 @@ class _File:
         return Response(self.content, 200, headers, self.media_type)
 
 
-def add_routes(web: FastAPI, _app: OneTool) -> None:
-    content = functools.cache(_read)
+def routes() -> list[Route]:
+    @functools.cache
+    def content() -> dict[str, _File]:
+        return {name: _File.of(name, file.read_bytes()) for name, file in _files(files("ot.faces") / FOLDER)}
 
     async def show(request: Request) -> Response:
         found = await anyio.to_thread.run_sync(content)
         name = request.path_params.get("path", FIRST)
         if name not in found:
-            raise Refusal("not_found", f"there is nothing at {request.url.path}; the page is at /")
+            raise ApiError("not_found", f"there is nothing at {request.url.path}; the page is at /")
         return found[name].answer(request.headers)
 
-    for path in ("/", f"/{FOLDER}/{{path:path}}"):
-        web.add_route(path, show, ["GET", "HEAD"], include_in_schema=False)
-
-
-def _read() -> dict[str, _File]:
-    return {name: _File.of(name, file.read_bytes()) for name, file in _files(files("ot.faces") / FOLDER)}
+    return [Route(path, show) for path in ("/", f"/{FOLDER}/{{path:path}}")]
 
 
 def _files(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversable]]:

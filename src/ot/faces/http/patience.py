@@ -1,8 +1,10 @@
 """How long we wait for whom: connections that are slow, silent, or too many are cut.
 
-uvicorn waits for ever for the rest of a request, and for a client to read. Here a head has its seconds, a body has to
-come at some speed and an answer to be taken at some, and where there are too many connections, those that only wait
-go first. All are looked at together, once a second: a timer for each request would cost every one of them.
+uvicorn closes idle connections and h11 rejects long heads. But both wait for ever for the rest of a request and for a
+client to read, and `limit_concurrency` counts silent connections, so that a few of them keep everybody out. So here a
+head has its seconds, a body has to come at some speed and an answer to be taken at some, and where there are too many
+connections, those that only wait go first. All are looked at together, once a second: a timer for each request would
+cost every one of them.
 """
 
 import socket
@@ -15,11 +17,10 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import FIXED
-from ot.faces.http.refusals import STATUS, Refusal
 
 HEAD_SECONDS: Final = 10.0
-IDLE_SECONDS: Final = 75
 LINGER_SECONDS: Final = 5.0  # for a body that nobody wants, because its request has been answered
 REFUSED_SECONDS: Final = 1.0  # for the rest of what a client sends that was refused
 MOST_REFUSED: Final = 256  # of those, at once; the others are hung up on
@@ -97,13 +98,10 @@ class PatientProtocol(H11Protocol):
 
     def __init__(self, *given: Any, crowd: Crowd, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._crowd = crowd
-        self._received = 0
+        self._crowd, self._received, self._is_refused = crowd, 0, False
         self._body: Pace | None = None
         self._answer: Pace | None = None
-        self._answered_at: float | None = None
-        self._has_half_a_head = self._is_refused = False
-        self.silent_since = time.monotonic()
+        self.silent_since = time.monotonic()  # or the beginning of half a head
 
     @property
     def address(self) -> str:
@@ -116,7 +114,7 @@ class PatientProtocol(H11Protocol):
         # asyncio does this only where it has opened the listening socket; without it many answers take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._crowd.take(self):
-            self._refuse(Refusal("busy", CROWDED, headers={"retry-after": "1"}))
+            self._refuse(ApiError("busy", CROWDED))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.leave(self)
@@ -126,16 +124,13 @@ class PatientProtocol(H11Protocol):
         if self._is_refused or self.transport.is_closing():
             return
         self._received += len(data)
-        if self._is_between_requests and not self._has_half_a_head:
-            self._has_half_a_head, self.silent_since = True, time.monotonic()
+        if self._is_between_requests and self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
+            self.silent_since = time.monotonic()
         super().data_received(data)
-        if not self._is_between_requests:
-            self._has_half_a_head = False
 
     def on_response_complete(self) -> None:
-        self.silent_since = self._answered_at = time.monotonic()
+        self.silent_since = time.monotonic()
         super().on_response_complete()
-        self._has_half_a_head = self._is_between_requests and bool(self.conn.trailing_data[0])
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours says more
         """What cannot be read. Where an answer has begun already, there is nothing left to say."""
@@ -143,11 +138,11 @@ class PatientProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in ANSWERABLE:
-            self._refuse(Refusal("invalid", MALFORMED))
+            self._refuse(ApiError("invalid", MALFORMED))
         else:
             self.transport.close()
 
-    def _refuse(self, refused: Refusal) -> None:
+    def _refuse(self, refused: ApiError) -> None:
         """A client that is hung up on while it sends never sees what we said: so for a moment it may go on."""
         self._is_refused = True
         if len(self._crowd.refused) >= MOST_REFUSED:
@@ -170,14 +165,14 @@ class PatientProtocol(H11Protocol):
     # --- whose time is over ----------------------------------------------------------------------------------------
 
     @property
-    def _is_between_requests(self) -> bool:
-        return not self._has_asked or self.cycle.response_complete
-
-    @property
     def _has_asked(self) -> bool:
         """By its types uvicorn says that there is always a request, which is not so."""
         found: object = self.cycle
         return found is not None
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return not self._has_asked or self.cycle.response_complete
 
     @property
     def is_idle(self) -> bool:
@@ -188,36 +183,25 @@ class PatientProtocol(H11Protocol):
 
     def _reads_too_slowly(self, now: float) -> bool:
         left = self.transport.get_write_buffer_size()
-        if not left:
-            self._answer = None
-            return False
-        self._answer = self._answer or Pace(now, -left)
-        return self._answer.is_too_slow(now, -left)
+        self._answer = (self._answer or Pace(now, -left)) if left else None
+        return self._answer is not None and self._answer.is_too_slow(now, -left)
 
     def _sends_too_slowly(self, now: float) -> bool:
-        if self.conn.their_state is h11.SEND_BODY:
-            return self._body_is_too_slow(now)
-        self._body = None
-        if not self._is_between_requests:
-            return False
-        most = HEAD_SECONDS if self._has_half_a_head or not self._has_asked else IDLE_SECONDS
-        return now - self.silent_since > most
-
-    def _body_is_too_slow(self, now: float) -> bool:
         """While we do not read, it is not the client who is slow."""
+        is_sending = self.conn.their_state is h11.SEND_BODY
         if self._is_between_requests:
-            return now - (self._answered_at or now) > LINGER_SECONDS
-        if self.flow.read_paused:
             self._body = None
-            return False
-        self._body = self._body or Pace(now, self._received)
-        return self._body.is_too_slow(now, self._received)
+            if is_sending:  # a body that nobody wants, because its request has been answered
+                return now - self.silent_since > LINGER_SECONDS
+            is_waited_for = not self._has_asked or bool(self.conn.trailing_data[0])
+            return is_waited_for and now - self.silent_since > HEAD_SECONDS
+        self._body = (self._body or Pace(now, self._received)) if is_sending and not self.flow.read_paused else None
+        return self._body is not None and self._body.is_too_slow(now, self._received)
 
 
-def written(refused: Refusal) -> bytes:
+def written(refused: ApiError) -> bytes:
     """A refusal as it goes over the wire, for where there is no request that it would answer."""
-    status = STATUS[refused.code]
-    body = bytes(refused.response.body)
+    status, body = refused.status, bytes(refused.response.body)
     fields = {
         b"content-type": b"application/json",
         b"content-length": str(len(body)).encode(),

@@ -21,11 +21,9 @@ import uvicorn
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.http.access import Access
-from ot.faces.http.api.events import STOPPING
-from ot.faces.http.gate import Bind, Gate, is_loopback
+from ot.faces.http.gate import MOST_HEAD, STOPPING, Bind, Gate, is_loopback
 from ot.faces.http.keys import Keys
-from ot.faces.http.patience import IDLE_SECONDS, MOST_CONNECTIONS, Crowd, PatientProtocol
+from ot.faces.http.patience import MOST_CONNECTIONS, Crowd, PatientProtocol
 from ot.faces.http.server import build, live_tokens
 from ot.faces.settings_watcher import Hooks, watching
 from ot.logging import LEVELS, Log
@@ -36,6 +34,7 @@ if sys.platform != "win32":
     import resource
 
 GRACE_SECONDS: Final = 10
+IDLE_SECONDS: Final = 75
 LAST_SECONDS: Final = 1.0
 BACKLOG: Final = 1024
 ENOUGH_FILES: Final = 8192
@@ -78,7 +77,7 @@ class HttpServer:
 
     def _config(self, gate: Gate, crowd: Crowd) -> uvicorn.Config:
         return uvicorn.Config(
-            Access(gate, self._app.log),
+            gate,
             http=partial(PatientProtocol, crowd=crowd),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
@@ -87,6 +86,7 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,  # whoever sends X-Forwarded-For does not say who they are
             backlog=BACKLOG,
+            h11_max_incomplete_event_size=MOST_HEAD,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )

@@ -1,5 +1,1 @@
-"""REST for the page and for programs, over everything that can be called. `routes` has the table of it all."""
-
-from ot.faces.http.api.routes import add_routes
-
-__all__ = ["add_routes"]
+"""REST for the page and for programs. `routes` has the table of it all."""

@@ -14,7 +14,7 @@ import anyio.to_thread
 from ot.app import OneTool
 from ot.context import ToolContext
 from ot.errors import BundleError, ToolNotFound
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
 from ot.registry import Entry, python_name
 from ot.search import Hit
 from ot.tool import Tool
@@ -147,6 +147,6 @@ def _has(words: list[str], tool: Tool) -> bool:
     return all(word in text for word in words)
 
 
-def _unknown(name: str, message: str = "") -> Refusal:
+def _unknown(name: str, message: str = "") -> ApiError:
     """An agent that sees some tools is not told the names of others."""
-    return Refusal("not_found", message or f"there is no tool {name!r}", {"name": name})
+    return ApiError("not_found", message or f"there is no tool {name!r}", {"name": name})

@@ -1,71 +1,62 @@
-"""What all parts of `/api` stand on: the product, what it has been doing, and threads for what waits for the disk."""
+"""What all routes of REST share: the product, what it has been doing, and threads for what waits for the disk."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
-from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
 
 from ot.activity import Activity
 from ot.app import OneTool
-from ot.bundles.rules import invalid
-from ot.faces.http import paging
-from ot.faces.http.refusals import Refusal
+from ot.faces.http import callers
+from ot.faces.http.answers import answer
+from ot.faces.http.bodies import Sent
+from ot.faces.http.errors import ApiError
+
+if TYPE_CHECKING:
+    from ot.faces.http.models import ApiModel
 
 T = TypeVar("T")
-THREADS: Final = 16
-MOST_DIGITS: Final = 15
+READERS, WRITERS = 16, 8  # apart, because writers may wait for another process and readers never do
+SMALL_BYTES: Final = 16 << 10  # of a body that takes less time to read than a thread to start
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     app: OneTool
     activity: Activity
-    threads: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, THREADS))
+    _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
+    _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self.threads)
+        return await anyio.to_thread.run_sync(work, limiter=self._readers)
 
-    def refuse_without_settings(self) -> None:
-        """Where they are wrong, everything would be kept elsewhere."""
+    async def writing(self, request: Request, work: Callable[[], T]) -> T:
+        """Change the store in a thread, if the caller may."""
+        self.check_change(request)
+        return await anyio.to_thread.run_sync(work, limiter=self._writers)
+
+    async def read(self, sent: Sent, parse: Callable[[Mapping[str, Any]], T]) -> T:
+        """Return what the body means. A large one is read in a thread."""
+        if len(sent.content) <= SMALL_BYTES:
+            return parse(sent.data())
+        return await self.in_thread(lambda: parse(sent.data()))
+
+    def answer(self, shown: "ApiModel", status: int = 200) -> Response:
+        """Return the response without secrets."""
+        return answer(self.app.redact.in_data(shown.as_json()), status)
+
+    def check_settings(self) -> None:
+        """Raise if the settings are wrong: everything would be kept elsewhere."""
         error = self.app.config_error
         if error is not None:
-            raise Refusal("busy", f"the configuration is wrong, so nothing works until it is right:\n{error}")
+            raise ApiError("busy", f"the configuration is wrong, so nothing works until it is right:\n{error}")
 
-
-def only(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The body, which has nothing else in it."""
-    unknown = [name for name in body if name not in names]
-    if unknown:
-        raise invalid(f"the body has {unknown[0]!a}, which nobody asked for; it may have {', '.join(names)}")
-    return body
-
-
-def switch(query: QueryParams, name: str) -> bool | None:
-    """`true` or `false`; None where it is not given."""
-    text = paging.single(query, name)
-    if text is None:
-        return None
-    if text not in paging.SWITCHES:
-        raise Refusal("invalid", f"{name} is {text!a}; write true or false", {"parameter": name})
-    return paging.SWITCHES[text]
-
-
-def choice(query: QueryParams, name: str, choices: tuple[str, ...]) -> str | None:
-    text = paging.single(query, name)
-    if text is not None and text not in choices:
-        raise Refusal("invalid", f"{name} is {text!a}; write one of {', '.join(choices)}", {"parameter": name})
-    return text
-
-
-def number(query: QueryParams, name: str, default: int) -> int:
-    """A whole number from 1 on."""
-    text = paging.single(query, name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
-        raise Refusal("invalid", f"{name} is {text!a}; give a number from 1 on", {"parameter": name})
-    return int(text) if len(text) <= MOST_DIGITS else 10**MOST_DIGITS
+    def check_change(self, request: Request) -> None:
+        """Raise if the caller may not change anything, or if nothing can be changed now."""
+        callers.may_change(request, self.app)
+        self.check_settings()

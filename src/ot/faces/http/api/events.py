@@ -14,7 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ot.faces.http.refusals import Refusal
+from ot.errors import ToolError
+from ot.faces.http.errors import ApiError
+from ot.faces.http.gate import STOPPING
+from ot.schema import JSON
 from ot_child.data import text
 
 T = TypeVar("T")
@@ -25,9 +28,13 @@ MAX_WAITING_CHARS: Final = 1 << 20  # of printed text, for a client that reads s
 LEFT_OUT: Final = "\n[{} characters left out here; the result has them]\n"
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-STOPPING: Final = "stopping"  # an event in the state of a request's scope: the server wants to end
 LINE_BREAKS_TO_SOME: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # clients, not the standard
 Event = tuple[str, Any]
+
+
+def described(words: str) -> dict[str, JSON]:
+    """Return what the document says of a stream of events."""
+    return {MEDIA_TYPE: {"type": "string", "description": f"Events: {words}"}}
 
 
 def are_wanted(request: Request) -> bool:
@@ -135,7 +142,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b""})
             return
-        ending = [_gone(receive), *self._stopping(scope)]
+        stopping = scope.get("state", {}).get(STOPPING) if self._ends_with_server else None
+        ending = [_gone(receive), *([stopping.wait()] if stopping is not None else [])]
         waiting = [asyncio.ensure_future(each) for each in (self._sent(scope, receive, send), *ending)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -148,11 +156,6 @@ class EventStream(Response):
             with suppress(RuntimeError):  # it had not begun
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _stopping(self, scope: Scope) -> Iterator[Coroutine[Any, Any, Any]]:
-        stopping = scope.get("state", {}).get(STOPPING)
-        if self._ends_with_server and stopping is not None:
-            yield stopping.wait()
-
     async def _sent(self, scope: Scope, receive: Receive, send: Send) -> None:
         feed = Feed()
         working = asyncio.ensure_future(self._worked(feed))
@@ -161,7 +164,7 @@ class EventStream(Response):
             while not is_over:
                 is_over = feed.is_over
                 events = await feed.taken()
-                if not has_begun and len(events) == 1 and isinstance(events[0][1], Refusal):
+                if not has_begun and len(events) == 1 and isinstance(events[0][1], ApiError):
                     await events[0][1].response(scope, receive, send)
                     return
                 idle = b"" if feed.is_over else HEARTBEAT
@@ -176,8 +179,10 @@ class EventStream(Response):
     async def _worked(self, feed: Feed) -> None:
         try:
             await self._work(feed)
-        except Refusal as refused:
-            feed.put("refused", refused)
+        except ApiError as error:
+            feed.put("refused", error)
+        except ToolError as error:
+            feed.put("refused", ApiError.from_error(error))
         finally:
             feed.end()
 
@@ -185,19 +190,10 @@ class EventStream(Response):
 async def _send(events: list[Event], send: Send, idle: bytes, *, has_begun: bool) -> bool:
     if not has_begun:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    sent = b"".join(_written(*event) for event in events) or idle
-    await send({"type": "http.response.body", "body": sent, "more_body": True})
+    written = ((event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events)
+    sent = "".join(f"event: {event}\ndata: {json.translate(LINE_BREAKS_TO_SOME)}\n\n" for event, json in written)
+    await send({"type": "http.response.body", "body": sent.encode("utf-8", "replace") or idle, "more_body": True})
     return True
-
-
-def _written(event: str, data: Any) -> bytes:
-    """JSON has no line breaks of its own, so that one line is enough."""
-    shown = text(_told(data) if isinstance(data, Refusal) else data).translate(LINE_BREAKS_TO_SOME)
-    return f"event: {event}\ndata: {shown}\n\n".encode("utf-8", "replace")
-
-
-def _told(refused: Refusal) -> dict[str, Any]:
-    return {"error": {"code": refused.code, "message": refused.message, "details": refused.details}}
 
 
 async def _gone(receive: Receive) -> None:

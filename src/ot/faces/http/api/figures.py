@@ -1,66 +1,66 @@
-"""`/api/stats` and `/api/health`: what was called and how it went, and how the parts are doing now."""
+"""`/api/stats`, `/api/health`, `/readyz`: what was called, how all parts are doing, whether a run would work now."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from ot.errors import ToolError
-from ot.faces.http import callers, paging
-from ot.faces.http.answers import answer
-from ot.faces.http.api import common
+from ot.faces.http import callers
 from ot.faces.http.api.common import Api
-from ot.faces.http.refusals import Refusal
-from ot.schema import JSON
-from ot.stats.summary import PERIODS, Summary, summarise
+from ot.faces.http.errors import ApiError, camel_case
+from ot.faces.http.models import ApiModel, Health, Statistics, StatisticsQuery
+from ot.faces.http.routing import TEXT, Answer, Operation
+from ot.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED
+from ot.stats.summary import summarise
 
-ALL_TIME = "all"
+PROBE_SECONDS: Final = 5.0
 
 
 class Figures:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def stats(self, request: Request) -> Response:
-        query = request.query_params
-        period = common.choice(query, "period", (*PERIODS, ALL_TIME)) or ALL_TIME
-        tool, agent = paging.single(query, "tool") or None, callers.seen_agent(request)
-        try:
-            return await self._api.in_thread(lambda: answer(self._summary(period, tool, agent)))
-        except ToolError as error:
-            raise Refusal("busy", error.message) from None
+    def operations(self) -> Iterator[Operation]:
+        stats = {200: Answer("Figures, all by the same filters", Statistics)}
+        yield Operation("GET", "/api/stats", self.stats, "Get the statistics", stats, StatisticsQuery)
+        health = {200: Answer("How everything is at this moment", Health)}
+        yield Operation("GET", "/api/health", self.health, "Get the state of all parts", health)
+        ready = {200: Answer("A run would work", media={"text/plain": TEXT})}
+        yield Operation("GET", "/readyz", self.ready, "Whether a run would work now", ready)
 
-    def _summary(self, period: str, tool: str | None, agent: str | None) -> JSON:
+    async def stats(self, request: Request) -> Response:
+        query, agent = StatisticsQuery.of(request), callers.seen_agent(request)
+        try:
+            return await self._api.in_thread(lambda: self._api.answer(self._summary(query, agent)))
+        except ToolError as error:
+            raise ApiError("busy", error.message) from None
+
+    def _summary(self, query: StatisticsQuery, agent: str | None) -> ApiModel:
         app = self._api.app
         app.stores.recorder.flush()  # the calls of this very moment count too
-        name = app.registry.aliases.get(tool, tool) if tool else None
+        name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        found = summarise(app.stores.stats_file, period, name, agent=agent, round_trip_ms=round_trip_ms)
-        problem = app.stores.recorder.problem
-        shown: JSON = self._api.app.redact.in_data(_in_camel_case(found))
-        return {**shown, "isEnabled": app.settings.stats.enabled, **({"problem": problem} if problem else {})}
+        found = summarise(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
+        return Statistics.model_validate({**found, "is_enabled": enabled, "problem": problem})
 
     async def health(self, _request: Request) -> Response:
-        told = await self._api.app.health()
-        return answer(self._api.app.redact.in_data(_health(told)))
+        found = await self._api.app.health()
+        return self._api.answer(Health.model_validate({camel_case(name): value for name, value in found.items()}))
 
-
-def _in_camel_case(found: Summary) -> JSON:
-    """Only the names that are ours: those of tools and of errors stay as they are."""
-    parts = {"runs": _camel(found["runs"]), "savings": _camel(found["savings"]), "series": _camel(found["series"])}
-    return {**_camel(found), **parts, "tools": [_camel(tool) for tool in found["tools"]]}
-
-
-def _health(told: Mapping[str, Any]) -> JSON:
-    shown = _camel(told)
-    return {**shown, "registry": _camel(told["registry"]), "proxy": _camel(told["proxy"])}
-
-
-def _camel(names: Mapping[str, Any]) -> JSON:
-    return {_one_word(name): value for name, value in names.items()}
-
-
-def _one_word(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in others)
+    async def ready(self, _request: Request) -> Response:
+        """Strangers may ask: reasons are told without anything that is somebody's."""
+        app, reasons = self._api.app, []
+        if app.config_error is not None:
+            reasons.append("the configuration is wrong; GET /api/health tells what is")
+        sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
+        missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]
+        if sandbox in {NOT_STARTED, NOT_ANSWERING}:
+            reasons.append("no process for a run could be started")
+        elif missing and app.settings.execution.isolation == "require":
+            reasons.append(f"execution.isolation is 'require', and this machine has no {' and '.join(missing)}")
+        if reasons:
+            raise ApiError("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
+        return PlainTextResponse("ready\n")

@@ -3,6 +3,7 @@
 A bundle is taken over whole or not at all. What is read of a document or an archive is `ot.bundles`'s business.
 """
 
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
@@ -14,14 +15,16 @@ from ot.bundles.model import StoredTool
 from ot.bundles.store import BundleStore
 from ot.bundles.taking import Taken
 from ot.context import ToolContext
-from ot.faces.http import callers, paging
+from ot.faces.http import callers
 from ot.faces.http.answers import answer
-from ot.faces.http.api import common
 from ot.faces.http.api.common import Api
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
+from ot.faces.http.models import ImportedBundle, ImportQuery
+from ot.faces.http.routing import BYTES, IN_JSON, TEXT, Answer, Operation
 from ot.schema import JSON
 
 ZIP: Final = "application/zip"
+DOCUMENT: Final = {IN_JSON: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
 REPLACED: Final = "onetool-replaced-credentials"  # a header: names of secrets
 
 
@@ -29,33 +32,46 @@ class Imports:
     def __init__(self, api: Api) -> None:
         self._api = api
 
+    def operations(self) -> Iterator[Operation]:
+        taken = {
+            200: Answer("The bundle that was updated, and what is left to do", ImportedBundle),
+            201: Answer("The new bundle, and what is left to do", ImportedBundle),
+        }
+        words, errors = (
+            "Import an OpenAPI document of version 2 or 3, or an archive",
+            ("permission_denied", "slug_taken"),
+        )
+        path = "/api/import"
+        yield Operation("POST", path, self.take, words, taken, ImportQuery, body=DOCUMENT, errors=errors)
+        path, packed = "/api/bundles/{bundleID}/export", {200: Answer("The archive", media={ZIP: BYTES})}
+        yield Operation("GET", path, self.give, "Export a bundle", packed, errors=("not_found",))
+
     async def take(self, request: Request) -> Response:
-        callers.may_change(request, self._api.app)
-        self._api.refuse_without_settings()
-        content = await request.body()
-        name, server = (paging.single(request.query_params, key) or "" for key in ("name", "server"))
-        is_update = common.switch(request.query_params, "update") or False
-
-        def take() -> tuple[Taken, JSON]:
-            return self._taken(content, name, server, is_update=is_update)
-
-        taken, shown = await self._api.in_thread(take)
+        self._api.check_change(request)
+        content, query = await request.body(), ImportQuery.of(request)
+        taken, shown = await self._api.in_thread(lambda: self._taken(content, query))
         names = [f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added]
         callers.record_change(request, self._api.app, "bundle.imported", taken.bundle.slug, *names)
         await self._api.app.bundles.discover()
         return answer(shown, 201 if taken.is_new else 200)
 
-    def _taken(self, content: bytes, name: str, server: str, *, is_update: bool) -> tuple[Taken, JSON]:
-        store, found = self._api.app.bundles.store, taking.read(content, name=name, server=server or None)
-        if not is_update:
+    def _taken(self, content: bytes, query: ImportQuery) -> tuple[Taken, JSON]:
+        store, found = self._api.app.bundles.store, taking.read(content, name=query.name, server=query.server or None)
+        if not query.update:
             _refuse_taken(store, found.bundle["slug"])
         taken = taking.take_over(store, found)
-        left = {"hosts": found.hosts, "secrets": found.secrets, "problems": found.problems, "warnings": found.warnings}
-        shown: JSON = self._api.app.redact.in_data(left)
-        return taken, {"bundle": taken.bundle.as_json(), "toolCount": len(taken.added), **shown}
+        shown = ImportedBundle(
+            bundle=taken.bundle,
+            tool_count=len(taken.added),
+            hosts=found.hosts,
+            secrets=found.secrets,
+            problems=found.problems,
+            warnings=found.warnings,
+        )
+        return taken, self._api.app.redact.in_data(shown.as_json())
 
     async def give(self, request: Request) -> Response:
-        self._api.refuse_without_settings()
+        self._api.check_settings()
         bundle_id, context = str(request.path_params["bundleID"]), callers.context_of(request, self._api.app)
         await self._api.app.bundles.discover()
         slug, packed, secrets = await self._api.in_thread(lambda: self._packed(bundle_id, context))
@@ -84,4 +100,4 @@ def _refuse_taken(store: BundleStore, slug: str) -> None:
         free = taking.free_slug(store, slug)
         details = {"slug": slug, "bundleID": there.id, "suggestion": free}
         message = f"there is a bundle {slug} already; ?update=true adds new versions to it, ?name={free} is free"
-        raise Refusal("slug_taken", message, details)
+        raise ApiError("slug_taken", message, details)

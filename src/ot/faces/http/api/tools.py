@@ -1,4 +1,4 @@
-"""`/api/tools`: every tool of every kind, found, looked at, and switched on and off."""
+"""`/api/tools`: every tool of every kind: listed, searched, shown, called, and switched on and off."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,39 @@ from ot.bundles.model import StoredTool, Switch
 from ot.bundles.paging import Tokens
 from ot.bus.authorise import in_order
 from ot.context import ToolContext
-from ot.faces.http import callers, paging
-from ot.faces.http.answers import answer
-from ot.faces.http.api import common, usage
-from ot.faces.http.api.catalogue import KINDS, Catalogue, Fits, kind_of
+from ot.errors import ToolError
+from ot.faces.http import callers
+from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
-from ot.faces.http.refusals import Refusal
+from ot.faces.http.errors import ApiError
+from ot.faces.http.invoke import OUTCOME, invoke
+from ot.faces.http.models import (
+    Call,
+    LastError,
+    ToolDetails,
+    ToolLine,
+    ToolPage,
+    ToolsQuery,
+    ToolVersion,
+    UnlistedServer,
+    Usage,
+)
+from ot.faces.http.routing import Answer, Operation
+from ot.moments import in_utc
 from ot.registry import python_name
 from ot.schema import JSON
 from ot.signature import signature
+from ot.stats import summary
 from ot.tool import Tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ROOT: Final = "/api/tools"
+TOOL: Final = f"{ROOT}/{{name}}"
+CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
+CALL: Final = (*CHANGE, "tool_disabled", "audit_unavailable")
 LONGEST_KEPT: Final = 40  # characters of a name in a token; a token is short, and names may not be
 
 
@@ -37,35 +55,43 @@ class Tools:
         self._api, self._catalogue = api, catalogue
         self._tokens: dict[Path, Tokens] = {}  # by the file of their key
 
+    def operations(self) -> Iterator[Operation]:
+        page = {200: Answer("Some tools; with q the best hits first", ToolPage)}
+        words, errors = "List or search all tools, of every kind", ("permission_denied",)
+        yield Operation("GET", ROOT, self.listed, words, page, ToolsQuery, errors=errors)
+        details = {200: Answer("All about the tool", ToolDetails)}
+        yield Operation("GET", TOOL, self.shown, "Get all about a tool", details, errors=("not_found", *errors))
+        line, words = {200: Answer("The tool", ToolLine)}, "Switch a tool of any kind on or off"
+        yield Operation("PATCH", TOOL, self.switched, words, line, body=Switch, errors=CHANGE)
+        path, words = f"{TOOL}/call", "Call a tool of any kind"
+        yield Operation("POST", path, self.call, words, {200: OUTCOME}, body=Call, errors=CALL)
+
     # --- a list ------------------------------------------------------------------------------------------------
 
     async def listed(self, request: Request) -> Response:
-        query = request.query_params
-        size, token, q = paging.size_of(query, "pageSize"), paging.token_of(query), paging.single(query, "q")
-        pack, is_enabled = paging.single(query, "pack"), common.switch(query, "isEnabled")
-        kind = common.choice(query, "kind", KINDS)
+        query = ToolsQuery.of(request)
         context = callers.context_of(request, self._api.app)
         await self._catalogue.look()
-        pinned = ["api", q or "", pack, kind, is_enabled, list(context.tools or ())]
-        fits = Fits(pack, kind, is_enabled)
-        found = await self._catalogue.search(q, context) if q and q.strip() else None
+        found = await self._catalogue.search(query.q, context) if query.q.strip() else None
+        return await self._api.in_thread(lambda: self._api.answer(self._page(query, context, found)))
 
-        def page() -> Response:
-            key_file = self._api.app.folders.data / "cache" / "pages.key"
-            tokens = self._tokens.setdefault(key_file, Tokens(key_file))
-            place = tokens.read(token, pinned)
-            if found is not None:
-                tools = list(filter(fits.tool, found))
-                start = 0 if place is None else _after_rank(tools, *place)
-                chosen, total = tools[start : start + size + 1], len(tools)
-            else:
-                chosen, start, total = self._named(context, fits, place, size)
-            shown: JSON = {"tools": self._api.app.redact.in_data([*map(_line, chosen[:size])]), "total": total}
-            if len(chosen) > size:
-                shown["nextPageToken"] = tokens.make(pinned, _place(chosen[size - 1].name, start + size))
-            return answer({**shown, **self._unlisted(context)})
-
-        return await self._api.in_thread(page)
+    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
+        key_file = self._api.app.folders.data / "cache" / "pages.key"
+        tokens = self._tokens.setdefault(key_file, Tokens(key_file))
+        pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
+        place, size = tokens.read(query.page_token or None, pinned), query.page_size
+        fits = Fits(query.pack, query.kind, query.is_enabled)
+        if found is not None:
+            tools = list(filter(fits.tool, found))
+            start = 0 if place is None else _after_rank(tools, *place)
+            chosen, total = tools[start : start + size + 1], len(tools)
+        else:
+            chosen, start, total = self._named(context, fits, place, size)
+        shown = ToolPage(tools=[*map(_line, chosen[:size])], total=total, unlisted=self._unlisted(context))
+        if len(chosen) > size:
+            last = chosen[size - 1].name
+            shown.next_page_token = tokens.make(pinned, [last[:LONGEST_KEPT], _digest(last), start + size])
+        return shown
 
     def _named(
         self, context: ToolContext, fits: Fits, place: list[Any] | None, size: int
@@ -76,39 +102,38 @@ class Tools:
         tools = filter(None, map(self._catalogue.tool, names))
         return list(islice(tools, size + 1)), start, self._catalogue.count(context, fits)
 
-    def _unlisted(self, context: ToolContext) -> JSON:
+    def _unlisted(self, context: ToolContext) -> list[UnlistedServer]:
         """Return the servers whose tools are missing, and the store if it is; nothing if all are known."""
         app = self._api.app
-        missing = [each._asdict() for each in app.servers.unlisted(context)]
+        missing = [UnlistedServer(**each._asdict()) for each in app.servers.unlisted(context)]
         if app.bundles.is_building:
-            missing.append({"server": "bundles", "state": "discovering", "reason": "the index is being built"})
-        return {"unlisted": self._api.app.redact.in_data(missing)} if missing else {}
+            reason = "the index is being built"
+            missing.append(UnlistedServer(server="bundles", state="discovering", reason=reason))
+        return missing
 
     # --- one -----------------------------------------------------------------------------------------------------
 
     async def shown(self, request: Request) -> Response:
-        context = callers.context_of(request, self._api.app)
-        tool = await self._catalogue.find(_name(request), context)
+        tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
         agent = callers.seen_agent(request)
-        return await self._api.in_thread(lambda: answer(self._api.app.redact.in_data(self._whole(tool, agent))))
+        return await self._api.in_thread(lambda: self._api.answer(self._details(tool, agent)))
 
-    def _whole(self, tool: Tool, agent: str | None) -> JSON:
+    def _details(self, tool: Tool, agent: str | None) -> ToolDetails:
         stores = self._api.app.stores
         stores.recorder.flush()  # the calls of this very moment count too
-        versions = [_version(stored) for stored in self._stored(tool)]
-        return {
-            **_line(tool),
-            "description": tool.description,
-            "inputSchema": tool.input.json,
-            "outputSchema": tool.output.json if tool.output else None,
-            "example": tool.example,
-            "returns": tool.returns,
-            "observedShape": stores.shapes.text(tool.name),
-            "file": tool.file,
-            "timeoutSeconds": tool.timeout,
-            "usage": usage.of_tool(stores.stats_file, tool.name, agent),
-            **({"versions": versions} if versions else {}),
-        }
+        return ToolDetails(
+            **_line_of(tool),
+            description=tool.description,
+            input_schema=tool.input.json,
+            output_schema=tool.output.json if tool.output else None,
+            example=tool.example,
+            returns=tool.returns,
+            observed_shape=stores.shapes.text(tool.name),
+            file=tool.file,
+            timeout_seconds=tool.timeout,
+            usage=_usage(stores.stats_file, tool.name, agent),
+            versions=[*map(ToolVersion.model_validate, self._stored(tool))],
+        )
 
     def _stored(self, tool: Tool) -> list[StoredTool]:
         """All versions of a tool that is kept in the store, the newest last."""
@@ -119,28 +144,43 @@ class Tools:
         found = source.store.tools_of(bundle.id, tool.short_name) if bundle is not None else []
         return sorted(map(source.shown, found), key=attrgetter("modified_at"))
 
+    async def call(self, request: Request) -> Response:
+        self._api.check_settings()
+
+        async def check() -> None:
+            tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
+            if not tool.enabled:
+                raise await self._disabled(tool)
+
+        return await invoke(self._api, request, _name(request), check)
+
+    async def _disabled(self, tool: Tool) -> ApiError:
+        is_bundle_off = False
+        if kind_of(tool) == "bundle":
+            store = self._api.app.bundles.store
+            bundle = await self._api.in_thread(partial(store.bundle_by_slug, tool.pack))
+            is_bundle_off = bundle is not None and not bundle.is_enabled
+        message = f"{tool.name} cannot be called: {tool.disabled_reason or 'it is switched off'}"
+        return ApiError("bundle_disabled" if is_bundle_off else "tool_disabled", message, {"name": tool.name})
+
     # --- on and off ------------------------------------------------------------------------------------------------
 
     async def switched(self, request: Request) -> Response:
         sent, app = await Sent.with_request(request), self._api.app
-        callers.may_change(request, app)
-        self._api.refuse_without_settings()
+        self._api.check_change(request)
         context, name = callers.context_of(request, app), _name(request)
         tool = await self._catalogue.find(name, context)
-        on = Switch.of(await self._api.in_thread(sent.data)).is_enabled
-        self._refuse_where_the_pack_is_off(tool)
+        on = (await self._api.read(sent, Switch.of)).is_enabled
+        if tool.pack in app.switched_off:
+            message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
+            raise ApiError("bundle_disabled", message, {"pack": tool.pack})
         if kind_of(tool) == "bundle":
             await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
             await app.bundles.discover()
         if kind_of(tool) != "bundle" or on:
             await app.switch(tool.name, on=on)
         callers.record_change(request, app, f"tool.{'enabled' if on else 'disabled'}", name)
-        return answer(self._api.app.redact.in_data(_line(await self._catalogue.find(name, context))))
-
-    def _refuse_where_the_pack_is_off(self, tool: Tool) -> None:
-        if tool.pack in self._api.app.switched_off:
-            message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
-            raise Refusal("bundle_disabled", message, {"pack": tool.pack})
+        return self._api.answer(_line(await self._catalogue.find(name, context)))
 
     def _switch_stored(self, tool: Tool, name: str, *, on: bool) -> None:
         """One version where the name says which, else all: one that is off would leave the tool to another."""
@@ -154,32 +194,41 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _line(tool: Tool) -> JSON:
+def _usage(file: "Path", name: str, agent: str | None) -> Usage:
+    """Of one agent, or of all. Statistics that cannot be read are told by health, not here."""
+    try:
+        used = summary.usage_of(file, name, agent)
+    except (ToolError, OSError):
+        used = summary.Usage(0, 0)
+    shown = Usage(calls=used.calls, errors=used.errors, p50_ms=used.p50_ms)
+    if used.last_at is not None:
+        shown.last_called_at = in_utc(used.last_at, "milliseconds")
+    if used.last_error is not None:
+        kind, at = used.last_error
+        shown.last_error = LastError(type=kind, at=in_utc(at, "milliseconds"))
+    return shown
+
+
+def _line(tool: Tool) -> ToolLine:
+    return ToolLine(**_line_of(tool), description=tool.summary)
+
+
+def _line_of(tool: Tool) -> JSON:
+    """All fields but the description, which is shorter in lists."""
     return {
         "name": tool.name,
-        "pythonName": python_name(tool.name),
+        "python_name": python_name(tool.name),
         "pack": tool.pack,
         "kind": kind_of(tool),
         "source": tool.source,
-        "description": tool.summary,
         "signature": signature(tool),
         "permissions": in_order(tool.permissions),
-        "isEnabled": tool.enabled,
-        **({"disabledReason": tool.disabled_reason} if tool.disabled_reason else {}),
+        "is_enabled": tool.enabled,
+        "disabled_reason": tool.disabled_reason,
     }
 
 
-def _version(stored: StoredTool) -> JSON:
-    shown = stored.as_json()
-    names = ("id", "bundleID", "version", "isEnabled", "disabledReason", "modifiedAt", "callCount", "lastCalledAt")
-    return {name: shown[name] for name in names if name in shown}
-
-
 # --- where a page goes on --------------------------------------------------------------------------------------------
-
-
-def _place(name: str, number: int) -> list[Any]:
-    return [name[:LONGEST_KEPT], _digest(name), number]
 
 
 def _digest(name: str) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from ot.faces.mcp_callers import wants_progress
+from ot.faces.mcp.callers import wants_progress
 from ot.runner.answer import Journal
 from ot_child.summary import number
 

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ot.config.model import RunLimits
-from ot.faces.http.refusals import Refusal
+from ot.errors import ToolError
 
-RETRY_SECONDS: Final = "1"
 CALLS_IN_ALL, CALLS_EACH = 512, 128  # of one tool: most of them wait for somebody else, and a slow one holds up nobody
-QUEUE, CALLS = "queue", "calls"  # where a request's state has the one for runs, and the one for calls
+QUEUES: Final = "queues"  # where the state of a request over HTTP has them
 
 
 class Bounds(NamedTuple):
@@ -45,7 +44,7 @@ class FairQueue:
 
     @contextlib.asynccontextmanager
     async def turn(self, agent: str) -> AsyncIterator[None]:
-        """Inside of it the agent has its turn. Raises a refusal where too many of its own wait already."""
+        """Inside of it the agent has its turn. Raises QueueFull where too many of its own wait already."""
         if self._may_run(agent) and agent not in self._waiting:
             self._begin(agent)
         else:
@@ -61,7 +60,7 @@ class FairQueue:
     async def _wait(self, agent: str) -> None:
         bounds = self._bounds()
         if self.waiting(agent) >= bounds.waiting:
-            raise _full(bounds)
+            raise QueueFull(bounds)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(agent, deque()).append(turn)
         self._hand_out()  # the bounds may have been raised since the last turn ended
@@ -109,21 +108,34 @@ class FairQueue:
                 del self._waiting[agent]
 
 
-def _full(bounds: Bounds) -> Refusal:
-    message = (
-        f"too many requests of this agent: {bounds.waiting} wait already. Send this one again when some are answered. "
-        "Hint: limits: {running, waiting} in onetool.yaml"
-    )
-    details = {"waiting": bounds.waiting, "atOnce": bounds.each}
-    return Refusal("rate_limited", message, details, {"retry-after": RETRY_SECONDS})
+class QueueFull(ToolError):
+    type = "rate_limited"
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(
+            f"too many requests of this agent: {bounds.waiting} wait already. Send this one again when some are "
+            "answered.\nHint: limits: {running, waiting} in onetool.yaml",
+            code="rate_limited",
+            retry_after=1,
+            waiting=bounds.waiting,
+            at_once=bounds.each,
+        )
+
+
+class Queues:
+    """One queue for runs and one for calls, for all transports over HTTP together."""
+
+    def __init__(self, limits: Callable[[], RunLimits]) -> None:
+        self.runs = FairQueue(lambda: Bounds.of_runs(limits()))
+        self.calls = FairQueue(lambda: Bounds.of_calls(limits()))
 
 
 @contextlib.asynccontextmanager
-async def turn(scope: Mapping[str, Any] | None, agent: str, queue_of: str = QUEUE) -> AsyncIterator[None]:
-    """The agent's turn, where the request came through the gate; elsewhere nobody queues."""
-    queue: FairQueue | None = (scope or {}).get("state", {}).get(queue_of)
-    if queue is None:
+async def turn(scope: Mapping[str, Any] | None, agent: str, *, is_run: bool) -> AsyncIterator[None]:
+    """The agent's turn, if the request came through the gate; elsewhere nobody queues."""
+    queues: Queues | None = (scope or {}).get("state", {}).get(QUEUES)
+    if queues is None:
         yield
         return
-    async with queue.turn(agent):
+    async with (queues.runs if is_run else queues.calls).turn(agent):
         yield

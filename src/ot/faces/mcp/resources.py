@@ -1,7 +1,7 @@
 """What an MCP client can read beside calling `run`: the tools as resources, and a prompt for each snippet.
 
 Both say what `ot.tools`, `ot.help` and the snippets say, through the same bus. After our own come those of the servers
-that are published (`mcp_exposed`).
+that are published (`exposed`).
 """
 
 import re
@@ -16,8 +16,8 @@ from mcp import MCPError
 from ot.app import OneTool
 from ot.context import ToolContext
 from ot.errors import ToolError
-from ot.faces.mcp_callers import agent_of
-from ot.faces.mcp_exposed import Exposed
+from ot.faces.mcp.callers import agent_of
+from ot.faces.mcp.exposed import Exposed
 from ot.render import render
 from ot.snippets import expand_call
 

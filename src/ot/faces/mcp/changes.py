@@ -21,7 +21,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.subscriptions import event_to_notification
 
 from ot.background_tasks import BackgroundTasks
-from ot.faces.mcp_callers import at_end, session_of
+from ot.faces.mcp.callers import at_end, session_of
 
 EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
 WATCHED = "onetool/watched"  # of the state of a session

@@ -1,7 +1,7 @@
 """What `--expose` publishes one to one beside `run`: tools, and the resources and prompts of whole servers.
 
 Everything goes the one path: tools through the bus, resources and prompts as `ot.resources` and `ot.prompt` do. What a
-server answers is passed on as it is, without secrets; what it asks is passed on too (`mcp_relaying`).
+server answers is passed on as it is, without secrets; what it asks is passed on too (`relaying`).
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from ot.app import OneTool
 from ot.bus.authorise import authorise
 from ot.context import ToolContext
 from ot.errors import ToolError
-from ot.faces.mcp_callers import agent_of, is_owner, request_meta, token_id_of
-from ot.faces.mcp_publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
-from ot.faces.mcp_relaying import Relaying
+from ot.faces.mcp.callers import agent_of, is_owner, request_meta, token_id_of
+from ot.faces.mcp.publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
+from ot.faces.mcp.relaying import Relaying
 from ot.invisible import find_in_name
 from ot.proxy.relay import RELAY, Relay
 from ot.proxy.upstream import Upstream

@@ -19,9 +19,7 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.http.queue import CALLS, QUEUE, turn
-from ot.faces.http.refusals import Refusal
-from ot.faces.mcp_callers import (
+from ot.faces.mcp.callers import (
     agent_of,
     counted_as,
     is_owner,
@@ -30,12 +28,13 @@ from ot.faces.mcp_callers import (
     session_of,
     token_id_of,
 )
-from ot.faces.mcp_changes import Changes, End
-from ot.faces.mcp_exposed import Exposed
-from ot.faces.mcp_log import SdkLog
-from ot.faces.mcp_progress import reporting
-from ot.faces.mcp_relaying import LEVEL
-from ot.faces.mcp_resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
+from ot.faces.mcp.changes import Changes, End
+from ot.faces.mcp.exposed import Exposed
+from ot.faces.mcp.log import SdkLog
+from ot.faces.mcp.progress import reporting
+from ot.faces.mcp.relaying import LEVEL
+from ot.faces.mcp.resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
+from ot.faces.queue import QueueFull, turn
 from ot.faces.settings_watcher import watching
 from ot.faces.stdio import protocol_streams
 from ot.runner.answer import Journal
@@ -170,10 +169,10 @@ class OneToolServer(Server[Any]):
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         scope = context.request.scope if context.request is not None else None
         try:
-            async with turn(scope, agent_of(self._app, context), QUEUE if params.name == RUN.name else CALLS):
+            async with turn(scope, agent_of(self._app, context), is_run=params.name == RUN.name):
                 return await self._called(context, params)
-        except Refusal as refused:  # too many wait already
-            return _text(refused.message, is_error=True)
+        except QueueFull as error:
+            return _text(error.message, is_error=True)
 
     async def _called(self, context: Any, params: types.CallToolRequestParams) -> Any:
         if params.name != RUN.name:

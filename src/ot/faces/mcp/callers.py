@@ -10,7 +10,6 @@ from mcp.server.connection import Connection
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ot.app import OneTool
-from ot.faces.http import gate
 
 LONGEST_NAME = 64
 OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
@@ -33,7 +32,7 @@ def is_owner(context: Any) -> bool:
 
 def token_id_of(context: Any) -> str:
     """Return what identifies the token of the request; empty if it needed none."""
-    return gate.token_id_of(context.request.scope) if context.request is not None else ""
+    return str(_state(context).get("token_id", ""))
 
 
 def counted_as(app: OneTool, context: Any) -> str:

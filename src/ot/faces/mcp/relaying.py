@@ -14,7 +14,7 @@ from mcp import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from ot.faces.mcp_callers import is_modern, session_of, wants_progress
+from ot.faces.mcp.callers import is_modern, session_of, wants_progress
 from ot.proxy.relay import LEVELS, Relay
 from ot.tool import Result
 

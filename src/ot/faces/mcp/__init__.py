@@ -1,0 +1,1 @@
+"""MCP: one server with one tool, `run`, over stdio and over HTTP."""
