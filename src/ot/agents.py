@@ -12,9 +12,9 @@ from ot.bus.budget import BudgetGuard, Limits
 from ot.config.load import Loaded
 from ot.config.model import Agent, Budgets, Sandbox
 from ot.config.protection import Protection, protection
-from ot.config.trust import TO_TRUST
 from ot.errors import ToolError
 from ot.paths import Folders, placed
+from ot.problem import UNTRUSTED
 from ot.stats.tokens import tokens_of
 from ot.tool import Tool
 
@@ -32,7 +32,7 @@ class Agents:
         """From now on."""
         self._settings = loaded.settings
         guarded = protection(loaded)
-        self._ignored = next((problem for problem in loaded.problems if TO_TRUST in problem), "")
+        self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
             name: _sandbox(agent.sandbox, loaded.folders, projects, guarded)
             for name, agent in loaded.settings.agents.items()
@@ -65,8 +65,8 @@ class Agents:
     def _find(self, name: str) -> Agent:
         known = self._settings.agents
         if name not in known:
-            hint = f". {self._ignored}" if self._ignored else ""
-            raise ToolError(f"there is no agent {name!r}; agents are {', '.join(sorted(known))}{hint}")
+            ignored, why = self._ignored, f"there is no agent {name!r}; agents are {', '.join(sorted(known))}"
+            raise ToolError(f"{why}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(why)
         return known[name]
 
     def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:

@@ -9,12 +9,12 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import anyio
 
@@ -37,6 +37,7 @@ from ot.logging import Log
 from ot.media import Media
 from ot.net import HostRules, Net
 from ot.paths import FOLDER, Folders, find_folders, placed
+from ot.problem import OK, Location, Problem, storage_problem
 from ot.proxy.servers import Servers
 from ot.recording import Recording
 from ot.redact import Redactor
@@ -53,9 +54,6 @@ from ot.stores import Stores
 from ot.switches import Switches
 from ot.tool import Tool
 from ot.version import __version__
-
-if TYPE_CHECKING:
-    from ot.checks.finding import Finding
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
@@ -128,7 +126,7 @@ class OneTool:
         self._state: _State | None = None
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._retiring = BackgroundTasks()
-        self._unsaid: tuple[str, ...] = ()
+        self._unsaid: tuple[Problem, ...] = ()
         self._unsaid_to: dict[str, list[str]] = {}
         self._installed: asyncio.Future[list[str]] | None = None  # what is wrong with packages that bring tools
         self._searched: object = None  # what the search has been told about
@@ -259,7 +257,7 @@ class OneTool:
         return self._now.error
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """What a person should know about what was read."""
         return self._now.loaded.problems
 
@@ -317,6 +315,10 @@ class OneTool:
         """What the process of each extension pack is doing."""
         return self._extensions.states
 
+    def worker_problem(self, pack: str) -> Problem | None:
+        """Return why the process of an extension pack could not be started the last time."""
+        return self._extensions.failures.get(pack)
+
     @property
     def switched_off(self) -> frozenset[str]:
         """Tools and packs that somebody has switched off; what is stored has switches of its own."""
@@ -343,7 +345,7 @@ class OneTool:
     def _apply_switches(self) -> None:
         switches = self._now.switches
         off = switches.off()
-        self.registry.switch_off(off, *([switches.problem] if switches.problem else []))
+        self.registry.switch_off(off, *([str(switches.problem)] if switches.problem else []))
 
     async def switch(self, name: str, *, on: bool) -> None:
         """Switch a tool or a pack on or off, for good; what is stored has its own switch."""
@@ -392,9 +394,10 @@ class OneTool:
 
     def _refuse_loss(self, loaded: Loaded) -> None:
         if self.folders.project is not None and loaded.folders.project is None:
-            raise ToolError("\n".join(loaded.problems) or f"{self.folders.project} is not trusted any more")
+            why = "\n".join(map(str, loaded.problems))
+            raise ToolError(why or f"{self.folders.project} is not trusted any more")
         for gone in set(self.config_files).difference(loaded.files):
-            raise ToolError(f"{gone} is gone. Hint: put it back, or run `onetool reload` to do without it")
+            raise ToolError(f"{gone} is gone", hint="put it back, or run `onetool reload` to do without it")
 
     def _refuse_what_came_later(self, loaded: Loaded) -> None:
         """Raise if a project changed that only ONETOOL_TRUST=1 trusts: a run must not write what a reload executes."""
@@ -404,20 +407,19 @@ class OneTool:
             self._at_start = loaded.snapshot
         assert loaded.folders.project is not None
         if changes := difference(self._at_start, loaded.snapshot, loaded.folders.project):
-            raise ConfigError(since_start(loaded.folders.project, changes))
+            problem = since_start(loaded.folders.project, changes)
+            raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
 
     def _still_trusted(self, loaded: Loaded) -> Verdict:
         return still_trusted(loaded.folders, self._environment, self._at_start)
 
     async def health(self) -> dict[str, Any]:
-        from ot.checks import messages
-
+        """Return how everything is doing; `findings` are the problems in their parts."""
         state = self._now
         with suppress(ToolError):  # `check` reports it
             await self.discover()
         servers = await self.servers.states()  # first: it notices servers that went away
-        found = await self.check(CHECK_SECONDS)
-        recorded = [*self._recorded_problems(), *_lines(self.log.problem)]
+        found = [each for each in await self.check(CHECK_SECONDS) if each.level != OK]
         degraded = "disconnected" in servers.values()
         return {
             "version": __version__,
@@ -431,36 +433,44 @@ class OneTool:
             },
             "workers": self.workers,
             "isolation": await state.cells.probe(),
-            "problems": messages(found, recorded),
+            "problems": [str(each) for each in found],
+            "findings": [each.to_json() for each in found],
         }
 
-    async def check(self, seconds: float | None = None) -> "list[Finding]":
-        """Return everything that is wrong or in order, from files and recorded states; nothing is started for it."""
+    async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
+        """Return everything that is wrong or in order, from files and recorded states; nothing is started for it.
+
+        `stored` is what somebody found about kept files before anything ran.
+        """
         from ot.checks import Subject, check
 
-        undiscovered: tuple[str, ...] = ()
+        undiscovered: list[Problem] = []
         try:
             await self.discover()
         except ToolError as error:
-            undiscovered = (error.message,)
+            undiscovered = [Problem.of(error)]
         loaded, installed = self._now.loaded, await self._look_for_installed()
         read = await anyio.to_thread.run_sync(self._examine or (lambda: Examined(loaded, (), _setting_name)))
-        subject = Subject(
-            read,
-            self.registry,
-            self.servers,
-            self._extensions,
-            tuple(await anyio.to_thread.run_sync(lambda: self.bundles.problems)),
-            (*undiscovered, *installed, *self._recorded_problems()),
-            checks_clients=self._examine is not None,
-        )
-        return await anyio.to_thread.run_sync(check, subject, seconds)
+        bundles = await anyio.to_thread.run_sync(lambda: self.bundles.problems)
+        recorded = (*undiscovered, *map(Problem, installed), *self._recorded_problems(read))
+        clients = self._examine is not None
+        parts = (self.registry, self.servers, self._extensions, bundles)
+        subject = Subject(read, *parts, recorded, checks_clients=clients)
+        return await anyio.to_thread.run_sync(check, subject, seconds, stored)
 
-    def _recorded_problems(self) -> list[str]:
-        """Return what the running parts noticed, one message a line."""
+    def _recorded_problems(self, read: Examined) -> Iterator[Problem]:
+        """Yield what the running parts noticed."""
         state = self._now
-        noticed = (*state.loaded.problems, state.error, *self._extensions.refused, state.audit.problem)
-        return [line for each in (*noticed, state.switches.problem, *state.stores.problems) for line in _lines(each)]
+        yield from (*state.loaded.problems, *self._extensions.refused)
+        if state.error is not None and not read.errors:  # else they are named one by one
+            yield Problem(str(state.error))
+        if state.audit.problem:
+            yield storage_problem(state.audit.problem, state.audit.file)
+        if state.switches.problem:
+            yield state.switches.problem
+        yield from state.stores.problems
+        if self.log.problem:
+            yield storage_problem(self.log.problem, state.loaded.folders.data / "logs" / "onetool.log")
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -581,9 +591,5 @@ def _works_without_settings(command: object) -> bool:
         return False
 
 
-def _setting_name(loc: Loc) -> str:
-    return ".".join(map(str, loc))
-
-
-def _lines(problem: object) -> list[str]:
-    return str(problem).splitlines() if problem else []
+def _setting_name(loc: Loc) -> Location:
+    return Location(".".join(map(str, loc)))

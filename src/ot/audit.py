@@ -44,7 +44,7 @@ def audit_of(loaded: Loaded) -> "Audit":
 class Audit:
     def __init__(self, file: Path, redact: Redactor) -> None:
         self.file, self._redact = file, redact
-        self._log = Log(file, "INFO", redact, gathers=False)
+        self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
         self._is_slow = False
 
     def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
@@ -100,8 +100,8 @@ class Audit:
         reason = f"no answer from the disk within {ACCEPT_SECONDS:g} s" if isinstance(error, TimeoutError) else error
         reason = getattr(error, "strerror", None) or reason
         return AuditUnavailable(
-            f"{name} was not called: the audit log {self.file} cannot be written: {reason}\n"
-            "Hint: free disk space, make the file writable, or set audit.file in onetool.yaml",
+            f"{name} was not called: the audit log {self.file} cannot be written: {reason}",
+            hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
             file=str(self.file),
         )
 
@@ -137,7 +137,7 @@ class Audit:
 
     @property
     def problem(self) -> str | None:
-        return self._log.problem and self._log.problem.replace("the log", f"the audit log {self.file}")
+        return self._log.problem
 
     def close(self) -> None:
         self._log.close()

@@ -51,7 +51,9 @@ class Log:
         max_bytes: int = MAX_LOG_BYTES,
         keep: int = 1,
         gathers: bool = True,
+        name: str = "the log",
     ) -> None:
+        self.name = name
         self.max_bytes, self.keep = max_bytes, keep
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
@@ -76,7 +78,7 @@ class Log:
             try:
                 self._write(self._file, [{"time": time.time(), "level": "INFO", "name": name, **fields}])
             except OSError as error:
-                self.problem = f"the log cannot be written: {error}"
+                self.problem = f"{self.name} cannot be written: {error}"
                 raise
 
     @contextlib.contextmanager
@@ -112,7 +114,7 @@ class Log:
             self._write(self._file, lines)
             self.problem = None
         except OSError as error:
-            self.problem = f"the log cannot be written: {error}"
+            self.problem = f"{self.name} cannot be written: {error}"
         return True
 
     def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:

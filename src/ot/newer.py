@@ -3,7 +3,10 @@
 Each store keeps its own version and knows what to do with an older one. What is only a cache is made anew instead.
 """
 
+from pathlib import Path
+
 from ot.errors import ToolError
+from ot.problem import STORAGE, Location
 
 UPGRADE = "upgrade OneTool, the way it was installed"
 
@@ -15,4 +18,6 @@ class Newer(ToolError):
 def refuse_newer(version: object, known: int, what: object) -> None:
     """`version` is what the file says, which may be anything; who reads the rest of it judges that."""
     if isinstance(version, int) and version > known:
-        raise Newer(f"{what} was written by a newer OneTool (version {version}, this one knows {known}): {UPGRADE}")
+        message = f"{what} was written by a newer OneTool (version {version}, this one knows {known})"
+        place = {"location": Location(str(what)), "code": STORAGE} if isinstance(what, Path) else {}
+        raise Newer(message, hint=UPGRADE, **place)

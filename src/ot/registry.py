@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
@@ -19,6 +19,9 @@ from ot.invisible import find_in_name
 from ot.sanitise import clean
 from ot.switches import EVERYTHING
 from ot.tool import Tool
+
+if TYPE_CHECKING:
+    from ot.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
@@ -71,7 +74,7 @@ class Registry:
         self.aliases: Mapping[str, str] = aliases or {}
         self._off: frozenset[str] = frozenset()
         self._off_reason = ""
-        self.broken: dict[str, str] = {}  # packs that could not be had, and why
+        self.broken: dict[str, Problem] = {}  # packs that could not be had, and why
         self.elsewhere: Callable[[], Iterable[str]] = tuple  # packs that exist and may not be loaded yet
         self.changes = 0  # of the tools that are held
 
@@ -90,7 +93,7 @@ class Registry:
                 f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
             )
         if "<lambda>" in tool.name:
-            raise ToolError("a lambda has no name to register it by. Hint: use def, or @tool('pack.tool')")
+            raise ToolError("a lambda has no name to register it by", hint="use def, or @tool('pack.tool')")
         if tool.timeout is not None and not tool.timeout > 0:
             raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a number of seconds above 0")
         tool = _with_permissions(tool)
@@ -113,7 +116,7 @@ class Registry:
     def switched(self, tool: Tool) -> Tool:
         """Return the tool, disabled if it or its pack is switched off."""
         if self._off and self._is_off(tool):
-            return dataclasses.replace(tool, enabled=False, disabled_reason=self._off_reason)
+            return dataclasses.replace(tool, enabled=False, disabled_reason=self._off_reason, disabled_code="")
         return tool
 
     def is_off(self, name: str) -> bool:
@@ -211,7 +214,8 @@ class Registry:
         try:
             return self.find(chain[-1])
         except ToolNotFound as error:
-            raise ToolNotFound(f"the alias {alias!r} stands for {chain[-1]!r}, and {error.message}") from None
+            message = f"the alias {alias!r} stands for {chain[-1]!r}, and {error.message}"
+            raise ToolNotFound(message, hint=error.hint) from None
 
     def get(self, name: str) -> Tool | None:
         """The same, or None, which costs less than saying what is near."""
@@ -328,7 +332,7 @@ class Registry:
         """Return the error for an unknown pack, with the nearest names."""
         check_name(name, "pack")
         if name in self.aliases:
-            return ToolNotFound(f"{name!r} is an alias, not a pack. Hint: ot.call({name!r}, ...)")
+            return ToolNotFound(f"{name!r} is an alias, not a pack", hint=f"ot.call({name!r}, ...)")
         packs = self.all_packs()
         near = nearest(name, packs)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -336,8 +340,8 @@ class Registry:
 
     def _not_found(self, name: str) -> ToolNotFound:
         pack = name.rpartition(".")[0]
-        if name.partition(".")[0] in self.broken:
-            return ToolNotFound(f"the pack {pack!r} cannot be used: {self.broken[name.partition('.')[0]]}")
+        if (broken := self.broken.get(name.partition(".")[0])) is not None:
+            return ToolNotFound(f"the pack {pack!r} cannot be used: {broken.message}", hint=broken.hint)
         is_pack, packs = self.is_pack(pack), self.all_packs()
         near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
         message = f"there is no tool {name!r}."

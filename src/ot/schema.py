@@ -88,21 +88,28 @@ class Schema:
 
     def problem(self, value: Any) -> str | None:
         """What is wrong with the value, in words; None where nothing is."""
+        found = self._mismatch(value)
+        return found[0] if found else None
+
+    def _mismatch(self, value: Any) -> tuple[str, list[str | int], str] | None:
+        """Return the first thing that is wrong in words, where in the value it is, and the words without the place."""
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return None
-        parts = (f"[{part!r}]" if isinstance(part, int) else f".{part[:MAX_PROBLEM]}" for part in error.instance_path)
-        where, message = "".join(parts), _shortened(str(error.message))
-        return f"{where.lstrip('.')}: {message}" if where else message
+        path = [part if isinstance(part, int) else part[:MAX_PROBLEM] for part in error.instance_path]
+        where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
+        message = _shortened(str(error.message))
+        return f"{where.lstrip('.')}: {message}" if where else message, path, message
 
     def check(self, args: JSON) -> JSON:
         """Return the arguments if they are right, with an integer for a float like 3.0 where one is declared."""
         try:
-            problem = None if self._validator.is_valid(args) else self.problem(args) or "they do not fit the schema"
+            if not self._validator.is_valid(args):
+                what = "they do not fit the schema"
+                text, path, reason = self._mismatch(args) or (what, [], what)
+                raise ArgumentError(text, path=path, reason=reason)
         except ValueError as error:  # half a character, or hundreds of levels
-            problem = f"the arguments cannot be checked: {error}"
-        if problem is not None:
-            raise ArgumentError(problem)
+            raise ArgumentError(f"the arguments cannot be checked: {error}") from None
         for name, part in self._with_integers.items():
             if name in args:
                 args[name] = _integral(args[name], part)
@@ -119,7 +126,7 @@ class Schema:
         try:
             return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
         except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise ArgumentError(f"the tool's own schema is not valid: {error}") from None
+            raise ArgumentError(f"the tool's own schema is not valid: {error}", reason=str(error)) from None
 
 
 def _shortened(message: str) -> str:

@@ -6,9 +6,9 @@ import sqlite3
 from pathlib import Path
 from typing import Final, Literal
 
-from ot.errors import BundleError
+from ot.errors import BundleError, ToolError
+from ot.problem import STORAGE, Location
 
-CODE: Final = "storage_unavailable"
 Reason = Literal["full", "read_only", "denied", "failed"]
 _REASONS: Final[dict[int, Reason]] = {
     errno.ENOSPC: "full",
@@ -30,18 +30,23 @@ _HINTS: Final[dict[Reason, str]] = {
 }
 
 
-def storage_error(directory: Path, error: Exception) -> BundleError:
+def storage_error(directory: Path, error: Exception, kind: type[ToolError] = BundleError) -> ToolError:
     """Return the error for a directory that cannot be written."""
     reason, mount = _reason(directory, error), mount_point(directory)
     why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
     text = why.get(reason, str(error))
-    message = f"cannot write {directory}: {text}\nHint: {_HINTS[reason].format(place=directory)}"
-    return BundleError(message, code=CODE, details={"directory": str(directory), "mount": mount, "reason": reason})
+    return kind(
+        f"cannot write {directory}: {text}",
+        hint=_HINTS[reason].format(place=directory),
+        location=Location(str(directory)),
+        code=STORAGE,
+        details={"directory": str(directory), "mount": mount, "reason": reason},
+    )
 
 
-def is_full(error: BundleError) -> bool:
+def is_full(error: ToolError) -> bool:
     """Return whether the error is that of a full disk."""
-    return error.fields.get("code") == CODE and error.fields["details"]["reason"] == "full"
+    return error.fields.get("code") == STORAGE and error.fields["details"]["reason"] == "full"
 
 
 def mount_point(directory: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Self
 from ot.config.model import Output, Stats
 from ot.media import Media
 from ot.notify import RateLimit
+from ot.problem import Problem, storage_problem
 from ot.results import Quota, ResultStore
 from ot.search import Search
 from ot.stats.record import Recorder
@@ -42,8 +43,10 @@ class Stores:
         return self.folder / "stats" / "stats.db"
 
     @property
-    def problems(self) -> list[str]:
-        return [problem for problem in (self.recorder.problem, self.shapes.problem) if problem]
+    def problems(self) -> list[Problem]:
+        shapes = self.folder / "stats" / "shapes.json"
+        noticed = ((self.recorder.problem, self.stats_file), (self.shapes.problem, shapes))
+        return [storage_problem(problem, file) for problem, file in noticed if problem]
 
     def close(self) -> None:
         """Write down what is left. It waits for the disk."""

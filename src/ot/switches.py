@@ -9,13 +9,15 @@ import json
 import os
 import stat
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from ot import atomic
 from ot.errors import BundleError
 from ot.locks import locked
 from ot.newer import Newer, refuse_newer
-from ot.storage_errors import CODE, storage_error
+from ot.problem import STORAGE, Problem, storage_problem
+from ot.storage_errors import storage_error
 
 FILE = "switches.json"
 VERSION = 1
@@ -27,7 +29,7 @@ class Switches:
         self._file = folder / FILE
         self._stamp: object = ()
         self._off: frozenset[str] = frozenset()
-        self.problem: str | None = None
+        self.problem: Problem | None = None
 
     def off(self) -> frozenset[str]:
         """The names of tools and packs that are switched off at this moment; `EVERYTHING` if that is not known."""
@@ -43,7 +45,9 @@ class Switches:
             with locked(self._file.with_name(f"{FILE}.lock")):
                 now = self._read()
                 if EVERYTHING in now:  # a new file would enable what the old one disables
-                    raise BundleError(self.problem or "", code=CODE, details={"file": str(self._file)})
+                    assert self.problem is not None
+                    details = {"file": str(self._file)}
+                    raise BundleError(self.problem.message, hint=self.problem.hint, code=STORAGE, details=details)
                 wanted = now - {name} if on else now | {name}
                 if wanted != now:
                     atomic.write(
@@ -70,7 +74,7 @@ class Switches:
         except FileNotFoundError:
             return frozenset()
         except Newer as error:
-            self.problem = f"all tools are disabled: {error.message}"
+            self.problem = storage_problem(f"all tools are disabled: {error.message}", self._file, error.hint)
         except OSError as error:
             self.problem = self._unreadable(error.strerror or str(error))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -84,11 +88,9 @@ class Switches:
                 raise OSError("it is not a regular file")
             return file.read()
 
-    def _unreadable(self, reason: str) -> str:
-        return (
-            f"all tools are disabled: cannot read {self._file}: {reason}\n"
-            f"Hint: restore the file, or delete it to enable every tool: rm {self._file}"
-        )
+    def _unreadable(self, reason: str) -> Problem:
+        hint = f"restore the file, or delete it to enable every tool: `rm {quote(str(self._file))}`"
+        return storage_problem(f"all tools are disabled: cannot read {self._file}: {reason}", self._file, hint)
 
 
 def _names_in(kept: object) -> frozenset[str]:

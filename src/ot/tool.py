@@ -30,6 +30,7 @@ class Tool:
     source: str = "local"
     enabled: bool = True
     disabled_reason: str = ""
+    disabled_code: str = ""  # `bundle_disabled` if all of its bundle is off
     returns: str = ""
     example: str = ""
     argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ot.errors import ConfigError
+from ot.problem import STORAGE, Location
 
+TOO_LARGE = "too_large"  # the code of errors about documents that are not read whole
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_NODES = 100_000
@@ -84,9 +86,9 @@ def read_file(path: Path, *, typed: bool = True) -> Document:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+        raise _error(str(path), line, "is not UTF-8 text", "save the file as UTF-8") from None
     if not text.strip():
-        raise ConfigError(f"{path}:1: the file is empty; write a setting into it, or delete it")
+        raise _error(str(path), 1, "the file is empty", "write a setting into it, or delete it")
     return read(text, str(path), typed=typed)
 
 
@@ -102,7 +104,7 @@ def _bytes_of(path: Path) -> bytes:
         if isinstance(error, NotADirectoryError) and not path.parent.exists():  # nothing can be there
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
         reason = "is a folder, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
-        raise ConfigError(f"{path}: {reason}") from None
+        raise _error(str(path), 0, reason, code=STORAGE) from None
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -111,7 +113,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 def _check_kind_and_size(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{path}: is not a regular file")
+        raise _error(str(path), 0, "is not a regular file", code=STORAGE)
     if found.st_size > MAX_BYTES:
         raise _too_large(str(path), found.st_size)
 
@@ -128,7 +130,7 @@ def _read(text: str, source: str, typed: bool, loader: Any) -> Document:
             if repaired is None:
                 raise _explained(error, text, source) from None
             text = repaired
-    raise ConfigError(f"{source}:1: too many words that start with a colon; put them in quotes")
+    raise _error(source, 1, "too many words that start with a colon", "put them in quotes")
 
 
 def _check_size(text: str, source: str) -> None:
@@ -136,13 +138,13 @@ def _check_size(text: str, source: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise ConfigError(f"{source}:{line}: holds half a character (a lone surrogate)") from None
+        raise _error(source, line, "holds half a character (a lone surrogate)") from None
     if size > MAX_BYTES:
         raise _too_large(source, size)
 
 
 def _too_large(source: str, size: int) -> ConfigError:
-    return ConfigError(f"{source}:1: {size:,} bytes are too many; at most {MAX_BYTES:,} are read")
+    return _error(source, 1, f"{size:,} bytes are too many; at most {MAX_BYTES:,} are read", code=TOO_LARGE)
 
 
 def _with_quoted_colon_words(text: str, error: Exception) -> str | None:
@@ -158,8 +160,9 @@ def _explained(error: Exception, text: str, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else text.count("\n", 0, getattr(error, "position", 0)) + 1
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "the text cannot be read"
-    hint = "; indent with spaces, not with tabs" if _has_tab_indent(text, line) else _opening(error, line)
-    return ConfigError(f"{source}:{line}: is not valid YAML: {what}{hint}")
+    if _has_tab_indent(text, line):
+        return _error(source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs")
+    return _error(source, line, f"is not valid YAML: {what}{_opening(error, line)}")
 
 
 def _opening(error: Exception, line: int) -> str:
@@ -195,7 +198,7 @@ def _tagged(tag: str, text: str) -> Any:
     if kind == "float" and type(value) is int:
         return float(value)
     if kind not in {"int", "float", "bool", "null"}:
-        raise ValueError("this tag is not allowed; put text that starts with ! in quotes")
+        raise ValueError("this tag is not allowed", "put text that starts with ! in quotes")
     if type(value).__name__ != {"null": "NoneType"}.get(kind, kind):
         raise ValueError(f"what stands behind the tag !!{kind} is something else")
     return value
@@ -229,7 +232,7 @@ class _Builder:
         root = self._node(first, 0)
         next(self._events)  # the end of the document
         if not isinstance(after := next(self._events), self._stream_end):
-            raise self._error(after, "a second document starts here; keep one")
+            raise self._error(after, "a second document starts here", "keep one")
         return Document(self._source, root, _line(first))
 
     def _node(self, event: Any, depth: int) -> _Node:
@@ -241,11 +244,12 @@ class _Builder:
     def _spend(self, event: Any, weight: int) -> None:
         self._spent += weight
         if self._spent > MAX_NODES:
-            raise self._error(event, f"more than {MAX_NODES:,} values, aliases counted in full, are too many")
+            what = f"more than {MAX_NODES:,} values, aliases counted in full, are too many"
+            raise _error(self._source, _line(event), what, code=TOO_LARGE)
 
     def _alias(self, event: Any, depth: int) -> _Node:
         if event.anchor not in self._anchors:
-            raise self._error(event, "this alias has no anchor; put text that starts with * in quotes")
+            raise self._error(event, "this alias has no anchor", "put text that starts with * in quotes")
         node = self._anchors[event.anchor]
         if node is None:
             raise self._error(event, "this alias stands inside the very value that it names")
@@ -257,7 +261,7 @@ class _Builder:
         try:
             value = self._value(event)
         except ValueError as error:
-            raise self._error(event, str(error)) from None
+            raise self._error(event, *error.args) from None
         weight = 1 + len(event.value) // _TEXT_PER_NODE
         self._spend(event, weight)
         return _Node(value, weight)
@@ -289,7 +293,7 @@ class _Builder:
         # In [?x] and {?x: 1} this parser takes the question mark for one of its own, and would drop it.
         start = event.start_mark.index
         if self._text[start - 1 : start] == "?":
-            raise self._error(event, "put text that starts with ? in quotes")
+            raise self._error(event, "a text starts with ? and has no quotes", "put it in quotes")
         node = self._node(event, depth + 1)
         if isinstance(node.value, dict | list):
             raise self._error(event, "a key must be a plain word, not a list or a mapping")
@@ -297,7 +301,7 @@ class _Builder:
 
     def _open(self, event: Any, kind: str, depth: int) -> None:
         if event.tag not in {None, "!", _CORE + kind}:
-            raise self._error(event, "this tag is not allowed; take it away")
+            raise self._error(event, "this tag is not allowed", "take it away")
         self._check_depth(event, depth + 1)
         self._spend(event, 1)
         if event.anchor is not None:
@@ -307,8 +311,13 @@ class _Builder:
         if depth > MAX_DEPTH:
             raise self._error(event, f"nested more than {MAX_DEPTH} deep")
 
-    def _error(self, event: Any, what: str) -> ConfigError:
-        return ConfigError(f"{self._source}:{_line(event)}: {what}")
+    def _error(self, event: Any, what: str, hint: str = "") -> ConfigError:
+        return _error(self._source, _line(event), what, hint)
+
+
+def _error(source: str, line: int, what: str, hint: str = "", code: str = "") -> ConfigError:
+    place = Location(source, line)
+    return ConfigError(f"{place}: {what}", hint=hint, location=place, code=code)
 
 
 def _line(event: Any) -> int:

@@ -136,10 +136,12 @@ class Cell:
         lines = _lines(self._params["code"])
         source = lines[line - 1][:SOURCE_KEPT] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
-        message = f"{errors.message_of(error)[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
+        is_of_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # its text would name the line too
+        text = str(error.msg) if isinstance(error, SyntaxError) and is_of_run else errors.message_of(error)
+        message = f"{text[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
-        about.update(_attribute_missed(error))
+        about.update(_name_missed(error))
         answer = self._error({**_fields(error), **about})
         # It may have fields that are no data, or too much of it.
         return answer or self._error({**about, "name": None}) or ""
@@ -236,7 +238,8 @@ class Cell:
         self._peer.writing.release()
         while frame is not None and frame.f_code.co_filename != FILENAME:
             frame = frame.f_back
-        error = errors.ToolTimeout(f"the run took longer than {self._params['timeout']:g} s")
+        what = f"the run took longer than {self._params['timeout']:g} s"
+        error = errors.ToolTimeout(what, hint=errors.TIMEOUT_HINT)
         answer = self._failure_at(error, frame.f_lineno if frame else None)
         try:
             self._output.flush()
@@ -334,20 +337,25 @@ def _line_of(error: BaseException) -> int | None:
     return line
 
 
-def _attribute_missed(error: BaseException) -> dict[str, Any]:
-    """Return the attribute that an object lacks, and the variables by which the code has that object.
+def _name_missed(error: BaseException) -> dict[str, Any]:
+    """Return the attribute that an object lacks, or nothing, and the variables by which the code has it.
 
-    One of them may hide a pack of its name.
+    One of them may hide a pack of its name; so may a local variable that has no value yet.
     """
-    if type(error) is not AttributeError or error.name is None:
+    is_unbound = type(error) is UnboundLocalError
+    if not is_unbound and (type(error) is not AttributeError or error.name is None):
         return {}
     frame, trace = None, error.__traceback__
     while trace is not None:
         frame = trace.tb_frame if trace.tb_frame.f_code.co_filename == FILENAME else frame
         trace = trace.tb_next
-    scopes = (frame.f_locals, frame.f_globals) if frame else ()
-    variables = [name for scope in scopes for name, value in list(scope.items()) if value is error.obj]
-    return {"name": error.name, "variables": variables[:MAX_VARIABLES]}
+    if frame is None or is_unbound:
+        unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
+        return {"variables": unbound[:MAX_VARIABLES]}
+    assert isinstance(error, AttributeError)
+    found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
+    variables = [name for name, value in found if value is error.obj]
+    return {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
 
 
 def _place_in_snippet(error: BaseException) -> str:

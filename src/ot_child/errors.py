@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+TIMEOUT_HINT = "do less in one run, or raise execution.timeout in onetool.yaml"
+_PARTS = frozenset({"hint", "location", "code"})  # fields that count only where they say something
+
+
 class ToolError(Exception):
+    """`hint` says what to do about it, `location` where it is, `code` is a word for programs."""
+
     type: str = "execution_error"
 
     def __init__(self, message: str = "", **fields: Any) -> None:
@@ -39,7 +45,14 @@ class ToolError(Exception):
         self.message = message
         if "type" in fields:
             self.type = str(fields.pop("type"))
-        self.fields = fields
+        self.fields = {name: value for name, value in fields.items() if value or name not in _PARTS}
+
+    @property
+    def hint(self) -> str:
+        return str(self.__dict__.get("fields", {}).get("hint") or "")
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\nHint: {self.hint}" if self.hint else super().__str__()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -116,13 +129,16 @@ def error_type(error: BaseException) -> str:
 def describe(error: BaseException) -> dict[str, Any]:
     """The error as data: `type` and `message` always, its class, and its own fields."""
     fields = error.fields if isinstance(error, ToolError) else {}
-    return {**fields, "type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+    place = {"location": str(fields["location"])} if "location" in fields else {}
+    own = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+    return {**fields, **place, **own}
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says. A hostile `__str__` may raise anything, even SystemExit."""
+    """What the error says, without its hint. A hostile `__str__` may raise anything, even SystemExit."""
     try:
-        return str(error) or type(error).__name__
+        has_hint = isinstance(error, ToolError) and error.hint
+        return (Exception.__str__(error) if has_hint else str(error)) or type(error).__name__
     except BaseException:  # noqa: BLE001 - the object came from code that nobody trusts
         return "an error that cannot be shown"
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ot_child.errors import ToolError, ToolNotFound
+from ot_child.errors import ArgumentError, ToolError, ToolNotFound
 
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
@@ -60,6 +60,10 @@ class PackProxy:
                 raise
             return getattr(module, attribute)
         return ToolProxy(name, self._call)
+
+    def __call__(self, /, *_args: Any, **_kwargs: Any) -> Any:
+        hint = "call one of its tools, pack.tool(argument=value): ot.search(query='what it is for') finds one"
+        raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=hint)
 
     def __dir__(self) -> list[str]:
         return list(self._ask("list", {"pack": self._pack}))

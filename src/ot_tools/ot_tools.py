@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio.to_thread
 
 from ot.context import Foreign, Permission, System, ToolContext
-from ot.errors import ArgumentError, SandboxDenied, ToolError
+from ot.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from ot.gc_pauses import no_gc_pauses
 from ot.registry import Registry, python_name
 from ot.search import Hit
@@ -71,7 +71,9 @@ async def health(context: ToolContext) -> dict[str, Any]:
     Example:
         ot.health()
     """
-    return await _system(context).health()
+    found = dict(await _system(context).health())
+    del found["findings"]  # `problems` says the same in fewer words
+    return found
 
 
 @tool()
@@ -81,7 +83,11 @@ async def reload(context: ToolContext) -> str:
     Example:
         ot.reload()
     """
-    return await _system(context).reload()
+    try:
+        return await _system(context).reload()
+    except ConfigError as error:
+        hint = "nothing was changed; correct this, then type ot.reload() again"
+        raise ConfigError(str(error), hint=hint) from None
 
 
 @tool()

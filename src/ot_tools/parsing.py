@@ -76,7 +76,7 @@ def _problem(data: Any, schema: Mapping[str, Any]) -> str | None:
     try:
         return Schema.from_json(schema).problem(data)
     except ArgumentError as error:
-        words = error.message.partition(": ")[2].partition("\n")[0]
+        words = str(error.fields["reason"]).partition("\n")[0]
         raise ArgumentError(f"the schema is not valid: {words[:LONGEST_MESSAGE]}", field="schema") from None
     except UnicodeEncodeError:
         return "a text in it has half of a surrogate pair"

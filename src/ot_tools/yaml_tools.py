@@ -29,7 +29,7 @@ def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
     try:
         data = yaml12.read(yaml, "yaml").data
     except ConfigError as error:
-        raise ArgumentError(error.message, field="yaml") from None
+        raise ArgumentError(error.message, hint=error.hint, field="yaml") from None
     if schema is not None:
         check(data, json.dumps(data), schema, "yaml")
     return data

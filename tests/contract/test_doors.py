@@ -268,7 +268,7 @@ def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, comma
     process = command_line(broken_home, *command)
     assert process.returncode == 1
     assert "sandbx" in process.stdout + process.stderr
-    assert "did you mean sandbox?" in process.stdout + process.stderr
+    assert "write sandbox" in process.stdout + process.stderr
 
 
 @pytest.mark.slow

@@ -189,4 +189,4 @@ def test_an_archive_with_a_wrong_tool_leaves_nothing_behind(home: Path) -> None:
 
 def test_a_wrong_configuration_is_told(home: Path) -> None:
     configure(home, "bundels: {}\n")
-    assert "did you mean bundles?" in refused(home, "list")
+    assert "write bundles" in refused(home, "list")

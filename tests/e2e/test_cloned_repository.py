@@ -485,6 +485,13 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
     assert '  onetool.yaml:4 (servers.more.command) is new: "x"' in done.stdout
 
 
+def test_a_server_of_the_person_that_the_project_changes_is_shown_as_such(home: Path, clone: Path) -> None:
+    configure(clone, json.dumps({"servers": {"us": {"env": {"REGION": "us"}}, "eu": {"args": ["--eu"], "cwd": "x"}}}))
+    shown = onetool(home, clone, "trust").stdout
+    assert "us  your own server, with other env\n" in shown
+    assert "eu  your own server, with other args, cwd: --eu   (in x)\n" in shown
+
+
 def test_what_a_terminal_would_obey_is_shown_as_text(home: Path, clone: Path) -> None:
     configure(
         clone, json.dumps({"servers": {"a\u001b[2J": {"command": "x\u001b]0;y\u0007\nAgents", "args": ["\u202e"]}}})

@@ -34,7 +34,7 @@ from ot.errors import ToolError
 pytestmark = pytest.mark.slow
 ECHO = "def echo(text: str) -> str:\n    return text\n"
 CANARY = "sk-canary-canary-canary-canary"
-Findings = list[dict[str, str]]
+Findings = list[dict[str, Any]]
 Work = Callable[[Path], object]
 
 
@@ -91,12 +91,12 @@ def wrong(findings: Findings) -> Findings:
     return [each for each in findings if each["level"] != "ok"]
 
 
-def health(home: Path, folder: str = ".", env: Mapping[str, str] | None = None) -> list[str]:
+def health(home: Path, folder: str = ".", env: Mapping[str, str] | None = None) -> Findings:
     """The problems that `ot.health()` of a running OneTool reports, after everything in it was used once."""
     variables = {**environment(home), **{name: value.format(home=home) for name, value in (env or {}).items()}}
     place = (variables, home / folder, None, home)
 
-    async def problems() -> list[str]:
+    async def problems() -> Findings:
         app = OneTool(
             read=lambda: read_settings(*place), examine=lambda: examine_settings(*place), environment=variables
         )
@@ -107,8 +107,11 @@ def health(home: Path, folder: str = ".", env: Mapping[str, str] | None = None) 
             await app.discover()
             for pack in app.workers:
                 await app.bus.call_tool(f"{pack}.echo", {"text": "x"}, app.context())
-            found: list[str] = (await app.health())["problems"]
-            return found
+            found = await app.health()
+            findings: Findings = found["findings"]
+            said = zip(findings, found["problems"], strict=True)
+            assert all(text.startswith(each["message"]) and text.endswith(each["hint"]) for each, text in said)
+            return findings
 
     return anyio.run(problems)
 
@@ -161,16 +164,6 @@ def edit(file: Path, old: str, new: str) -> None:
 
 def as_advised(home: Path, advice: str) -> None:
     follow(home, advice)
-
-
-def as_spelt(_home: Path, advice: str) -> None:
-    """It says `in FILE, line N: write WORD`."""
-    found = re.search(r"in (\S+), line (\d+): write (\S+)", advice)
-    assert found
-    file = Path(found[1])
-    lines = file.read_text(encoding="utf-8").splitlines()
-    lines[int(found[2]) - 1] = re.sub(r"\w+", found[3], lines[int(found[2]) - 1], count=1)
-    file.write_text("\n".join(lines), encoding="utf-8")
 
 
 def pack(text: str, name: str = "mine", folder: str = "") -> Work:
@@ -251,7 +244,15 @@ CASES = [
         3,
         replaced(CONFIG, "5", "5}"),
     ),
-    Case("an unknown key", settings("executon: {}\n"), CONFIG, "unknown key", "write execution", 1, as_spelt),
+    Case(
+        "an unknown key",
+        settings("executon: {}\n"),
+        CONFIG,
+        "unknown key",
+        "write execution",
+        1,
+        replaced(CONFIG, "executon", "execution"),
+    ),
     Case(
         "a value of the wrong kind",
         settings("output:\n  preview_lines: many\n"),
@@ -457,6 +458,24 @@ CASES = [
         replaced(CONFIG, "  fs:", "  other:"),
     ),
     Case(
+        "two servers with one name in code",
+        servers(**{"a-b": hostile("echo"), "a_b": hostile("echo")}),
+        CONFIG,
+        "the server a_b has the name of another pack (the server a-b)",
+        "give the server another name",
+        10,
+        replaced(CONFIG, "  a_b:", "  other:"),
+    ),
+    Case(
+        "a server with the name of an extension",
+        both(servers(mine=hostile("echo")), pack(ECHO)),
+        CONFIG,
+        "has the name of another pack ({home}/.onetool/tools/mine/mine_tools.py)",
+        "give the server another name",
+        2,
+        replaced(CONFIG, "  mine:", "  other:"),
+    ),
+    Case(
         "an agent with a permission that is none",
         written(".onetool/agents/pilot.yaml", "sandbox: {}\npermissions: [read, fly]\n"),
         ".onetool/agents/pilot.yaml",
@@ -640,16 +659,17 @@ def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path,
     assert len(findings) == 1, findings
     (found,) = findings
     assert found["level"] == case.level
-    assert case.says in found["what"]
-    assert case.advises.replace("{home}", str(tmp_path)) in found["advice"]
-    assert str(tmp_path / case.file) in found["what"] or not case.file
-    assert case.line is None or re.search(rf"(:|line ){case.line}\b", found["what"])
+    assert case.says.replace("{home}", str(tmp_path)) in found["message"]
+    assert case.advises.replace("{home}", str(tmp_path)) in found["hint"]
+    assert str(tmp_path / case.file) in found["message"] or not case.file
+    assert case.line is None or found["location"]["line"] == case.line
+    assert case.line is None or found["location"]["file"] == str(tmp_path / case.file)
     if case.level == "problem" and not case.env:
-        problems = health(tmp_path, case.folder)
-        said = [case.says, found["advice"], str(tmp_path / case.file) if case.file else ""]
-        assert any(all(words in each for words in said) for each in problems), (found, problems)
+        (reported,) = health(tmp_path, case.folder)
+        assert case.says.replace("{home}", str(tmp_path)) in reported["message"]
+        assert {**reported, "message": found["message"]} == found  # uv has its own words for each of its commands
     if case.mend is not None:
-        case.mend(tmp_path, found["advice"])
+        case.mend(tmp_path, found["hint"])
         assert wrong(examined(tmp_path, case.folder, case.env)) == []
 
 
@@ -676,9 +696,9 @@ def test_a_folder_that_may_not_be_written_is_named_once_however_much_is_in_it(op
     subprocess.run(["chmod", "-R", "a-w", open_home / ".onetool"], check=True)
     start = as_ordinary_user([]) if IS_ROOT else []
     (found,) = wrong(doctor(open_home, start=start))
-    assert found["what"].startswith(f"{open_home / '.onetool'} cannot be written")
-    assert found["advice"] == f"chmod -R u+rwX {open_home / '.onetool'}"
-    follow(open_home, found["advice"])
+    assert found["message"].startswith(f"{open_home / '.onetool'} cannot be written")
+    assert found["hint"] == f"chmod -R u+rwX {open_home / '.onetool'}"
+    follow(open_home, found["hint"])
     assert wrong(doctor(open_home, start=start)) == []
 
 
@@ -690,8 +710,8 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
         pytest.skip("only who may mount can make a small disk")
     start = ["unshare", "-m", "/bin/sh", "-c", f'{mount} && exec "$@"', "sh"]
     (found,) = wrong(doctor(tmp_path, start=start))
-    assert f"{folder}: the disk is full" in found["what"]
-    assert "df -h" in found["advice"]
+    assert f"{folder}: the disk is almost full" in found["message"]
+    assert "df -h" in found["hint"]
 
 
 # --- all together --------------------------------------------------------------------------------------------------
@@ -707,7 +727,7 @@ def test_a_healthy_folder_is_only_fine(tmp_path: Path) -> None:
     follow(tmp_path, "onetool run 1 && onetool connect cursor --write && onetool connect codex --write")
     findings = doctor(tmp_path)
     assert wrong(findings) == []
-    told = "\n".join(each["what"] for each in findings)
+    told = "\n".join(each["message"] for each in findings)
     assert "the server echo answers; it has 1 tools" in told
     assert "the extension pack hello can be started" in told
     assert f"Cursor is connected ({tmp_path / '.cursor' / 'mcp.json'})" in told
@@ -744,7 +764,7 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
     pack(f"1 / 0\n{ECHO}", "late")(tmp_path)
     cursor({"command": "/gone/onetool"})(tmp_path)
     findings = doctor(tmp_path)
-    said = [each["what"] for each in wrong(findings)]
+    said = [each["message"] for each in wrong(findings)]
     for words in (
         "executon is an unknown key",
         "output.preview_lines must be",
@@ -759,21 +779,19 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
         "is no JSON",
         "must be a list of some of",
         "stats.db is damaged",
-        "switches.json is damaged",
+        "switches.json: it is damaged",
         "invalid syntax",
         "ZeroDivisionError",
         "/gone/onetool",
     ):
         assert len([what for what in said if words in what]) == 1, (words, said)
     assert len(said) == 17, said
-    problems = "\n".join(health(tmp_path))
+    problems = [each["message"] for each in health(tmp_path)]
     # Nothing is started while the settings are wrong, and nothing is called while the switches cannot be read.
-    unused = ("these are my last words", "machine.dsk", "ZeroDivisionError")
-    for each in wrong(findings):
-        if each["level"] == "problem" and not any(words in each["what"] for words in unused):
-            assert each["what"] in problems
-    assert "the server fine answers; it has 1 tools" in [each["what"] for each in findings]
-    assert "a run works" not in [each["what"] for each in findings]
+    unused = ("these are my last words", "ZeroDivisionError")
+    assert problems == [what for what in said if not any(words in what for words in unused)]
+    assert "the server fine answers; it has 1 tools" in [each["message"] for each in findings]
+    assert "a run works" not in [each["message"] for each in findings]
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
@@ -790,7 +808,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     write_secrets(tmp_path / ".onetool", f"KEPT: {CANARY}-1\n")
     findings = wrong(doctor(tmp_path, env={"AROUND_TOKEN": f"{CANARY}-2"}))
     assert len(findings) == 4
-    assert all("[REDACTED]" in each["what"] for each in findings[:3])
+    assert all("[REDACTED]" in each["message"] for each in findings[:3])
     assert "canary" not in json.dumps(findings)
 
 
@@ -832,3 +850,18 @@ def test_a_configuration_that_is_not_there_is_told_and_its_folder_is_not_made(tm
     assert f"{tmp_path / 'gone' / 'onetool.yaml'}: there is no such file" in done.stdout
     assert "check --config" in done.stdout
     assert not (tmp_path / "gone").exists()
+
+
+def test_clashes_of_names_are_reported_also_while_the_settings_are_wrong(tmp_path: Path) -> None:
+    entries = {"fs": hostile("echo"), "mine": hostile("echo"), "a-b": hostile("echo"), "a_b": hostile("echo")}
+    configure(tmp_path, yaml.safe_dump({"executon": {}, "servers": entries}, sort_keys=False))
+    pack(ECHO)(tmp_path)
+    found = wrong(examined(tmp_path))
+    assert len(found) == 4
+    assert health(tmp_path) == found
+
+
+def test_a_server_without_its_program_is_named_where_tools_are_listed(tmp_path: Path) -> None:
+    servers(gone={"command": "a-program-that-nobody-has"})(tmp_path)
+    listed = command_line(tmp_path, "tools", "machine.now")
+    assert "there is no program 'a-program-that-nobody-has'" in listed.stderr

@@ -340,7 +340,7 @@ def test_a_wrong_configuration_does_not_keep_it_from_starting(tmp_path: Path) ->
     with connected(tmp_path) as client:
         refused = client.run("1 + 1")
         assert refused.is_error
-        assert re.search(r"onetool\.yaml:2: .*timout.* did you mean timeout\?", blocks(refused)[0])
+        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: write timeout", blocks(refused)[0])
         health = client.run("ot.health()")
         assert not health.is_error
         assert "timout" in blocks(health)[0]

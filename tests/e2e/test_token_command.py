@@ -105,7 +105,7 @@ def test_what_is_refused_changes_nothing(tmp_path: Path, arguments: list[str], w
 
 def test_a_wrong_configuration_is_told_and_kept(tmp_path: Path) -> None:
     configure(tmp_path, "auth: {tokns: []}\n")
-    assert "did you mean tokens?" in refused(tmp_path, "create", "x")
+    assert "write tokens" in refused(tmp_path, "create", "x")
     assert config(tmp_path).read_text("utf-8") == "auth: {tokns: []}\n"
 
 

@@ -486,7 +486,7 @@ def test_a_damaged_file_of_switches_is_said_and_not_overwritten(root: Path, ship
         assert builtin is not None
         assert not builtin.is_enabled  # a person may have disabled it
         refused("busy", lambda: store.set_bundle_enabled(builtin.id, False))
-        assert any("builtins.json" in problem for problem in store.problems)
+        assert any("builtins.json" in str(problem) for problem in store.problems)
         assert (root / "builtins.json").read_text() == "{"
 
 
@@ -644,7 +644,7 @@ def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, sto
     damaged.write_text("{")
     store.rescan()
     assert slugs_listed(store) == ["good"]
-    assert [str(file) in problem for file, problem in zip((damaged, strange), store.problems, strict=True)] == [
+    assert [str(file) in str(problem) for file, problem in zip((damaged, strange), store.problems, strict=True)] == [
         True,
         True,
     ]

@@ -1068,7 +1068,7 @@ def test_stats_that_cannot_be_written_say_so(fresh: App) -> None:
     stats = fresh.data("ot.stats()")
     assert stats["total_calls"] == 0
     assert "statistics cannot be written to" in stats["problem"]
-    assert any("statistics cannot be written" in problem for problem in fresh.data("ot.health()")["problems"])
+    assert any("stats is no folder" in problem for problem in fresh.data("ot.health()")["problems"])
 
 
 WRITER = "agents: {default: {permissions: [read, write]}}"

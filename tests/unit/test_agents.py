@@ -15,6 +15,7 @@ from ot.context import Permission, ToolContext
 from ot.errors import BudgetExceeded, ToolError
 from ot.files.rules import Refusal, Rules
 from ot.paths import Folders
+from ot.problem import UNTRUSTED, Problem
 from ot.tool import tool
 
 HOME = Path("/home/ada")
@@ -64,9 +65,10 @@ def test_an_unknown_agent_is_an_error_with_those_there_are() -> None:
 
 def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
     made = Agents(lambda _agent, _text: None)
-    ignored = "/srv/shop/.onetool is not trusted and was ignored: type `onetool trust` in /srv/shop"
+    hint = "type `onetool trust` in /srv/shop"
+    ignored = Problem("/srv/shop/.onetool is not trusted and was ignored", hint, code=UNTRUSTED)
     made.use(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
-    with pytest.raises(ToolError, match=r"there is no agent 'ci'; agents are default\. .*onetool trust"):
+    with pytest.raises(ToolError, match=r"there is no agent 'ci'; agents are default\. .*\nHint: .*onetool trust"):
         made.facts("ci")
 
 

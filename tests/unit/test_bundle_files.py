@@ -129,7 +129,7 @@ def test_a_damaged_file_is_reported_skipped_and_left_alone(
     shutil.rmtree(root / ".index") if seen_by == "a new index" else store.rescan()
     assert slugs_listed(store) == ["good"]
     assert slugs_found(store, "bad") == []
-    (problem,) = store.problems
+    (problem,) = map(str, store.problems)
     assert str(file) in problem
     assert reason in problem
     refused("not_found", lambda: store.get_tool(bundle, "bad", "1"))
@@ -162,7 +162,7 @@ def test_a_damaged_bundle_hides_its_tools_until_it_is_mended(root: Path, store: 
     assert slugs_listed(store) == []
     refused("not_found", lambda: store.get_bundle(bundle))
     refused("duplicate", lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}))
-    assert [str(file) in problem for problem in store.problems] == [True]
+    assert [str(file) in problem for problem in map(str, store.problems)] == [True]
     file.write_text(good)
     store.rescan()
     assert slugs_listed(store) == ["tool"]
@@ -200,7 +200,7 @@ def test_a_link_to_a_folder_elsewhere_is_never_followed(tmp_path: Path, root: Pa
     refused("duplicate", store.put_bundle, bundle, bundle_body("other"))
     refused("not_found", put, store, bundle, "new")
     assert sorted(file.name for file in elsewhere.iterdir()) == ["bundle.json", "tool@1.json"]
-    assert any("none of the store's files" in problem for problem in store.problems)
+    assert any("none of the store's files" in problem for problem in map(str, store.problems))
 
 
 def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleStore) -> None:
@@ -209,7 +209,7 @@ def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleS
     shutil.copytree(folder_of(root, bundle), root / f"copy-{bundle}")
     store.rescan()
     assert slugs_listed(store) == ["tool"]
-    assert any("same id" in problem for problem in store.problems)
+    assert any("same id" in problem for problem in map(str, store.problems))
 
 
 # --- hands -----------------------------------------------------------------------------------------------------------

@@ -1,32 +1,13 @@
-"""How messages of the product become findings, and what is left of a configuration that is wrong."""
+"""What is left of a configuration that is wrong, and how problems are reported."""
 
 from pathlib import Path
 
 import pytest
 
-from ot.checks.finding import PROBLEM, shortened, told
+from ot.checks import in_order
 from ot.config.load import examine
 from ot.paths import find_folders
-
-
-@pytest.mark.parametrize(
-    ("message", "what", "advice"),
-    [
-        ("/a/b.yaml:3: x is unknown; did you mean y?", "/a/b.yaml:3: x is unknown", "in /a/b.yaml, line 3: write y"),
-        ("/a/b.yaml: is open; type `chmod 600 /a/b.yaml`", "/a/b.yaml: is open", "type `chmod 600 /a/b.yaml`"),
-        ("/a b/c.py, line 7: invalid syntax", "/a b/c.py, line 7: invalid syntax", "correct line 7 of /a b/c.py"),
-        ("it is newer: upgrade it", "it is newer", "upgrade it"),
-        ("no place at all", "no place at all", "correct what is named here"),
-        ("", "", "correct what is named here"),
-    ],
-)
-def test_what_is_wrong_and_what_to_do_stand_apart(message: str, what: str, advice: str) -> None:
-    found = told(PROBLEM, message)
-    assert (found.what, found.advice) == (what, advice)
-
-
-def test_a_long_message_is_split_in_no_time() -> None:
-    assert told(PROBLEM, "; type ; type: put. take " * 20_000 + "\n").what
+from ot.problem import OK, WARNING, Location, Problem, storage_problem
 
 
 def write(home: Path, text: str) -> None:
@@ -55,7 +36,7 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
     assert list(settings.servers) == ["good"]
     assert settings.aliases == {"a": "b.c"}
     assert settings.agents["pilot"].clients == ("c",)
-    assert [error.partition(": ")[2].split()[0] for error in examined.errors] == [
+    assert [error.message.partition(": ")[2].split()[0] for error in examined.errors] == [
         "executon",
         "log_level",
         "servers.bad.timeout",
@@ -63,7 +44,7 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
         "agents.pilot.permissions",
         "auth.tokens[1].agent",
     ]
-    assert examined.place_of(("servers", "good")).endswith("onetool.yaml:5")
+    assert str(examined.place_of(("servers", "good"))).endswith("onetool.yaml:5")
 
 
 @pytest.mark.parametrize("text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"])
@@ -80,10 +61,46 @@ def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_pat
     (folder / "prompts.yaml").write_text("version: 1\ninstructions: brief\n", encoding="utf-8")
     examined = examine(find_folders({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path), {"ONETOOL_VERSION": "0.9"})
     (error,) = examined.errors
-    assert "onetool.yaml:1: was written by a newer OneTool" in error
+    assert "onetool.yaml:1: was written by a newer OneTool" in error.message
+    assert "upgrade" in error.hint
     assert examined.loaded.settings.prompts.instructions == "brief"
 
 
-def test_what_is_endless_is_shortened() -> None:
-    assert shortened("short") == "short"
-    assert shortened("z" * 200_000).endswith("… (200,000 characters)")
+def report(tmp_path: Path, *problems: Problem) -> list[Problem]:
+    return in_order(problems, examine(find_folders({}, tmp_path, None, tmp_path), {}).loaded)
+
+
+def test_what_is_endless_is_shortened(tmp_path: Path) -> None:
+    (short, long) = report(tmp_path, Problem("short"), Problem("z" * 200_000))
+    assert short.message == "short"
+    assert long.message.endswith("… (200,000 characters)")
+
+
+def test_the_worst_is_first_and_each_is_there_once(tmp_path: Path) -> None:
+    fine, odd, bad = Problem("fine", level=OK), Problem("odd", level=WARNING), Problem("bad")
+    assert report(tmp_path, fine, odd, bad, odd, fine) == [bad, odd, fine]
+
+
+def test_what_follows_from_a_directory_that_cannot_be_used_is_not_reported_beside_it(tmp_path: Path) -> None:
+    directory = storage_problem("is no directory", tmp_path / "data")
+    inside = storage_problem("cannot be written", tmp_path / "data" / "stats.db")
+    beside = storage_problem("cannot be written", tmp_path / "data-of-others")
+    setting = Problem("is an unknown key", "write version", Location(str(tmp_path / "data" / "onetool.yaml"), 1))
+    assert report(tmp_path, directory, inside, beside, setting) == [directory, beside, setting]
+
+
+def test_a_problem_with_a_line_says_which_line_to_correct(tmp_path: Path) -> None:
+    (found,) = report(tmp_path, Problem("must be a number", location=Location("/a/b.yaml", 3)))
+    assert found.hint == "correct line 3 of /a/b.yaml"
+
+
+def test_a_hint_of_several_lines_stays_one_problem() -> None:
+    problem = Problem("the server fails", "see what it says: x\nor leave it out", Location("/a.yaml", 2), "c")
+    assert str(problem) == "the server fails\nHint: see what it says: x\nor leave it out"
+    assert problem.to_json() == {
+        "message": "the server fails",
+        "hint": "see what it says: x\nor leave it out",
+        "location": {"file": "/a.yaml", "line": 2},
+        "code": "c",
+        "level": "problem",
+    }

@@ -13,7 +13,7 @@ import pytest
 from tests.extensions_support import HEADER
 from tests.support import family
 
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 from ot.extensions.environments import Environments, Start, for_uv, for_worker
 from ot.extensions.pep723 import Header, header_of
 
@@ -165,7 +165,7 @@ def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.start_of(EMPTY, FILE)):
-        with pytest.raises(ToolError, match="cannot be written"):
+        with pytest.raises(StorageError, match=r"cannot write .*environments"):
             asyncio.run(_awaited(work, at(tmp_path / "file" / "environments")))
 
 

@@ -76,7 +76,7 @@ def test_tools_are_what_is_exported_or_public(file: Path, text: str, found: list
 def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
     extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
     assert names(extension) == ["a"]
-    assert [problem.rpartition(": ")[2] for problem in extension.problems] == [
+    assert [problem.message.rpartition(": ")[2] for problem in extension.problems] == [
         "__all__ names 'LIMIT', which is not a function of this file or of a module beside it",
         "__all__ names 'gone', which is not a function of this file or of a module beside it",
     ]
@@ -85,13 +85,15 @@ def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
 def test_a_function_that_cannot_be_a_tool_is_reported_and_the_others_are_tools(file: Path) -> None:
     extension = of(file, "def a(*args): ...\ndef b(): ...")
     assert names(extension) == ["b"]
-    assert extension.problems == (f"{file}: a: a tool cannot take *args: name its arguments, or take a list",)
+    assert tuple(map(str, extension.problems)) == (
+        f"{file}: a: a tool cannot take *args: name its arguments, or take a list",
+    )
 
 
 def test_a_function_with_permissions_of_its_own_is_refused_rather_than_called_without_them(file: Path) -> None:
     extension = of(file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ...")
     assert names(extension) == ["b", "c"]
-    assert "at the top of the file" in extension.problems[0]
+    assert "at the top of the file" in extension.problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_broken_header_is_a_small_problem(file: Path) -> None:
     extension = of(file, "# /// script\n# x = [\n# ///\ndef f(): ...")
     assert names(extension) == ["f"]
     assert extension.header is None
-    assert "its header is no TOML" in extension.problems[0]
+    assert "its header is no TOML" in extension.problems[0].message
 
 
 def test_the_stamp_tells_that_a_file_was_written_and_the_digest_whether_it_changed(file: Path) -> None:
@@ -217,5 +219,5 @@ MORE = (
 def test_no_text_makes_reading_fail(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any_tools.py"
     extension = of(file, text)
-    assert extension.problem is None or str(file) in extension.problem
+    assert extension.problem is None or str(file) in extension.problem.message
     assert len(set(names(extension))) == len(extension.functions)

@@ -37,7 +37,7 @@ def test_a_damaged_file_disables_everything_and_is_not_overwritten(tmp_path: Pat
     file.write_text(text, encoding="utf-8")
     switches = Switches(tmp_path)
     assert switches.off() == {EVERYTHING}
-    assert f"rm {file}" in (switches.problem or "")
+    assert f"rm {file}" in str(switches.problem)
     with pytest.raises(BundleError, match=FILE) as caught:
         switches.set("a", on=False)
     assert caught.value.code == "storage_unavailable"
@@ -59,7 +59,7 @@ def test_a_pipe_in_place_of_the_file_disables_everything_and_is_not_waited_for(t
     os.mkfifo(tmp_path / FILE)
     switches = Switches(tmp_path)
     assert switches.off() == {EVERYTHING}
-    assert "not a regular file" in (switches.problem or "")
+    assert "not a regular file" in str(switches.problem)
 
 
 def test_half_a_character_in_a_name_breaks_nothing(tmp_path: Path) -> None:

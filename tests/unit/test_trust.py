@@ -5,14 +5,16 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ot.config.load import Loaded, load
-from ot.config.trust import is_trusted, judge, still_trusted, trust, untrust
+from ot.config.trust import changes_since_trusted, is_trusted, judge, still_trusted, trust, untrust
 from ot.errors import ToolError
 from ot.paths import find_folders
+from ot.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]
 CONFIG = """
@@ -74,7 +76,7 @@ def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tm
     foreign.symlink_to(project)
     verdict = judge(foreign, user, env)
     assert not verdict.trusted
-    assert "it is a symbolic link, and trust belongs to a directory" in verdict.problems[0]
+    assert "it is a symbolic link, and trust belongs to a directory" in verdict.problems[0].message
     with pytest.raises(ToolError, match="cannot be trusted: it is a symbolic link"):
         trust(foreign, user)
 
@@ -100,7 +102,7 @@ def test_a_file_that_is_a_link_out_of_the_directory_is_rejected(
     link.symlink_to(tmp_path / "elsewhere")
     verdict = judge(project, user, env)
     assert not verdict.trusted
-    assert f"{name} is a symbolic link that leads out of it" in verdict.problems[0]
+    assert f"{name} is a symbolic link that leads out of it" in verdict.problems[0].message
 
 
 def test_a_link_inside_the_directory_is_fine(project: Path, user: Path) -> None:
@@ -175,7 +177,7 @@ def test_changes_that_grant_something_ask_again(project: Path, user: Path, chang
     change(project)
     verdict = judge(project, user, {})
     assert not verdict.trusted
-    assert "has changed since it was trusted" in verdict.problems[0]
+    assert "has changed since it was trusted" in verdict.problems[0].message
     trust(project, user)
     assert is_trusted(project, user, {})
 
@@ -191,11 +193,12 @@ def test_an_untrusted_folder_is_ignored_whole(project: Path, user: Path) -> None
 
 def test_what_to_type_is_said(project: Path, user: Path) -> None:
     advice = f"look at what it holds, then type `onetool trust` in {project.parent}"
-    assert loaded(project, user).problems == (f"{project} is not trusted and was ignored: {advice}",)
+    ignored = Problem(f"{project} is not trusted and was ignored", advice, Location(str(project)), UNTRUSTED)
+    assert loaded(project, user).problems == (ignored,)
     trust(project, user)
     write("tools/new/new_tools.py", "")(project)
     changed = "has changed since it was trusted and was ignored: extension file tools/new/new_tools.py is new"
-    assert loaded(project, user).problems == (f"{project} {changed}; {advice}",)
+    assert loaded(project, user).problems == (replace(ignored, message=f"{project} {changed}"),)
 
 
 def test_every_line_that_changed_is_named_without_its_value(project: Path, user: Path) -> None:
@@ -204,7 +207,7 @@ def test_every_line_that_changed_is_named_without_its_value(project: Path, user:
     assert "one-secret" not in (user / "trust.json").read_text()
     (project / "secrets.yaml").write_text("KEY: two-secret\nOTHER: same\n")
     (project / "onetool.yaml").write_text("# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\n")
-    problem = judge(project, user, {}).problems[0]
+    problem = judge(project, user, {}).problems[0].message
     for said in (
         "onetool.yaml:3 (servers.git.command) changed",
         "onetool.yaml:4 (servers.….command) is new",
@@ -218,7 +221,16 @@ def test_every_line_that_changed_is_named_without_its_value(project: Path, user:
 def test_many_changes_are_counted(project: Path, user: Path) -> None:
     trust(project, user)
     (project / "onetool.yaml").write_text(CONFIG + "projects: {" + ", ".join(f"p{n}: x" for n in range(20)) + "}")
-    assert "and 12 more; look at" in judge(project, user, {}).problems[0]
+    assert judge(project, user, {}).problems[0].message.endswith("and 12 more")
+
+
+def test_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
+    (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [a, b, c]\n")
+    trust(project, user)
+    (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [x, y, z, more]\n")
+    (change,) = changes_since_trusted(project, user) or []
+    assert str(change) == "onetool.yaml:4 (servers.git.args) changed"
+    assert (change.before, change.after) == (["a", "b", "c"], ["x", "y", "z", "more"])
 
 
 # --- a variable of the environment covers what was there at the start --------------------------------------------
@@ -231,7 +243,9 @@ def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path
     write("tools/new/new_tools.py", "")(project)
     verdict = still_trusted(found.folders, env, found.snapshot)
     assert not verdict.trusted
-    assert "has changed since OneTool started: extension file tools/new/new_tools.py is new" in verdict.problems[0]
+    assert (
+        "has changed since OneTool started: extension file tools/new/new_tools.py is new" in verdict.problems[0].message
+    )
 
 
 def test_a_trusted_folder_is_used_whole(project: Path, user: Path) -> None:
@@ -252,7 +266,7 @@ def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, co
     (user / "trust.json").write_bytes(content)
     verdict = judge(project, user, {})
     assert not verdict.trusted
-    assert "trust.json is damaged, so that no project folder is trusted" in verdict.problems[0]
+    assert "trust.json is damaged, so that no project folder is trusted" in verdict.problems[0].message
     trust(project, user)
     assert judge(project, user, {}).trusted
 

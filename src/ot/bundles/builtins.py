@@ -16,10 +16,11 @@ from pydantic import BaseModel, Field, ValidationError
 from ot.bundles import disk
 from ot.bundles.disk import Stamp, stamp_of
 from ot.bundles.index import Index, create, opened
-from ot.bundles.mirror import Mirror
+from ot.bundles.mirror import Mirror, problems_in
 from ot.bundles.model import camel_case
 from ot.bundles.records import SCHEMA_VERSION, Unreadable, check_version
 from ot.bundles.rules import unusable
+from ot.problem import Problem, storage_problem
 
 T = TypeVar("T")
 SWITCHES: Final = "builtins.json"
@@ -54,11 +55,11 @@ class BuiltIns:
         self._database: sqlite3.Connection | None = None
         self._stamp: Stamp | None = None
         self._lock = Lock()
-        self._problem: str | None = None
+        self._problem: Problem | None = None
 
     @property
-    def problems(self) -> list[str]:
-        found = [f"{self._folder}/{path}: {reason}" for path, reason in self.read(_problems)]
+    def problems(self) -> list[Problem]:
+        found = self.read(lambda database: problems_in(database, self._folder or Path()))
         return found + ([self._problem] if self._problem else [])
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -98,7 +99,8 @@ class BuiltIns:
         try:
             switches = Switches.read(self._switches_file)
         except Unreadable as error:
-            self._problem = f"all built-in bundles are disabled: {self._switches_file} {error}; fix it or delete it"
+            message = f"all built-in bundles are disabled: {self._switches_file} {error}"
+            self._problem = storage_problem(message, self._switches_file, "fix it or delete it")
             database.execute("update bundles set enabled = 0, body = json_set(body, '$.isEnabled', json('false'))")
             return
         change = "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
@@ -106,7 +108,3 @@ class BuiltIns:
             chosen = getattr(switches, table).items()
             rows = ((on, "true" if on else "false", ident) for ident, on in chosen)
             database.executemany(change.format(table), rows)
-
-
-def _problems(database: sqlite3.Connection) -> list[tuple[str, str]]:
-    return database.execute("select path, reason from problems order by path").fetchall()

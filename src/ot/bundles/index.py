@@ -25,7 +25,7 @@ from ot.registry import python_name
 from ot.search import index as search
 from ot.search.words import HIDDEN
 
-FORMAT: Final = 3  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
+FORMAT: Final = 4  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_A_MICROSECOND: Final = 1024
 MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
@@ -80,7 +80,7 @@ create virtual table words using fts5 (terms, content = 'marked', content_rowid 
     detail = none);
 {_PART_TABLES}
 {search.SCHEMA}
-create table problems (path text primary key, reason text not null) without rowid;
+create table problems (path text primary key, reason text not null, hint text not null) without rowid;
 create trigger one_more after insert on tools begin update meta set value = value + 1 where name = 'tools'; end;
 create trigger one_less after delete on tools begin update meta set value = value - 1 where name = 'tools'; end;
 insert into meta values ('tools', 0);

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from ot.bundles.disk import Stamp
 from ot.bundles.filenames import BUNDLE_FILE, id_in, is_file_of, tool_files
 from ot.bundles.index import Index, bundle_names, drop_bundle, drop_tool, rewrite_texts, write_bundle, write_tool
 from ot.bundles.records import BundleFile, ToolFile, Unreadable
+from ot.problem import Problem, storage_problem
 
 if TYPE_CHECKING:
     from ot.bundles.fallback import MemoryIndex
@@ -79,7 +81,7 @@ class Mirror:
             else:
                 self._sync_tool(database, folder, name)
         except Unreadable as problem:
-            _note(database, written, str(problem))
+            _note(database, written, problem)
         else:
             database.execute("delete from problems where path = ?", (path,))
 
@@ -183,10 +185,20 @@ def _known_in(database: sqlite3.Connection, folder: str) -> dict[str, Stamp]:
     return {BUNDLE_FILE: Stamp(*bundle[1:]), **{name: Stamp(mtime, size) for name, mtime, size in rows}}
 
 
-def _note(database: sqlite3.Connection, path: str, reason: str) -> None:
-    known = database.execute("select reason from problems where path = ?", (path,)).fetchone()
-    if known != (reason,):
-        database.execute("insert or replace into problems values (?, ?)", (path, reason))
+def _note(database: sqlite3.Connection, path: str, problem: Unreadable) -> None:
+    known = database.execute("select reason, hint from problems where path = ?", (path,)).fetchone()
+    if known != (str(problem), problem.hint):
+        database.execute("insert or replace into problems values (?, ?, ?)", (path, str(problem), problem.hint))
+
+
+def problems_in(database: sqlite3.Connection, root: Path) -> list[Problem]:
+    """Return what is wrong with files, each with its file."""
+    found = []
+    for path, reason, hint in database.execute("select path, reason, hint from problems order by path"):
+        file = root / path
+        away = f"mend it, or move it away: `mv {quote(str(file))} ~`"
+        found.append(storage_problem(f"{file}: {reason}", file, hint or away))
+    return found
 
 
 def _forget(database: sqlite3.Connection, folder: str) -> None:

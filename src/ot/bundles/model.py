@@ -273,8 +273,8 @@ def _checked_schema(schema: JSON) -> JSON:
     try:
         Schema.from_json(schema).problem({})
     except ArgumentError as error:
-        reason = error.message.replace("the tool's own schema", "the schema").partition("\n")[0]
-        raise ValueError(reason) from None
+        reason = str(error.fields["reason"]).partition("\n")[0]
+        raise ValueError(f"the schema is not valid: {reason}") from None
     return schema
 
 

@@ -28,6 +28,7 @@ from ot.bundles.model import (
     camel_case,
     impl_problem,
 )
+from ot.newer import UPGRADE
 from ot.schema import ANY_OBJECT, JSON
 
 SCHEMA_VERSION: Final = 1
@@ -36,6 +37,10 @@ MOST_BYTES: Final = 1 << 20  # of a file
 
 class Unreadable(Exception):
     """The file is damaged, or not one of ours."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 class _File(BaseModel):
@@ -74,7 +79,8 @@ def check_version(data: object) -> None:
     if type(version) is not int or version < 1:
         raise Unreadable("has no schemaVersion")
     if version > SCHEMA_VERSION:
-        raise Unreadable(f"was written by a newer OneTool (schemaVersion {version}, this one knows {SCHEMA_VERSION})")
+        reason = f"was written by a newer OneTool (schemaVersion {version}, this one knows {SCHEMA_VERSION})"
+        raise Unreadable(reason, UPGRADE)
 
 
 def _in_words(error: ValidationError) -> str:

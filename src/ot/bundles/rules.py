@@ -9,6 +9,7 @@ from typing import Final
 
 from ot.errors import BundleError
 from ot.invisible import escape_invisible, find_in_name
+from ot.problem import Location
 
 MOST_CODE_POINTS: Final = 64
 MOST_IN_DISPLAY_NAME: Final = 256
@@ -25,8 +26,9 @@ def invalid(message: str, **details: object) -> BundleError:
     return BundleError(message, code="invalid", details=details)
 
 
-def unusable(reason: str) -> BundleError:
-    return BundleError(f"the store of bundles cannot be used now: {reason}", code="busy", details={})
+def unusable(reason: str, place: Location | None = None) -> BundleError:
+    message = f"the store of bundles cannot be used now: {reason}"
+    return BundleError(message, code="busy", location=place, details={})
 
 
 def is_id(text: str) -> bool:

@@ -21,6 +21,7 @@ from ot.context import Permission, ToolContext
 from ot.errors import BundleError, ToolError, ToolNotFound
 from ot.net import Net
 from ot.paths import placed
+from ot.problem import Problem
 from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
@@ -68,7 +69,7 @@ class BundleSource:
         self._store: BundleStore | None = None
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
-        self._off: dict[str, str] = {}  # packs that are disabled, and the words for it
+        self._off: dict[str, Problem] = {}  # packs that are disabled, and why they cannot be called
         self.version = UNREAD  # of the store, when it was last looked at
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
@@ -102,11 +103,11 @@ class BundleSource:
         return self._building is not None and not self._building.done()
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """It waits for the disk."""
         kept = self._store.problems if self._store is not None and not self.is_building else []
-        uncounted = [self._rates.problem] if self._rates is not None and self._rates.problem else []
-        return [*kept, *uncounted, *self._collisions()]
+        uncounted = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
+        return [*kept, *uncounted, *map(Problem, self._collisions())]
 
     def close(self) -> None:
         if self._store is not None:
@@ -141,10 +142,10 @@ class BundleSource:
         return True, True
 
     def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
-        off: dict[str, str] = {}
+        off: dict[str, Problem] = {}
         for name, pack in packs.items():
             if not pack.enabled:  # as a program names it, and as code does
-                off |= dict.fromkeys((pack.slug, name), _switched_off(pack.slug))
+                off |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
         for name, why in self._off.items():
             if name not in off and self._registry.broken.get(name) == why:
                 del self._registry.broken[name]
@@ -315,6 +316,7 @@ class BundleSource:
             source=f"{SOURCE}:{stored.bundle_slug}",
             enabled=not reason,
             disabled_reason=reason,
+            disabled_code="" if stored.bundle_enabled else "bundle_disabled",
             identity=stored.id,
         )
 
@@ -388,7 +390,8 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
     try:
         impl = HttpImpl.model_validate(stored.http_impl)
     except ValidationError as error:
-        wrong = refusal(error).message.removeprefix("the body is not valid: ")
+        problems = refusal(error).fields["details"]["problems"]
+        wrong = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
         raise ToolError(f"{name} has a wrong httpImpl in its file: {wrong}") from None
     if problem := placeholder_problem(impl, stored.arg_schema):
         raise ToolError(f"{name} has a wrong httpImpl in its file: {problem}")

@@ -18,6 +18,7 @@ from ot.bundles.disk import NewFile
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import meta
 from ot.bundles.listing import BundleRow, Filters, NameRow, StoredPack, ToolRow
+from ot.bundles.mirror import problems_in
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft, now
 from ot.bundles.paging import Tokens, page_of, page_size
 from ot.bundles.ranking import PLACES, Question, score
@@ -27,6 +28,7 @@ from ot.bundles.usage import Usage, UsageCounts
 from ot.bundles.vault import Vault
 from ot.bundles.writing import Writer
 from ot.errors import BundleError
+from ot.problem import Problem
 from ot.registry import python_name
 from ot.storage_errors import is_full
 
@@ -360,13 +362,12 @@ class BundleStore:
         self._vault.rescan()
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What is wrong with files of the store, each with its file."""
-        query = "select path, reason from problems order by path"
-        own = self._vault.read(lambda database: database.execute(query).fetchall())
-        found = [f"{self._root / path}: {reason}" for path, reason in own]
+        found = self._vault.read(lambda database: problems_in(database, self._root))
         unwritten = [self._vault.problem] if self._vault.problem else []
-        return [*found, *unwritten, *self._builtins.problems, *([self._usage.problem] if self._usage.problem else [])]
+        uncounted = [Problem(self._usage.problem)] if self._usage.problem else []
+        return [*found, *unwritten, *self._builtins.problems, *uncounted]
 
     def reap(self) -> None:
         """Remove what was deleted two days ago and is still empty."""

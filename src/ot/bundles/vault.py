@@ -23,7 +23,8 @@ from ot.bundles.mirror import Mirror
 from ot.bundles.records import BundleFile, Unreadable
 from ot.bundles.rules import unusable
 from ot.errors import BundleError
-from ot.storage_errors import CODE, storage_error
+from ot.problem import STORAGE, Location, Problem
+from ot.storage_errors import storage_error
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3
@@ -49,7 +50,7 @@ class Vault:
         self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
         self._nothing: sqlite3.Connection | None = None  # the index of a store that does not exist
         self._memory_until = float("-inf")  # reads use the index in memory until then
-        self.problem: str | None = None  # why the index cannot be written
+        self.problem: Problem | None = None  # why the index cannot be written
         self._afterwards = afterwards
         self._background: Thread | None = None
         self._starting, self._mine = Lock(), local()
@@ -67,7 +68,7 @@ class Vault:
             try:
                 found = self._read_index(work)
             except BundleError as error:
-                if error.fields.get("code") != CODE:
+                if error.fields.get("code") != STORAGE:
                     raise
                 self._use_memory(error)
             else:
@@ -76,7 +77,7 @@ class Vault:
         try:
             return self._memory.read(work)
         except OSError as error:
-            raise unusable(f"cannot read {self.root}: {error.strerror}") from None
+            raise unusable(f"cannot read {self.root}: {error.strerror}", Location(str(self.root))) from None
 
     def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(ATTEMPTS):
@@ -89,7 +90,7 @@ class Vault:
 
     def _use_memory(self, error: Exception) -> None:
         """Read from memory for a while, and compare it with the files first."""
-        self.problem = str(error if isinstance(error, BundleError) else storage_error(self.root, error))
+        self.problem = Problem.of(error if isinstance(error, BundleError) else storage_error(self.root, error))
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory.expire()
 
@@ -145,7 +146,7 @@ class Vault:
             with self.writing() as journal:
                 self.sync(journal, paths)
         except BundleError as error:
-            if error.fields.get("code") != CODE:
+            if error.fields.get("code") != STORAGE:
                 raise
             self._use_memory(error)
 

@@ -101,6 +101,6 @@ def _shown(name: str) -> str:
     return repr(name) if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]!r}... ({len(name)} characters)"
 
 
-def wrong_call(tool: Tool, message: str) -> ArgumentError:
+def wrong_call(tool: Tool, message: str, **fields: Any) -> ArgumentError:
     """What was wrong, and how the tool is called."""
-    return ArgumentError(f"{message}. It is called as {signature(tool)}", signature=signature(tool))
+    return ArgumentError(f"{message}. It is called as {signature(tool)}", signature=signature(tool), **fields)

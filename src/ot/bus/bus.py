@@ -264,15 +264,12 @@ def _validated(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], 
     try:
         return tool.input.check(args)
     except ArgumentError as error:
-        blamed = next((name for name in configured if _is_to_blame(name, configured[name], args, error.message)), None)
+        path = error.fields.get("path") or [""]
+        blamed = path[0] if path[0] in configured and args.get(path[0]) == thawed(configured[path[0]]) else None
         place = f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{blamed}: ...}}}}}}}} in onetool.yaml"
         blame = f" (the value comes from {place})" if blamed else ""
-        raise wrong_call(tool, f"{tool.name}(): {error.message}{blame}") from None
-
-
-def _is_to_blame(name: str, value: Any, args: Mapping[str, Any], problem: str) -> bool:
-    is_about_it = problem.startswith((f"{name}: ", f"{name}.", f"{name}["))
-    return is_about_it and args.get(name) == thawed(value)
+        where = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
+        raise wrong_call(tool, f"{tool.name}(): {error.message}{blame}", **where) from None
 
 
 def _checked(tool: Tool, value: Any) -> Result:

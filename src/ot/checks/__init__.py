@@ -5,83 +5,80 @@ starts them first, and shows also what is in order.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
-from ot.checks import assistants, extensions, kept, names, places, servers, settings
-from ot.checks.finding import NO_ADVICE, OK, PROBLEM, Finding, shortened, told
+from ot.checks import assistants, extensions, kept, places, servers, settings
 from ot.config.load import Examined, Loaded
 from ot.extensions.packs import Extensions
+from ot.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem
 from ot.proxy.servers import Servers
 from ot.redact import Redactor
 from ot.registry import Registry
 from ot.secret_finder import secrets_in
 
-NEW_LINE = "\n"
+LEVELS = (PROBLEM, WARNING, OK)
+MAX_LENGTH = 2000
+# Codes of problems that may follow from another one: a file in a directory that cannot be used cannot be used either.
+CONSEQUENCES = frozenset({STORAGE, "busy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked: settings as the files are now, and what runs. `messages` are problems that were recorded."""
+    """What is checked: settings as the files are now, and what runs. `recorded` is what running parts noticed."""
 
     read: Examined
     registry: Registry
     servers: Servers
     extensions: Extensions
-    bundle_problems: tuple[str, ...]
-    messages: tuple[str, ...]
+    bundles: list[Problem]
+    recorded: tuple[Problem, ...]
     checks_clients: bool = True  # a program that embeds OneTool is not asked about the machine's MCP clients
 
 
-def check(subject: Subject, seconds: float | None = None) -> list[Finding]:
-    """Return each problem and warning once, without secrets. Databases are checked for `seconds` at most.
+def check(subject: Subject, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
+    """Return what is wrong, then what is in order. Databases are checked for `seconds` at most.
 
-    It reads files, so call it in a thread.
+    `stored` is what was found about kept files before anything ran. It reads files, so call it in a thread.
     """
     read = subject.read
-    placed = places.findings(read)
-    files = kept.findings(read.loaded, seconds)
-    stored = [*files, *unsaid(kept.bundle_findings(subject.bundle_problems), files)]
     found = [
-        *settings.wrong(read),
+        *places.problems(read),
+        *read.errors,
+        *read.loaded.problems,
         *stored,
-        *extensions.findings(subject.extensions, subject.registry, read.loaded),
-        *unsaid(servers.findings(subject.servers, read, subject.registry), stored),
-        *settings.findings(subject.registry, read),
-        *names.findings(subject.registry, read),
-        *(assistants.findings(read.loaded.folders) if subject.checks_clients else ()),
+        *kept.problems(read.loaded, seconds),
+        *subject.bundles,
+        *extensions.problems(subject.extensions, read.loaded),
+        *servers.problems(subject.servers, read, subject.registry, subject.extensions),
+        *settings.problems(subject.registry, read),
+        *(assistants.problems(read.loaded.folders) if subject.checks_clients else ()),
+        *subject.recorded,
     ]
-    reported = [*placed, *places.outside(placed, found)]
-    consequences = unsaid([told(PROBLEM, message) for message in subject.messages], reported)
-    return without_secrets([*reported, *places.outside(placed, consequences)], read.loaded)
+    return in_order(found, read.loaded)
 
 
-def messages(findings: Iterable[Finding], recorded: Iterable[str]) -> list[str]:
-    """Return problems and warnings as one message each, then what was recorded and is not among them."""
-    reported = [_message(each) for each in findings if each.level != OK]
-    return [*reported, *(line for line in recorded if not any(told(PROBLEM, line).what in each for each in reported))]
-
-
-def _message(found: Finding) -> str:
-    if found.advice in {"", NO_ADVICE}:
-        return found.what
-    return f"{found.what.rstrip('.')}{NEW_LINE if NEW_LINE in found.what else '. '}Hint: {found.advice}"
-
-
-def unsaid(findings: Iterable[Finding], reported: list[Finding]) -> list[Finding]:
-    """Leave out those that name a file of which something was reported: they follow from it."""
-    said = "\n".join(each.what for each in reported)
-    return [each for each in findings if each.what not in said and not any(file in said for file in _files(each.what))]
-
-
-def _files(message: str) -> list[str]:
-    return [word.rstrip(":,.;") for word in message.split() if word.startswith("/")]
-
-
-def without_secrets(findings: list[Finding], loaded: Loaded) -> list[Finding]:
-    """Return each finding once, with the values of secrets redacted."""
+def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
+    """Return each problem once, the worst first, without consequences of others and without secrets."""
     redact = Redactor([*loaded.secret_values, *_secrets_of_servers(loaded)])
-    clean = (Finding(each.level, shortened(redact(each.what)), shortened(redact(each.advice))) for each in findings)
-    return list(dict.fromkeys(clean))
+    causes: list[Location] = []
+    found: dict[Problem, None] = {}
+    for each in problems:
+        place = each.location
+        if place is not None and each.code in CONSEQUENCES:
+            if any(PurePath(place.file).is_relative_to(cause.file) for cause in causes):
+                continue
+            causes.append(place)
+        hint = each.hint
+        if not hint and place is not None and place.line:
+            hint = f"correct line {place.line} of {place.file}"
+        found[replace(each, message=_shortened(redact(each.message)), hint=_shortened(redact(hint)))] = None
+    return sorted(found, key=lambda each: LEVELS.index(each.level))
+
+
+def _shortened(text: str) -> str:
+    """For a person to read: what is wrong may be a value of any length."""
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}… ({len(text):,} characters)"
 
 
 def _secrets_of_servers(loaded: Loaded) -> Iterator[str]:

@@ -1,21 +1,23 @@
-"""What is kept on disk: whether each file is whole, and not of a newer OneTool. Nothing is changed."""
+"""What is kept on disk: whether each file is whole, and not of a newer OneTool. Nothing is changed.
+
+The file of switches is not here: what disables every tool says so itself (`ot.switches`).
+"""
 
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from ot import switches
-from ot.bundles.source import folder_of
-from ot.checks.finding import PROBLEM, Finding, problem, told
+from ot.bundles.source import folder_of, store_of
 from ot.config import trust
 from ot.config.load import Loaded
 from ot.errors import ToolError
-from ot.newer import UPGRADE, Newer, refuse_newer
+from ot.newer import Newer, refuse_newer
+from ot.problem import Problem, storage_problem
 from ot.proxy import pins
 from ot.stats import record, shapes
 
@@ -32,47 +34,36 @@ class _Kept(NamedTuple):
     damaged: str
 
 
-def findings(loaded: Loaded, seconds: float | None = None) -> list[Finding]:
+def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; databases for as many seconds, because a large one takes long."""
     data = loaded.folders.data
-    told_already = "\n".join(loaded.problems)
     return [
         *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW, seconds),
-        *(found for kept in _files(loaded) if str(kept.file) not in told_already for found in _json(kept)),
+        *(found for kept in _files(loaded) for found in _json(kept)),
     ]
 
 
-def bundle_findings(problems: Iterable[str]) -> Iterator[Finding]:
-    """What the store of bundles says is wrong with its files."""
-    for text in problems:
-        file = text.partition(": ")[0]
-        away = f"mend it, or move it away: `mv {quote(file)} ~`" if file.startswith("/") else ""
-        yield told(PROBLEM, text, UPGRADE if "newer OneTool" in text else away)
-
-
-def rescanned_bundles(loaded: Loaded) -> Iterator[Finding]:
+def stored_bundles(loaded: Loaded) -> list[Problem]:
     """Read all bundles again, which takes long where there are many."""
-    from ot.bundles.source import store_of
-
     store, folder = store_of(loaded), folder_of(loaded)
     try:
         store.rescan()
-        yield from bundle_findings(store.problems)
+        problems = store.problems
     except ToolError as error:
-        yield told(PROBLEM, f"{folder}: {error.message}", f"see that {folder} can be read and written")
-    finally:
-        store.close()
+        hint = error.hint or f"see that {folder} can be read and written"
+        problems = [storage_problem(f"{folder}: {error.message}", folder, hint)]
+    store.close()
+    return problems
 
 
 def _files(loaded: Loaded) -> Iterator[_Kept]:
     data, user = loaded.folders.data, loaded.folders.user
     yield _Kept(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "type `rm {file}`: they are learnt anew")
-    yield _Kept(data / switches.FILE, switches.VERSION, "off", "type `rm {file}`, then switch off again what was off")
     yield _Kept(data / "pins.json", pins.VERSION, None, "type `rm {file}`: what servers offer now is pinned then")
     yield _Kept(user / trust.STORE, trust.VERSION, None, "type `rm {file}`, then `onetool trust` in your projects")
 
 
-def _json(kept: _Kept) -> Iterator[Finding]:
+def _json(kept: _Kept) -> Iterator[Problem]:
     try:
         data: Any = json.loads(kept.file.read_bytes())
         refuse_newer(data.get("version"), kept.version, kept.file)
@@ -81,14 +72,15 @@ def _json(kept: _Kept) -> Iterator[Finding]:
     except FileNotFoundError:
         return
     except Newer as error:
-        yield told(PROBLEM, error.message)
+        yield Problem.of(error)
     except OSError as error:
-        yield problem(f"{kept.file} cannot be read: {error.strerror}", f"chmod u+rw {quote(str(kept.file))}")
+        hint = f"chmod u+rw {quote(str(kept.file))}"
+        yield storage_problem(f"{kept.file} cannot be read: {error.strerror}", kept.file, hint)
     except (ValueError, AttributeError, KeyError, RecursionError):
-        yield problem(f"{kept.file} is damaged", kept.damaged.format(file=quote(str(kept.file))))
+        yield storage_problem(f"{kept.file} is damaged", kept.file, kept.damaged.format(file=quote(str(kept.file))))
 
 
-def _database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Finding]:
+def _database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
     if not file.exists():
         return
     try:
@@ -99,9 +91,9 @@ def _database(file: Path, version: int, damaged: str, seconds: float | None) -> 
             refuse_newer(database.execute("pragma user_version").fetchone()[0], version, file)
             (verdict,) = database.execute("pragma quick_check(1)").fetchone()
     except Newer as error:
-        yield told(PROBLEM, error.message)
+        yield Problem.of(error)
         return
     except sqlite3.Error as error:
         verdict = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
     if verdict != "ok":
-        yield problem(f"{file} is damaged: {verdict}", damaged.format(file=quote(str(file))))
+        yield storage_problem(f"{file} is damaged: {verdict}", file, damaged.format(file=quote(str(file))))

@@ -1,42 +1,59 @@
-"""The configuration: what is wrong in its files, and names in it that lead nowhere."""
+"""The configuration: names in it that lead nowhere or are hidden, snippets and tokens that do not work."""
 
 import os
 from collections.abc import Iterator
 
-from ot.checks.finding import PROBLEM, WARNING, Finding, problem, told, warning
 from ot.config.load import Examined
-from ot.errors import ArgumentError, ToolError, ToolNotFound
-from ot.registry import Registry
+from ot.errors import ArgumentError, ToolError
+from ot.problem import WARNING, Problem
+from ot.registry import Registry, python_name
 from ot.snippets import expansion
+from ot_child.names import OWN_PACK, is_reserved
 
 
-def wrong(read: Examined) -> Iterator[Finding]:
-    for message in read.errors:
-        yield told(PROBLEM, message)
-    for message in read.loaded.problems:
-        yield told(WARNING if message.startswith("environment variable") else PROBLEM, message, "unset it")
+def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
+    yield from _aliases(registry, read)
+    yield from _snippets(read)
+    for index, token in enumerate(read.loaded.settings.auth.tokens):
+        if token.token_env and not os.environ.get(token.token_env):
+            place = read.place_of(("auth", "tokens", index))
+            what = f"{place}: the token {token.name} lets nobody in, because {token.token_env} is not set"
+            hint = f"export {token.token_env}=...   or: onetool token create NAME"
+            yield Problem(what, hint, place, level=WARNING)
+    reserved = "has a reserved name of Python or OneTool, so that"
+    for pack in filter(is_reserved, registry.all_packs()):
+        if pack != OWN_PACK:
+            hint = f'call its tools with ot.pack("{pack}"), or rename it'
+            yield Problem(f"the pack {pack} {reserved} {pack} in code is not the pack", hint, level=WARNING)
+    for name in filter(is_reserved, registry.in_pack("")):
+        hint = f'call it with ot.call("{name}"), or rename it'
+        yield Problem(f"the tool {name} {reserved} {name} in code is not the tool", hint, level=WARNING)
 
 
-def findings(registry: Registry, read: Examined) -> list[Finding]:
-    return [*_aliases(registry, read), *_snippets(read), *_tokens(read)]
-
-
-def _aliases(registry: Registry, read: Examined) -> Iterator[Finding]:
-    for alias, target in read.loaded.settings.aliases.items():
-        place = read.place_of(("aliases", alias))
-        try:
-            registry.find(alias if registry.aliases.get(alias) == target else target)
-        except ToolNotFound as error:
+def _aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
+    aliases = read.loaded.settings.aliases
+    unknown = {*registry.broken, *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
+    for alias in aliases:
+        place, chain = read.place_of(("aliases", alias)), [alias]
+        if is_reserved(alias):
+            what = f"{place}: the alias {alias} has a reserved name of Python or OneTool, so that code cannot call it"
+            yield Problem(what, f"rename the alias ({place})", place)
+        elif registry.is_pack(python_name(alias)):
+            what = f"{place}: the alias {alias} has the name of a pack, so that {alias} in code is the pack"
+            yield Problem(what, f"rename the alias ({place})", place)
+        while chain[-1] in aliases and chain.count(chain[-1]) == 1:
+            chain.append(aliases[chain[-1]])
+        target = chain[-1]
+        if target in aliases:
+            what = f"{place}: the aliases go round in a circle: {' -> '.join(chain)}"
+            yield Problem(what, f"correct {target}, or delete the line ({place})", place)
+        elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
             near = registry.nearest(target)
-            advice = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
-            yield problem(f"{place}: {_first_sentence(error.message)}", f"{advice} ({place})")
+            hint = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
+            yield Problem(f"{place}: there is no tool {target!r}", f"{hint} ({place})", place)
 
 
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".")
-
-
-def _snippets(read: Examined) -> Iterator[Finding]:
+def _snippets(read: Examined) -> Iterator[Problem]:
     """With an example for each parameter that has no default: what only that value is to blame for is no mistake."""
     snippets = read.loaded.settings.snippets
     for name, snippet in snippets.items():
@@ -47,12 +64,4 @@ def _snippets(read: Examined) -> Iterator[Finding]:
         except ArgumentError:
             continue
         except ToolError as error:
-            yield problem(f"{place}: {error.message}", f"correct the body of the snippet {name} ({place})")
-
-
-def _tokens(read: Examined) -> Iterator[Finding]:
-    for index, token in enumerate(read.loaded.settings.auth.tokens):
-        if token.token_env and not os.environ.get(token.token_env):
-            place = read.place_of(("auth", "tokens", index))
-            what = f"{place}: the token {token.name} lets nobody in, because {token.token_env} is not set"
-            yield warning(what, f"export {token.token_env}=...   or: onetool token create NAME")
+            yield Problem(f"{place}: {error.message}", f"correct the body of the snippet {name} ({place})", place)

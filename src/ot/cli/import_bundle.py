@@ -155,14 +155,14 @@ def _advised(error: BundleError, path: Path) -> ToolError:
     command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
     if details.get("needs") == "server":
         return ToolError(
-            f"{error.message.partition('; say it')[0]}. Say it: "
+            f"{details.get('reason', error.message)}. Say it: "
             f"{command} --server {details.get('example', 'https://api.example.com')}"
         )
     if "suggestion" in details:
         return ToolError(f"{error.message}. Give this one another name: {command} --name {details['suggestion']}")
     if error.fields.get("code") == "bundle_disabled":
         return ToolError(f"{error.message}: onetool bundles list --all")
-    return ToolError(f"{path}: {error.message}")
+    return ToolError(f"{path}: {error.message}", hint=error.hint)
 
 
 # --- the hosts -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import Any
 from ot import paths, yaml12
 from ot.config.trust import EXTENSIONS, Change, changes_since_trusted, facts_of, record_of, trust
 from ot.errors import ConfigError, ToolError
-from ot.newer import Newer
 from ot.paths import FOLDER, Folders, find_folders, is_folder
 from ot.redact import Redactor
 from ot.secret_finder import secrets_in
@@ -96,16 +95,9 @@ def _summarize(project: Path, folders: Folders) -> Summary:
         list(facts_of(project, folders.home)[EXTENSIONS]),
         [key for key in config if key not in SHOWN_ABOVE],
         unreadable,
-        _changes(project, folders.user),
+        changes_since_trusted(project, folders.user),
         Redactor(secrets_in(config)),
     )
-
-
-def _changes(project: Path, user: Path) -> list[Change] | None:
-    try:
-        return changes_since_trusted(project, user)
-    except Newer as error:
-        raise ToolError(error.message) from None
 
 
 def _read(file: Path, unreadable: list[str]) -> Mapping[str, Any]:
@@ -126,10 +118,11 @@ def _command(server: Any) -> str:
     said = _mapping(server)
     if said.get("url"):
         return str(said["url"])
-    args = said.get("args")
-    words = [said.get("command", "?"), *(args if isinstance(args, list) else [])]
+    args = said["args"] if isinstance(said.get("args"), list) else []
     directory = f"   (in {said['cwd']})" if said.get("cwd") else ""
-    return f"{shlex.join(map(str, words))}{directory}"
+    if not said.get("command"):
+        return f"your own server, with other {', '.join(said)}: {shlex.join(map(str, args))}{directory}".rstrip(": ")
+    return f"{shlex.join(map(str, [said['command'], *args]))}{directory}"
 
 
 def _rights(agent: Any) -> str:

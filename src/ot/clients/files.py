@@ -14,6 +14,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from ot.errors import ConfigError, ToolError
+from ot.problem import Location
 
 MAX_BYTES = 64 * 1024 * 1024
 OWNER_ONLY = 0o600
@@ -40,7 +41,9 @@ def read(path: Path) -> Read:
         return Read(path, raw, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8 text; save it as UTF-8, then try again") from None
+        place = Location(str(path), line)
+        hint = "save it as UTF-8, then try again"
+        raise ConfigError(f"{place}: is not UTF-8 text", hint=hint, location=place) from None
 
 
 def _bytes_of(path: Path) -> bytes | None:

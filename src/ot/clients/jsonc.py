@@ -11,6 +11,7 @@ from typing import Any
 
 from ot.clients.edits import line_of
 from ot.errors import ConfigError
+from ot.problem import Location
 
 MAX_DEPTH = 200
 
@@ -128,4 +129,5 @@ class _Parser:
         return repr(word[0]) if word else "the end of the file" if at >= len(self._text) else "a line break"
 
     def error(self, at: int, what: str) -> ConfigError:
-        return ConfigError(f"{self._source}:{line_of(self._text, at)}: is not valid JSON: {what}")
+        place = Location(self._source, line_of(self._text, at))
+        return ConfigError(f"{place}: is not valid JSON: {what}", location=place)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ot.clients.edits import line_break_of, line_of, with_value
 from ot.errors import ConfigError
+from ot.problem import Location
 
 MAX_EDITED_CHARACTERS: Final = 500_000  # tomlkit takes ten seconds for as much in the worst case
 _PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")
@@ -23,7 +24,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
         place = _PLACE.search(str(error))
         line = int(place[1]) if place else line_of(text, len(text))
         what = _PLACE.sub("", str(error)).removesuffix(" (at end of document)")
-        raise ConfigError(f"{source}:{line}: is not valid TOML: {what}") from None
+        raise ConfigError(f"{source}:{line}: is not valid TOML: {what}", location=Location(source, line)) from None
     except RecursionError:
         raise ConfigError(f"{source}: is nested too deep to be read") from None
 

@@ -24,6 +24,7 @@ from ot.config.trust import Facts, Verdict, judge
 from ot.errors import ConfigError
 from ot.newer import Newer, refuse_newer
 from ot.paths import Folders
+from ot.problem import WARNING, Location, Problem
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
@@ -35,11 +36,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _WHAT_A_PROGRAM_IS = frozenset({"command", "args", "cwd"})
-_PLACE = re.compile(r"(.+?):([0-9]+): ")
 _CLOSE_ENOUGH = 70
 _MOST_MISTAKES = 100
 
 _WHOLE, _NUMBER, _SWITCH = "must be a whole number", "must be a number", "must be true or false"
+_QUOTE = "put it in quotes"
 _LIST, _MAPPING = "must be a list like [a, b]", "must be a mapping, `key: value`"
 _ECHOING_PHRASES = {
     "literal_error": "must be {expected}",
@@ -52,7 +53,7 @@ _ECHOING_PHRASES = {
 }
 _PHRASES = {
     "missing": "is missing",
-    "string_type": "must be text; put it in quotes",
+    "string_type": "must be text",
     "string_too_short": "must not be empty",
     "tuple_type": _LIST,
     **dict.fromkeys(("mapping_type", "dict_type", "model_type", "model_attributes_type"), _MAPPING),
@@ -65,7 +66,7 @@ _PHRASES = {
 class Loaded:
     settings: Settings = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     files: tuple[Path, ...]
     folders: Folders
     user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -88,7 +89,7 @@ class _Part:
     """What one file or one variable says, as a piece of the whole, and where in it a key stands."""
 
     data: Mapping[str, Any]
-    where: Callable[[Loc], str]
+    where: Callable[[Loc], Location]
     folder: Path
 
 
@@ -105,15 +106,15 @@ class Examined:
     """What is right of a configuration, what is wrong with it, and where in it a key stands."""
 
     loaded: Loaded
-    errors: tuple[str, ...]
-    place_of: Callable[[Loc], str]
+    errors: tuple[Problem, ...]
+    place_of: Callable[[Loc], Location]
 
 
 def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
     """The configuration in force. `trust`, where given, is the person's answer; else the store is asked."""
     examined = examine(folders, env, trust=trust)
     if examined.errors:
-        raise ConfigError("\n".join(examined.errors))
+        raise ConfigError("\n".join(map(str, examined.errors)))
     return examined.loaded
 
 
@@ -139,13 +140,8 @@ def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = No
         user_packs=frozenset(pack for pack in settings.tools if not whole.names_secrets(pack, folders.project)),
         snapshot=verdict.snapshot,
     )
-    return Examined(loaded, tuple(sorted(set(whole.errors), key=_place_in_message)), whole.place_of)
-
-
-def _place_in_message(message: str) -> tuple[str, int, str]:
-    """Messages in the order in which a person will mend the lines."""
-    place = _PLACE.match(message)
-    return (place[1], int(place[2]), message) if place else (message, 0, message)
+    in_order = sorted(set(whole.errors), key=lambda error: (error.location or Location(""), error.message))
+    return Examined(loaded, tuple(in_order), whole.place_of)
 
 
 def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
@@ -162,11 +158,14 @@ class _Reader:
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self.errors: list[str] = []
+        self.errors: list[Problem] = []
         self.files: list[Path] = []
         self.secrets_are_whole = True
         if not paths.is_folder(folders.working_dir):
-            self.errors.append(f"{folders.working_dir}: the working folder is no folder; check OT_CWD")
+            self._complain(Location(str(folders.working_dir)), "the working folder is no folder", "check OT_CWD")
+
+    def _complain(self, place: Location, reason: str, hint: str = "") -> None:
+        self.errors.append(Problem(f"{place}: {reason}", hint, place))
 
     def secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
@@ -183,37 +182,42 @@ class _Reader:
             document = yaml12.read_file(path, typed=typed)
         except FileNotFoundError:
             if path == self._folders.config_file:
-                self.errors.append(f"{path}: there is no such file; check --config and ONETOOL_CONFIG")
+                self._complain(Location(str(path)), "there is no such file", "check --config and ONETOOL_CONFIG")
             return None
         except ConfigError as error:
-            self.errors.append(str(error))
+            self.errors.append(Problem.of(error))
             return None
         self.files.append(path)
         if document.data is not None and not isinstance(document.data, dict):
-            self.errors.append(f"{path}:{document.line()}: the file must hold `key: value` lines")
+            self._complain(Location(str(path), document.line()), "the file must hold `key: value` lines")
             return None
         return document if not typed or self._is_for_us(document) else None
 
     def _is_for_us(self, document: yaml12.Document) -> bool:
         """Of a file that a newer OneTool means, only that is said."""
+        place = Location(document.source, document.line((_VERSION_KEY,)))
         try:
-            place = f"{document.source}:{document.line((_VERSION_KEY,))}:"
-            refuse_newer((document.data or {}).get(_VERSION_KEY), VERSION, place)
+            refuse_newer((document.data or {}).get(_VERSION_KEY), VERSION, f"{place}:")
         except Newer as error:
-            self.errors.append(error.message)
+            self.errors.append(Problem(error.message, error.hint, place))
             return False
         return True
 
     def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
         path = folder / paths.SECRETS
         if _is_open_to_others(path):
-            self.errors.append(f"{path}: is open to others; type `chmod 600 {quote(str(path))}`")
+            self._complain(Location(str(path)), "is open to others", f"type `chmod 600 {quote(str(path))}`")
             return
         if (document := self._mapping(path, typed=False)) is None:
             return
         for name, text in (document.data or {}).items():
-            if reason := _wrong_with_secret(name, text):
-                self.errors.append(f"{path}:{document.line((name,))}: {reason}")
+            place = Location(str(path), document.line((name,)))
+            if not _NAME.fullmatch(name):
+                self._complain(place, f"{_shown(name)} is no name for a secret", "take letters, digits and _")
+            elif not isinstance(text, str) or not text:
+                self._complain(
+                    place, f"{name} must be one text, not {'empty' if text == '' else 'a list or a mapping'}"
+                )
             else:
                 yield name, text
 
@@ -225,17 +229,17 @@ class _Reader:
         if inline:
             yield _part(inline, (), folder)
 
-    def _agents(self, folder: Path, taken: dict[str, str]) -> Iterator[_Part]:
+    def _agents(self, folder: Path, taken: dict[str, Location]) -> Iterator[_Part]:
         for path in paths.agent_files(folder):
             if (document := self._mapping(path)) is None:
                 continue
             name = (document.data or {}).get("name") or path.stem
-            place = f"{path}:{document.line(('name',))}"
+            place = Location(str(path), document.line(("name",)))
             if not isinstance(name, str):
-                self.errors.append(f"{place}: name must be text; put it in quotes")
+                self._complain(place, "name must be text", _QUOTE)
                 continue
             if name in taken:
-                self.errors.append(f"{place}: the agent {_shown(name)} is in {taken[name]} already; keep one")
+                self._complain(place, f"the agent {_shown(name)} is in {taken[name]} already", "keep one")
             taken[name] = place
             yield _part(document, ("agents", name), folder, leave_out=("name", _VERSION_KEY))
 
@@ -247,57 +251,53 @@ def _is_open_to_others(path: Path) -> bool:
         return False
 
 
-def _wrong_with_secret(name: str, text: Any) -> str | None:
-    if not _NAME.fullmatch(name):
-        return f"{_shown(name)} is no name for a secret; take letters, digits and _"
-    if not isinstance(text, str) or not text:
-        return f"{name} must be one text, not {'empty' if text == '' else 'a list or a mapping'}"
-    return None
-
-
-def _inline_agents(document: yaml12.Document | None) -> dict[str, str]:
+def _inline_agents(document: yaml12.Document | None) -> dict[str, Location]:
     agents = (document.data or {}).get("agents") if document else None
     if document is None or not isinstance(agents, dict):
         return {}
-    return {name: f"{document.source}:{document.line(('agents', name))}" for name in agents}
+    return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
 def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
     data: Any = {key: value for key, value in (document.data or {}).items() if key not in leave_out}
     for key in reversed(prefix):
         data = {key: data}
-    return _Part(data, lambda loc: f"{document.source}:{document.line(loc[len(prefix) :])}", folder)
+    return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), folder)
 
 
 class _Whole:
     """All parts together. `errors` collects what is wrong with them."""
 
-    def __init__(self, parts: list[_Part], errors: list[str]) -> None:
+    def __init__(self, parts: list[_Part], errors: list[Problem]) -> None:
         self.errors = errors
         self._parts = parts
         self._raw = _merged(part.data for part in parts)
         self._unfilled: set[Loc] = set()
 
-    def override(self, env: Mapping[str, str], folder: Path) -> list[str]:
+    def override(self, env: Mapping[str, str], folder: Path) -> list[Problem]:
         """Put variables on top; what is left to say about those that are no settings comes back."""
-        notes: list[str] = []
+        notes: list[Problem] = []
         for name in sorted(env):
             if name.startswith(_PREFIX) and name not in _NO_OVERRIDES:
                 self._override(name, env[name], folder, notes)
         self._raw = _merged(part.data for part in self._parts)
         return notes
 
-    def _override(self, name: str, text: str, folder: Path, notes: list[str]) -> None:
+    def _override(self, name: str, text: str, folder: Path, notes: list[Problem]) -> None:
         segments = name.removeprefix(_PREFIX).split("__")
-        place = f"environment variable {name}"
+        place = Location(f"environment variable {name}")
         try:
             loc = _spelt(segments, self._raw)
-            data: Any = yaml12.read(text, place).data if text.strip() else text
-        except KeyError as error:
+            data: Any = yaml12.read(text, str(place)).data if text.strip() else text
+        except _Unknown as error:
             # Only the form with two underscores is ours alone; another program may use a name like ONETOOL_X.
-            (self.errors if len(segments) > 1 else notes).append(f"{place}: {error.args[0]}")
+            message, is_ours = f"{place}: {error.message}", len(segments) > 1
+            if is_ours:
+                self.errors.append(Problem(message, error.hint, place))
+            else:
+                notes.append(Problem(message, error.hint or "unset it", place, level=WARNING))
         except ConfigError as error:
-            self.errors.append(str(error))
+            self.errors.append(Problem.of(error))
         else:
             for key in reversed(loc):
                 data = {key: data}
@@ -311,10 +311,10 @@ class _Whole:
             assert part is not None
             try:
                 return _referenced(reference, values(part.folder))
-            except KeyError as error:
+            except ConfigError as error:
                 self._unfilled.add(loc)
                 if complain_of_missing:
-                    self._complain(loc, error.args[0])
+                    self._complain(loc, error.message, error.hint)
                 return ""
 
         return {
@@ -327,12 +327,12 @@ class _Whole:
         settings, wrong = _validated(data)
         for one in wrong:
             if one["loc"] not in self._unfilled:
-                self._complain(one["loc"], self._phrase(one["type"], one["loc"], one))
+                self._complain(one["loc"], *self._phrase(one["type"], one["loc"], one))
         if settings is None or self._unfilled:
             settings = _what_is_right(data, self._unfilled)
-        for loc, reason in contradictions(settings):
+        for loc, reason, *hint in contradictions(settings):
             if not (wrong and self._names_a_wrong_agent(loc)):
-                self._complain(loc, reason)
+                self._complain(loc, reason, *hint)
         return settings
 
     def _names_a_wrong_agent(self, loc: Loc) -> bool:
@@ -355,21 +355,23 @@ class _Whole:
         loc = ("tools", pack, "secrets")
         return any(part.folder == project and _depth(part.data, loc) == len(loc) for part in self._parts)
 
-    def place_of(self, loc: Loc) -> str:
+    def place_of(self, loc: Loc) -> Location:
         part = self.part_of(loc)
-        return part.where(loc) if part else "the configuration"
+        return part.where(loc) if part else Location("the configuration")
 
-    def _complain(self, loc: Loc, reason: str) -> None:
-        self.errors.append(f"{self.place_of(loc)}: {_dotted(loc)} {reason}")
+    def _complain(self, loc: Loc, reason: str, hint: str = "") -> None:
+        place = self.place_of(loc)
+        self.errors.append(Problem(f"{place}: {_dotted(loc)} {reason}", hint, place))
 
-    def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> str:
+    def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
+        """Return what is wrong, and what to do about it."""
         if kind == "extra_forbidden":
             return _unknown(str(loc[-1]), known_keys(kind_at(loc[:-1])))
         phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else str(error["msg"])
         # Before filling in: what a person wrote may be shown, what a secret held may not.
         value = _value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
-        return f"{phrase}, not {_shown(value)}" if echo else phrase
+        return f"{phrase}, not {_shown(value)}" if echo else phrase, _QUOTE if kind == "string_type" else ""
 
 
 def _validated(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
@@ -428,7 +430,8 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
         there = list(tree) if isinstance(tree, dict) else []
         spelling = _spelling(segment, [*known_keys(kind), *there])
         if spelling is None and not takes_any_key(kind):
-            raise KeyError(f"{'.'.join([*loc, segment.lower()])} {_unknown(segment.lower(), known_keys(kind))}")
+            reason, hint = _unknown(segment.lower(), known_keys(kind))
+            raise _Unknown(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
         # The names of a program's variables keep their case; all else in the file is written small.
         name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
         loc.append(name)
@@ -456,14 +459,15 @@ def _referenced(reference: re.Match[str], values: _Values) -> str:
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])
     if inside is None or not reference[2]:
-        raise KeyError("holds a ${ that starts no ${NAME}; write $${ for the two characters themselves")
+        raise ConfigError("holds a ${ that starts no ${NAME}", hint="write $${ for the two characters themselves")
     secret, name, default = inside.groups()
     value = values.secrets.get(name) if secret else values.secrets.get(name, values.env.get(name))
     if value or (value is not None and default is None):
         return value
     if default is None:
         where = "secrets.yaml" if secret else "secrets.yaml or the environment"
-        raise KeyError(f"needs {name}; put it into {where}, or write ${{{secret or ''}{name}:-default}}")
+        hint = f"put it into {where}, or write ${{{secret or ''}{name}:-default}}"
+        raise ConfigError(f"needs {name}", hint=hint)
     return str(default)
 
 
@@ -497,23 +501,19 @@ def _value_at(data: Any, loc: Loc) -> Any:
     return data
 
 
-def _unknown(key: str, known: tuple[str, ...]) -> str:
-    if not known:
-        return "is unknown: nothing can stand there"
-    nearest = _nearest(key, known)
-    advice = f"did you mean {nearest}?" if nearest else f"known here: {', '.join(known)}"
-    return f"is an unknown key; {advice}"
+class _Unknown(ConfigError):
+    """A variable that names no setting."""
 
 
-def _nearest(key: str, known: tuple[str, ...]) -> str | None:
+def _unknown(key: str, known: tuple[str, ...]) -> tuple[str, str]:
+    """Return what is wrong with a key that is not known, and what to do about it."""
     from rapidfuzz import fuzz, process
 
-    found = process.extractOne(key, known, scorer=fuzz.ratio, processor=_plain, score_cutoff=_CLOSE_ENOUGH)
-    return None if found is None else str(found[0])
-
-
-def _plain(key: str) -> str:
-    return key.casefold().replace("_", "").replace("-", "")
+    if not known:
+        return "is unknown: nothing can stand there", ""
+    plain = [word.casefold().replace("_", "").replace("-", "") for word in (key, *known)]
+    found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_CLOSE_ENOUGH)
+    return "is an unknown key", f"write {known[found[2]]}" if found else f"known here: {', '.join(known)}"
 
 
 def _dotted(loc: Loc) -> str:

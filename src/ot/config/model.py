@@ -424,11 +424,13 @@ def _default_agent(written: Any) -> Any:
     return {"permissions": ["read", "network"], **(written or {})}
 
 
-def contradictions(settings: Settings) -> Iterator[tuple[Loc, str]]:
-    """What each key alone cannot show to be wrong."""
+def contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
+    """What each key alone cannot show to be wrong: where, why and, where it can be said, what to do."""
     for alias in settings.aliases:
-        if not alias.isidentifier() or iskeyword(alias):
-            yield ("aliases", alias), "is no name that code can use; take letters, digits and _"
+        if iskeyword(alias):
+            yield ("aliases", alias), "is a keyword of Python, which code cannot call", "take another name"
+        elif not alias.isidentifier():
+            yield ("aliases", alias), "is no name that code can use", "take letters, digits and _"
     for index, token in enumerate(settings.auth.tokens):
         if token.agent not in settings.agents:
             known = ", ".join(settings.agents)

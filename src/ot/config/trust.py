@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ot import atomic, paths, yaml12
 from ot.errors import ConfigError, ToolError
 from ot.locks import locked
 from ot.newer import Newer, refuse_newer
+from ot.problem import UNTRUSTED, Location, Problem, storage_problem
 
 STORE = "trust.json"
 VERSION = 2
@@ -36,7 +39,7 @@ class Verdict:
     """`snapshot` is what a project held that is trusted by nothing but a variable of the environment."""
 
     trusted: bool
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
     snapshot: Facts | None = None
 
 
@@ -70,7 +73,7 @@ def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
     if _key(project) == _key(user_folder):
         return Verdict(trusted=True)
     if link := leading_out(project):
-        return Verdict(False, (f"{project} was ignored: {link}",))
+        return _untrusted(project, f"was ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
         return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
     return _remembered(project, user_folder)
@@ -80,15 +83,20 @@ def _remembered(project: Path, user_folder: Path) -> Verdict:
     try:
         known, problems = _read_store(user_folder)
     except Newer as error:
-        return Verdict(False, (f"{project} is not trusted and was ignored: {error.message}",))
+        message = f"{project} is not trusted and was ignored: {error.message}"
+        return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
     # Nothing of a directory that nobody vouched for is read, not even to compare it.
     if _key(project) not in known:
-        return Verdict(False, (*problems, f"{project} is not trusted and was ignored: {_advice(project)}"))
+        return _untrusted(project, "is not trusted and was ignored", "", *problems)
     changes = _changes(known[_key(project)], project, user_folder.parent)
     if changes:
-        reason = f"has changed since it was trusted and was ignored: {describe(changes)}"
-        return Verdict(False, (f"{project} {reason}; {_advice(project)}",))
+        return _untrusted(project, f"has changed since it was trusted and was ignored: {describe(changes)}")
     return Verdict(trusted=True)
+
+
+def _untrusted(project: Path, reason: str, hint: str = "", *before: Problem) -> Verdict:
+    hint = hint or f"look at what it holds, then {TO_TRUST} in {project.parent}"
+    return Verdict(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
 
 
 def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Facts | None = None) -> Verdict:
@@ -106,12 +114,11 @@ def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Fact
     return Verdict(False, (since_start(folders.project, changes),)) if changes else verdict
 
 
-def since_start(project: Path, changes: list[Change]) -> str:
+def since_start(project: Path, changes: list[Change]) -> Problem:
     """Explain why changes of a project that only a variable trusts are not taken up."""
-    return (
-        f"{project} has changed since OneTool started: {describe(changes)}; {VARIABLE}=1 covers what was there at the "
-        f"start. Restart OneTool, or {TO_TRUST}"
-    )
+    reason = f"{describe(changes)}; {VARIABLE}=1 covers what was there at the start"
+    message = f"{project} has changed since OneTool started: {reason}"
+    return Problem(message, f"restart OneTool, or {TO_TRUST}", Location(str(project)), UNTRUSTED)
 
 
 def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
@@ -124,7 +131,7 @@ def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | No
 def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
     """Return what a person looks at who is asked to trust this directory."""
     if link := leading_out(project):
-        raise ToolError(f"{project} cannot be trusted: {link}")
+        raise ToolError(f"{project} cannot be trusted: {link[0]}", hint=link[1])
     salt = os.urandom(16).hex()
     return {"salt": salt, "facts": facts_of(project, user_folder.parent, salt)}
 
@@ -204,14 +211,14 @@ def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> It
         yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
 
 
-def leading_out(project: Path) -> str | None:
-    """Explain which link leads out of a project directory, if any: what is behind it was not looked at."""
+def leading_out(project: Path) -> tuple[str, str] | None:
+    """Explain which link leads out of a project directory, if any, and what to do: nobody looked at what is behind."""
     if project.is_symlink():
-        return "it is a symbolic link, and trust belongs to a directory. Put a directory in its place"
+        return "it is a symbolic link, and trust belongs to a directory", "put a directory in its place"
     inside = os.path.realpath(project)
     for path in (*_entries(project), *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
-            return f"{path} is a symbolic link that leads out of it. Put the file itself there"
+            return f"{path} is a symbolic link that leads out of it", "put the file itself there"
     return None
 
 
@@ -238,6 +245,8 @@ def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
     found: list[Change] = []
     for file in sorted({*before, *after}):
         old, new = before.get(file, {}), after.get(file, {})
+        if file != EXTENSIONS:
+            old, new = _with_whole_lists(old), _with_whole_lists(new)
         keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
         line_of = _lines(project / file) if keys and file in after and file != EXTENSIONS else None
         made = [_change(file, key, old, new, line_of) for key in {*keys, *(old.keys() - new.keys())}]
@@ -249,6 +258,20 @@ def _change(file: str, key: str, old: Mapping[str, Any], new: Mapping[str, Any],
     shown = key if file == EXTENSIONS else _dotted(json.loads(key))
     line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
     return Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new)
+
+
+def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with one entry for each list: a person hears of a list, not of each item in it."""
+    found: dict[str, Any] = {}
+    for key, value in sorted(facts.items()):  # the store has lost the order of the file
+        loc = json.loads(key)
+        above = list(takewhile(lambda step: isinstance(step, str), loc))
+        if len(above) == len(loc):
+            found[key] = value
+        else:
+            inside = loc[len(above) + 1 :]
+            found.setdefault(json.dumps(above), []).append({_dotted(inside): value} if inside else value)
+    return found
 
 
 def _lines(file: Path) -> yaml12.Document | None:
@@ -267,14 +290,10 @@ def _key(folder: Path) -> str:
     return str(Path(os.path.realpath(folder.parent)) / folder.name)
 
 
-def _advice(project: Path) -> str:
-    return f"look at what it holds, then {TO_TRUST} in {project.parent}"
-
-
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def _read_store(user_folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _read_store(user_folder: Path) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """Return the records by directory, and what is wrong with the file. One of a newer OneTool raises."""
     path = user_folder / STORE
     try:
@@ -288,7 +307,8 @@ def _read_store(user_folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         known = known.get("folders")
     if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
         return known, ()
-    return {}, (f"{path} is damaged, so that no project folder is trusted: delete it, then type `onetool trust`",)
+    hint = f"type `rm {quote(str(path))}`, then `onetool trust` in your projects"
+    return {}, (storage_problem(f"{path} is damaged, so that no project folder is trusted", path, hint),)
 
 
 def _write_store(user_folder: Path, known: Mapping[str, Any]) -> None:

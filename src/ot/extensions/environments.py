@@ -17,8 +17,10 @@ import anyio.to_thread
 
 from ot import atomic
 from ot.config.programs import NO_CONFIG, uv_settings
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 from ot.extensions.pep723 import Header
+from ot.problem import Location
+from ot.storage_errors import storage_error
 
 Tell = Callable[[str], None]
 LONGEST_ERROR = 4000
@@ -33,8 +35,8 @@ PASSED_ON = frozenset({
 })  # fmt: skip
 
 
+NO_UV = "no_uv"  # the code of errors for a machine without uv
 PREPARING = "uv is preparing the environment"
-FAILED = "uv could not make the environment"
 # The script that uv runs: the worker, found in the first directory that it is given, working in the second.
 BOOT = """
 import os, sys
@@ -147,12 +149,12 @@ class Environments:
     async def _make(self, header: Header, file: Path, tell: Tell) -> str:
         script, uv = await anyio.to_thread.run_sync(self._script, header)
         script = str(file) if header.names_local_files else script
-        await self._uv(uv, ["sync", *self._options, "--script", script], tell)
-        python = (await self._uv(uv, ["python", "find", *self._options, "--script", script], tell)).strip()
+        await self._uv(uv, ["sync", *self._options, "--script", script], file, tell)
+        python = (await self._uv(uv, ["python", "find", *self._options, "--script", script], file, tell)).strip()
         await self.remember(header, python)
         return python
 
-    async def _uv(self, uv: str, arguments: list[str], tell: Tell) -> str:
+    async def _uv(self, uv: str, arguments: list[str], file: Path, tell: Tell) -> str:
         process = await asyncio.create_subprocess_exec(
             uv,
             *arguments,
@@ -171,7 +173,7 @@ class Environments:
                 process.kill()
             await process.wait()
         if status:
-            raise ToolError(f"{FAILED}: {said.strip()[-LONGEST_ERROR:]}")
+            raise environment_error(file, said.strip()[-LONGEST_ERROR:])
         return output
 
 
@@ -190,7 +192,7 @@ def _uv_program() -> str:
     try:
         return str(find_uv_bin())
     except FileNotFoundError as error:
-        raise ToolError(f"uv is not installed, so extension tools cannot be started: {error}") from None
+        raise ToolError(f"uv is not installed, so extension tools cannot be started: {error}", code=NO_UV) from None
 
 
 def _noted(file: Path) -> str | None:
@@ -206,4 +208,11 @@ def _write(file: Path, text: str) -> None:
     try:
         atomic.write(file, text)
     except OSError as error:
-        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
+        raise storage_error(file.parent, error, StorageError) from None
+
+
+def environment_error(file: Path, said: str) -> ToolError:
+    """Return the error for an extension whose environment uv could not make."""
+    hint = f"correct the dependencies in the header of {file}, or see that uv reaches its index"
+    message = f"{file}: uv could not make the environment: {said}"
+    return ToolError(message, hint=hint, location=Location(str(file)))

@@ -16,7 +16,7 @@ from ot.extensions.worker import CallTool, Launch, Worker
 from ot.tool import Tool
 
 RUNNING = "running"
-FAILED_STATE = "failed: "
+FAILED = "failed"
 MOST_LOGGED = 2 << 20  # characters a second
 Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[Launch]]
 
@@ -86,7 +86,12 @@ class Pack:
     @property
     def state(self) -> str:
         is_gone = self._state == RUNNING and self._supervised.live is None
-        return "ended, the next call starts it" if is_gone else self._state
+        return "ended" if is_gone else self._state
+
+    @property
+    def failure(self) -> ToolError | None:
+        """Why the last start failed."""
+        return self._supervised.failure
 
     def retire(self) -> None:
         """Its file or its settings have changed: calls in flight end on what they began on."""
@@ -146,7 +151,7 @@ class Pack:
             failure = self._supervised.failure
             if failure is None or failure.message != error.message:  # it says why once
                 self._log("worker.start", pack=name, status="error", text=error.message)
-            self._state = f"{FAILED_STATE}{error.message}"
+            self._state = FAILED
             raise
         except BaseException:
             self._state = "not started"
@@ -172,4 +177,4 @@ class Pack:
 
     def _stop(self, worker: Worker) -> None:
         worker.retire()
-        self._state = "stopped, nobody called it"
+        self._state = "stopped"  # nobody called it

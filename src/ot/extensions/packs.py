@@ -25,11 +25,11 @@ from ot.extensions.pack import Pack, Times
 from ot.extensions.source import Extension, Function
 from ot.extensions.worker import CallTool, Launch
 from ot.paths import extension_files, placed
+from ot.problem import Location, Problem
 from ot.registry import Registry
 from ot.tool import Tool
 
 TOOLS = "tools"
-TAKEN = "is taken by a pack that ships"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Extensions:
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._accepted: set[Path] = set()
-        self._refused: tuple[str, ...] = ()
+        self.taken: dict[str, Problem] = {}  # packs whose name another one has
+        self._refused: tuple[Problem, ...] = ()
         self._lock = asyncio.Lock()
         self._next_look: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
@@ -66,7 +67,7 @@ class Extensions:
         self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
 
     @property
-    def refused(self) -> tuple[str, ...]:
+    def refused(self) -> tuple[Problem, ...]:
         """Why files of the project were not used."""
         return self._refused
 
@@ -79,6 +80,25 @@ class Extensions:
     def used(self) -> list[Extension]:
         """The extensions whose tools can be called."""
         return [pack.extension for _, pack in sorted(self._packs.items())]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is wrong with files, and why packs could not be started; names that others have are in `taken`."""
+        found = [each for file in self.found for each in (file.problem, *file.problems) if each is not None]
+        return [*found, *self.failures.values()]
+
+    @property
+    def failures(self) -> dict[str, Problem]:
+        """Why packs could not be started, each with its file."""
+        failures: dict[str, Problem] = {}
+        for name, pack in sorted(self._packs.items()):
+            if (error := pack.failure) is not None:
+                place = Location(str(pack.extension.file))
+                own = Problem.of(error)
+                failures[name] = (
+                    own if own.location else replace(own, message=f"{place}: {own.message}", location=place)
+                )
+        return failures
 
     @property
     def states(self) -> dict[str, str]:
@@ -140,6 +160,7 @@ class Extensions:
 
     def _become(self, extensions: Mapping[str, Extension]) -> None:
         self._registry.broken = {name: each.problem for name, each in extensions.items() if each.problem}
+        self.taken = {}
         usable = {name: each for name, each in extensions.items() if not each.problem}
         for name in [name for name in self._packs if name not in usable]:
             self._forget(name)
@@ -150,7 +171,10 @@ class Extensions:
             if name in self._packs:
                 self._forget(name)
             elif self._registry.is_pack(name):
-                self._registry.broken[name] = f"{extension.file}: the name {name!r} {TAKEN}"
+                message = f"{extension.file}: the name {name!r} is taken by a pack that ships"
+                hint = f'write `pack = "another_name"` into {extension.file}, or give the file another name'
+                problem = Problem(message, hint, Location(str(extension.file)))
+                self._registry.broken[name] = self.taken[name] = problem
                 continue
             self._add(extension, setup)
 

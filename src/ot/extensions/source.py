@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ot.context import Permission, permissions
 from ot.docstring import description, example
 from ot.extensions.pep723 import Header, header_of, mistake_in
+from ot.problem import Location, Problem
 from ot.schema import Schema, signature_of_definition
 
 SUFFIX = "_tools"
@@ -48,8 +49,8 @@ class Extension:
     functions: tuple[Function, ...] = ()
     permissions: frozenset[Permission] = frozenset()
     description: str = ""
-    problem: str | None = None
-    problems: tuple[str, ...] = ()
+    problem: Problem | None = None
+    problems: tuple[Problem, ...] = ()
 
 
 def stamp_of(file: Path) -> Stamp:
@@ -85,16 +86,15 @@ def read(file: Path) -> Extension:
         stamp, siblings = stamp_of(file), siblings_of(file)
         source = _text(file)
     except (LookupError, OSError, SyntaxError, ValueError) as error:  # an encoding may be unknown, or none for text
-        return replace(unread, problem=f"{file} cannot be read: {error}")
+        return replace(unread, problem=Problem(f"{file} cannot be read: {error}", location=Location(str(file))))
     digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
     unread = replace(unread, stamp=stamp, siblings=siblings, digest=digest)
     try:
         return _parsed(unread, source)
     except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""
-        return _broken(unread, source, f"{file}{line}: {error.msg}")
+        return _broken(unread, source, error.msg, error.lineno or 0)
     except Exception as error:  # noqa: BLE001 - one odd file must not keep the others from being found
-        return _broken(unread, source, f"{file}: {str(error) or type(error).__name__}")
+        return _broken(unread, source, str(error) or type(error).__name__)
 
 
 def outline(file: Path) -> dict[str, list[str]]:
@@ -116,9 +116,10 @@ def _text(file: Path) -> str:
         return opened.read()
 
 
-def _broken(unread: Extension, source: str, problem: str) -> Extension:
+def _broken(unread: Extension, source: str, reason: str, line: int = 0) -> Extension:
     """Known by the name under which somebody will call it."""
-    named = NAMED.search(source)
+    named, place = NAMED.search(source), Location(str(unread.file), line)
+    problem = Problem(f"{unread.file}{f', line {line}' if line else ''}: {reason}", location=place)
     return replace(unread, pack=(named and named[1]) or unread.pack, problem=problem)
 
 
@@ -141,7 +142,11 @@ def _parsed(unread: Extension, source: str) -> Extension:
         functions=tuple(functions),
         permissions=_permissions(literals.get("permissions", [])),
         description=ast.get_docstring(tree) or "",
-        problems=tuple(f"{unread.file}: {problem}" for problem in (mistake_in(source), *problems) if problem),
+        problems=tuple(
+            Problem(f"{unread.file}: {reason}", location=Location(str(unread.file)))
+            for reason in (mistake_in(source), *problems)
+            if reason
+        ),
     )
 
 

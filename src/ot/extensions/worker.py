@@ -19,7 +19,8 @@ from ot.children.channel import Channel, ChannelClosed, RemoteError
 from ot.children.process import Process
 from ot.context import ToolContext
 from ot.errors import Cancelled, ToolError, ToolTimeout
-from ot.extensions.environments import BOOT, FAILED, Start
+from ot.extensions.environments import BOOT, Start, environment_error
+from ot.problem import Location
 from ot.raw_json import RawJson
 from ot.tool import Result
 from ot_child.guard import SIGNALLED
@@ -290,9 +291,11 @@ class Worker:
     def _stillborn(self) -> ToolError:
         words = self._process.printed.shown if self._process else ""
         if self._launch.start.by_uv and not self._is_loading:
-            return ToolError(f"{self._launch.pack} cannot be used: {FAILED}: {words}")
+            return environment_error(self._launch.file, words)
         return ToolError(
-            f"{self._launch.pack} cannot be used: its process {self._fate()} at import{self._last_words()}"
+            f"{self._launch.file}: {self._launch.pack} cannot be used: "
+            f"its process {self._fate()} at import{self._last_words()}",
+            location=Location(str(self._launch.file)),
         )
 
 
@@ -312,8 +315,11 @@ def _value(result: Any, pieces: list[bytes]) -> Any:
 
 
 def _cannot_be_loaded(launch: Launch, about: Mapping[str, Any]) -> ToolError:
-    line = f", line {about['line']}" if about.get("line") else ""
-    text = f"{launch.pack} cannot be loaded: {about.get('class')}: {about.get('message')} ({launch.file}{line})"
-    if about.get("missing"):
-        text += f'. Name the package in the header of the file: # dependencies = ["{about["missing"]}"]'
-    return ToolError(text, file=str(launch.file))
+    line, missing = int(about.get("line") or 0), about.get("missing")
+    where = f"{launch.file}{f', line {line}' if line else ''}"
+    return ToolError(
+        f"{launch.pack} cannot be loaded: {about.get('class')}: {about.get('message')} ({where})",
+        hint=f'name the package in the header of the file: # dependencies = ["{missing}"]' if missing else "",
+        location=Location(str(launch.file), line),
+        file=str(launch.file),
+    )

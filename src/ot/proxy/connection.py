@@ -72,8 +72,8 @@ class Connection:
             async with asyncio.timeout(self._server.timeout):
                 self.client = await asyncio.shield(self._ready)
         except TimeoutError:
-            words = await self.last_words()
-            raise ToolTimeout(f"{self._name} did not answer within {self._server.timeout:g} s{words}") from None
+            reason = f"{self._name} did not answer within {self._server.timeout:g} s"
+            raise await self.explained(ToolTimeout, reason) from None
 
     async def close(self, *, at_once: bool = False) -> None:
         """End the connection. `at_once` kills a process that would otherwise get two seconds to exit."""
@@ -86,6 +86,10 @@ class Connection:
             self._task.cancel()
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
+
+    async def explained(self, kind: type[ToolError], reason: str) -> ToolError:
+        """Return the error for this reason, with what the server has printed; `summary` is the reason alone."""
+        return kind(f"{reason}{await self.last_words()}", summary=reason)
 
     async def last_words(self) -> str:
         """What it has printed since the last call began, as the end of a sentence."""
@@ -142,9 +146,10 @@ class Connection:
 
     async def _refused(self, error: BaseException) -> ToolError:
         error = innermost(error)
+        if isinstance(error, ToolError):
+            return error
         kind = NetworkError if self._server.url else ToolError
-        words = await self.last_words()
-        return kind(f"{self._name} cannot be reached: {str(error) or type(error).__name__}{words}")
+        return await self.explained(kind, f"{self._name} cannot be reached: {str(error) or type(error).__name__}")
 
     # --- what it says by itself -----------------------------------------------------------------------------------
 
@@ -234,6 +239,8 @@ class Connection:
         from mcp.client.stdio import get_default_environment
 
         launch = self._launch
+        if not await anyio.to_thread.run_sync(launch.has_program):
+            raise missing_program(self._name, launch.command[0])
         guard = [sys.executable, "-I", "-S", str(GUARD)] if hasattr(os, "fork") else []
         async with stdio_streams(
             [*guard, *launch.command],
@@ -310,6 +317,12 @@ async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) ->
 async def load_sdk() -> None:
     """Import the SDK in a thread: it takes half a second, for which the event loop goes on."""
     await anyio.to_thread.run_sync(importlib.import_module, "mcp")
+
+
+def missing_program(name: str, program: str) -> ToolError:
+    """Return the error for a server whose program is not there."""
+    hint = f"install {program}, or correct servers.{name}.command"
+    return ToolError(f"{name} cannot be started: there is no program {program!r}", hint=hint)
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -20,7 +20,7 @@ from ot.errors import ArgumentError
 from ot.schema import Schema
 
 VERSION = 3
-FAILURE_VERSION = 1
+FAILURE_VERSION = 2
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
 WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
 
@@ -98,6 +98,7 @@ class Failure:
     count: int  # failed attempts in a row
     at: float  # seconds since the epoch
     is_interrupted: bool = False  # the process ended before the server answered
+    summary: str = ""  # the reason without what the server printed
 
     @property
     def retry_at(self) -> float:
@@ -139,18 +140,20 @@ class Lists:
             data = json.loads(self._failure_file(key).read_bytes())
             if data.pop("version") != FAILURE_VERSION:
                 return None
-            failure = Failure(str(data["reason"]), int(data["count"]), float(data["at"]), bool(data["is_interrupted"]))
+            reason, summary = str(data["reason"]), str(data["summary"])
+            failure = Failure(reason, int(data["count"]), float(data["at"]), bool(data["is_interrupted"]), summary)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
         return failure if failure.count > 0 and isfinite(failure.at) else None
 
-    def write_failure(self, key: str, reason: str, *, is_interrupted: bool = False) -> Failure:
+    def write_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
         """Record one more failed attempt and return it. An interruption never hides a failure that has a reason."""
         before = self.read_failure(key)
         if before is not None and is_interrupted and not before.is_interrupted:
-            reason, is_interrupted = before.reason, False
+            reason, summary, is_interrupted = before.reason, before.summary, False
         count = 1 if before is None else before.count + 1
-        failure = Failure(self._redact(reason), count, self.clock(), is_interrupted)
+        texts = self._redact(reason), self._redact(summary or reason)
+        failure = Failure(texts[0], count, self.clock(), is_interrupted, texts[1])
         with suppress(OSError):
             atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
         return failure

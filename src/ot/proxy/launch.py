@@ -6,6 +6,7 @@ there. A trusted project's server may run the project's own code, but a package 
 the project.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -34,6 +35,12 @@ class Launch:
     directory: Path
     environment: Mapping[str, str]
     private: Path | None = None
+
+    def has_program(self) -> bool:
+        """Return whether the program is there; a path with a slash counts from the directory to start in."""
+        program = self.command[0]
+        found = self.directory / program if "/" in program else program
+        return shutil.which(found, path=self.environment.get("PATH")) is not None
 
     def prepared_directory(self) -> Path:
         """Return the directory to start in, which exists. A home that cannot be written is no reason to fail."""

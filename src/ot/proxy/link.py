@@ -14,10 +14,10 @@ from typing import Any
 import anyio.to_thread
 
 from ot.background_tasks import BackgroundTasks
-from ot.children.process import PRINTED
 from ot.children.supervised import Supervised
 from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
+from ot.problem import Problem
 from ot.proxy.connection import Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
 from ot.proxy.launch import Launch
@@ -81,10 +81,12 @@ class Link:
         return self._recorded.reason if self._recorded is not None and not self._recorded.is_interrupted else None
 
     @property
-    def reason(self) -> str:
+    def problem(self) -> Problem:
         """Why nothing is known of it."""
         waiting = "it has not answered yet; try again in a moment"
-        return self.failure or (waiting if self.server.enabled else self._disabled)
+        reason = self.failure or (waiting if self.server.enabled else self._disabled)
+        failure = self._supervised.failure
+        return Problem(reason, failure.hint if failure is not None else "")
 
     @property
     def _disabled(self) -> str:
@@ -117,9 +119,13 @@ class Link:
             return "disabled"
         if self.listing is not None:
             return "starting"
-        reason = self._recorded.reason if self._recorded is not None else self.failure or "not started yet"
         what = "" if self.failure is None else "failed: "
-        return f"{what}{reason.partition(PRINTED)[0]}; next attempt in {self.retry_seconds:.0f} s"
+        if self._recorded is not None:
+            reason = self._recorded.summary
+        else:
+            failure = self._supervised.failure
+            reason = _summary(failure) if failure is not None else "not started yet"
+        return f"{what}{reason}; next attempt in {self.retry_seconds:.0f} s"
 
     @property
     def _live(self) -> Connection | None:
@@ -263,8 +269,8 @@ class Link:
             raise ToolError(self._disabled)
         failure = self._supervised.failure
         if failure is not None and not self.may_try and self._supervised.starting is None:
-            seconds = self._supervised.wait_seconds
-            raise type(failure)(f"{failure.message} (The next try is in {seconds:.0f} s.)")
+            message = f"{failure.message} (The next try is in {self._supervised.wait_seconds:.0f} s.)"
+            raise type(failure)(message, **failure.fields)
         return self._supervised.begin()
 
     async def _open(self) -> Connection:
@@ -275,7 +281,7 @@ class Link:
             await self._ask_for_tools(connection)
         except ToolError as error:
             self._log("proxy.connect", server=self.name, status="error", text=error.message)
-            await self._record(error.message)
+            await self._record(error.message, _summary(error))
             self._tasks.start(connection.close(at_once=True))
             raise
         except asyncio.CancelledError:
@@ -301,10 +307,10 @@ class Link:
             is_relayed=self.on_news is not None,
         )
 
-    async def _record(self, reason: str, *, is_interrupted: bool = False) -> None:
+    async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         """Tell other processes why there is no list."""
         if not self.is_known:
-            write = partial(self._lists.write_failure, self.key, reason, is_interrupted=is_interrupted)
+            write = partial(self._lists.write_failure, self.key, reason, summary, is_interrupted=is_interrupted)
             self._recorded = await anyio.to_thread.run_sync(write)
 
     async def _ask_for_tools(self, connection: Connection) -> None:
@@ -314,10 +320,9 @@ class Link:
                 async with asyncio.timeout(self.server.timeout):
                     tools = await every_page(ask, "tools")
             except Exception as error:  # noqa: BLE001 - see above
-                reason, words = innermost(error), await connection.last_words()
-                raise ToolError(
-                    f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}{words}"
-                ) from None
+                reason = innermost(error)
+                what = f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}"
+                raise await connection.explained(ToolError, what) from None
             self.told = {each.name: each for each in tools} if self.on_news is not None else {}
             definitions = await anyio.to_thread.run_sync(self._kept, tools)
             await self._know(definitions)
@@ -352,7 +357,7 @@ class Link:
             self._tasks.start(self._remember_words(connection, failure))
 
     async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
-        told = NetworkError(f"{failure.message}{await connection.last_words()}")
+        told = await connection.explained(NetworkError, failure.message)
         if self._supervised.failure is failure:
             self._supervised.failure = told
         self._log("proxy.connect", server=self.name, status="error", text=told.message)
@@ -406,6 +411,11 @@ async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any
         if not (cursor := page.next_cursor):
             break
     return found
+
+
+def _summary(error: ToolError) -> str:
+    """Return why it failed, without what the server has printed."""
+    return str(error.fields.get("summary") or error.message)
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from ot import atomic
 from ot.errors import ToolError
 from ot.locks import locked
 from ot.newer import refuse_newer
+from ot.problem import STORAGE, Location
 from ot.proxy.definitions import Definition
 
 VERSION = 1
@@ -58,13 +59,17 @@ class Pins:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise ToolError(f"{self._file} cannot be read: {error}. Mend it, or delete it to pin anew.") from None
+            raise self._unreadable(f"cannot be read: {error}") from None
         if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
             refuse_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
         if not isinstance(pinned, dict) or not all(map(_is_tools, pinned.values())):
-            raise ToolError(f"{self._file} does not hold pins. Delete it to pin anew.")
+            raise self._unreadable("does not hold pins")
         return dict(pinned)
+
+    def _unreadable(self, reason: str) -> ToolError:
+        hint, place = "mend it, or delete it to pin anew", Location(str(self._file))
+        return ToolError(f"{self._file} {reason}", hint=hint, location=place, code=STORAGE)
 
     def _write(self, server: str, change: Callable[[Tools | None], Tools]) -> Tools:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -22,6 +22,7 @@ from ot.config.model import Server
 from ot.context import Permission, ToolContext
 from ot.errors import PermissionDenied, ToolError
 from ot.invisible import replace_in_name
+from ot.problem import PROBLEM, WARNING, Problem
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
 from ot.proxy.launch import Launch, launch_of
@@ -53,7 +54,7 @@ class Unlisted(NamedTuple):
 
 class Servers:
     def __init__(self, registry: Registry, environment: Mapping[str, str]) -> None:
-        self._registry, self._environment = registry, environment
+        self._registry, self.environment = registry, environment
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # background listings at a time
         self._patience_ends = 0.0
@@ -61,7 +62,7 @@ class Servers:
         self.keeps_running = False  # whether this process outlives one command
         self._registered: dict[str, list[str]] = {}
         self._changed: dict[str, Differences] = {}
-        self._unpinnable: dict[str, str] = {}  # server -> why nobody knows what has changed
+        self._unpinnable: dict[str, ToolError] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
         self._retired = BackgroundTasks()
         self._pins: Pins
@@ -78,7 +79,7 @@ class Servers:
         self._unpinned = set(self._upstreams)
         for name, server in wanted.items():
             if name not in self._upstreams:
-                launch = launch_of(name, server, loaded, self._environment)
+                launch = launch_of(name, server, loaded, self.environment)
                 self._upstreams[name] = self._upstream(name, server, lists, launch, keep)
 
     def _upstream(self, name: str, server: Server, lists: Lists, launch: Launch, keep: Keep) -> Upstream:
@@ -177,23 +178,27 @@ class Servers:
         """Have code that names a server without tools be told why there are none."""
         for name, each in self._upstreams.items():
             if not each.is_known:
-                self._registry.broken[python_name(name)] = each.reason
+                self._registry.broken[python_name(name)] = each.problem
 
     async def states(self) -> dict[str, str]:
         await asyncio.gather(*(each.look() for each in self._upstreams.values()))
         return {name: each.state for name, each in self._upstreams.items()}
 
     @property
-    def problems(self) -> list[str]:
-        failures = [each.failure for each in self._upstreams.values() if each.failure]
+    def problems(self) -> list[Problem]:
+        """What servers offer that is not as it was accepted, or cannot be checked."""
         unsound = [
-            f"{each.name}.{definition.name} has a schema that is none: its arguments are not checked"
+            Problem(
+                f"{each.name}.{definition.name} has a schema that is none: its arguments are not checked",
+                f"tell the authors of {each.name}",
+                level=WARNING,
+            )
             for each in self._upstreams.values()
             for definition in each.definitions
             if not definition.is_sound
         ]
         changed = [
-            f"{server}.{tool} {what}. Look at it, then type `onetool accept {server}`:\n{difference}"
+            self._difference(server, f"{server}.{tool} {what}", difference)
             for server, differences in self._changed.items()
             for what, tools in (
                 ("is not what it was", differences.changed),
@@ -201,7 +206,13 @@ class Servers:
             )
             for tool, difference in tools.items()
         ]
-        return [*failures, *unsound, *changed, *dict.fromkeys(filter(None, self._unpinnable.values()))]
+        return [*unsound, *changed, *dict.fromkeys(Problem.of(error) for error in self._unpinnable.values())]
+
+    def _difference(self, server: str, what: str, difference: str) -> Problem:
+        is_strict = self._upstreams[server].server.pin == "strict"
+        refused = ". It is refused until you accept it." if is_strict else "."
+        hint = f"look at it, then type: onetool accept {server}"
+        return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
 
     def find(self, name: str) -> Upstream:
         if name not in self._upstreams:
@@ -233,7 +244,9 @@ class Servers:
         self._unregister(name)
         self._registry.broken.pop(python_name(name), None)
         self._changed[name], upstream.offered = prepared.changed, prepared.offered
-        self._unpinnable[name] = prepared.unpinnable
+        self._unpinnable.pop(name, None)
+        if prepared.unpinnable is not None:
+            self._unpinnable[name] = prepared.unpinnable
         upstream.refused = _refusals(upstream, prepared)
         names = self._registered[name] = []
         for tool in prepared.tools:
@@ -245,9 +258,9 @@ class Servers:
         chosen = [each for each in upstream.definitions if _is_chosen(each.name, upstream.server)]
         try:
             differences = self._compare(upstream, {each.name for each in chosen})
-            unpinnable = ""
+            unpinnable = None
         except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
-            differences, unpinnable = UNCHANGED, str(error)
+            differences, unpinnable = UNCHANGED, error if isinstance(error, ToolError) else ToolError(str(error))
         is_strict = upstream.server.pin == "strict"
         pending = {*differences.changed, *differences.new} if is_strict else set()
         chosen.sort(key=lambda each: each.name not in pending)  # of two with one name, the accepted one counts
@@ -293,7 +306,7 @@ class _Prepared(NamedTuple):
     changed: Differences
     offered: dict[str, Definition]
     tools: list[Tool]
-    unpinnable: str = ""  # why nobody knows what has changed
+    unpinnable: ToolError | None = None  # why nobody knows what has changed
 
 
 def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
@@ -319,8 +332,8 @@ def _tool_name(server: str, tool: str) -> str:
 
 def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
     """For tools that have changed, or may have: nothing is sent before a person has looked at them."""
-    if prepared.unpinnable:
-        return {name: f"whether {name} has changed is not known: {prepared.unpinnable}" for name in prepared.offered}
+    if (error := prepared.unpinnable) is not None:
+        return {name: f"whether {name} has changed is not known: {error}" for name in prepared.offered}
     if upstream.server.pin != "strict":
         return {}
     changed, new = prepared.changed

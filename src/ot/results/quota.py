@@ -30,8 +30,8 @@ class Quota:
         limit = min(self.max_bytes, self.max_agent_bytes)
         if size > limit:
             raise StorageError(
-                f"the result is too large to be stored: output.{setting} is {limit} bytes\n"
-                f"Hint: return a smaller part of it, or raise output.{setting} in onetool.yaml",
+                f"the result is too large to be stored: output.{setting} is {limit} bytes",
+                hint=f"return a smaller part of it, or raise output.{setting} in onetool.yaml",
                 limit=limit,
             )
 

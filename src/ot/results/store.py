@@ -149,7 +149,8 @@ class ResultStore:
             self._files.remove(handle)
             raise StorageError(
                 f"The result of {tool} is too large to be shown and could not be stored in {self._folder}: "
-                f"{error.strerror or error}\nHint: free space on that disk, or return a smaller part of the result",
+                f"{error.strerror or error}",
+                hint="free space on that disk, or return a smaller part of the result",
                 folder=str(self._folder),
             ) from None
         except BaseException:

@@ -23,6 +23,7 @@ from ot.children.channel import Channel, ChannelClosed
 from ot.errors import ToolError, ToolTimeout
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
+from ot_child.errors import TIMEOUT_HINT
 from ot_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
@@ -159,7 +160,7 @@ class Cells:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended") from None
+            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
 
     async def _run_by(self, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
         for attempt in range(1, ATTEMPTS + 1):

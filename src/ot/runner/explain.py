@@ -21,8 +21,7 @@ CONFINED = (
     "Code in a run can compute, but has no network, no programs and no files except in its own scratch folder (the "
     "current one). Call a tool for that: ot.search(query='what it is for') finds one."
 )
-LOCAL_VARIABLE = re.compile(r"local variable '(\w{1,100})'")
-IMPORTED = re.compile(r"\Acannot import name '(\w{1,100})'")
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
 NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and the variables of earlier runs are gone: each run starts anew."
 # What Python raises when the code itself tries what is not allowed; a tool may raise the same for reasons of its own.
@@ -34,19 +33,12 @@ BY_CLASS = {
     "execution.memory_mb in onetool.yaml.",
     "EOFError": "Nobody can type into a run. Put the text into the code: name = '...'",
 }
-BY_MESSAGE = {
-    "ConfigError: ": "Nothing was changed. Correct this, then type ot.reload() again.",
+# Python's own errors have neither codes nor hints: only their words tell these apart from others of their class.
+OF_PYTHON = {
     "SyntaxError: invalid syntax": NOT_CODE,
     "RuntimeError: can't start new thread": "A run has memory for some dozens of threads at a time. "
     "ot.parallel([function, ...]) calls tools side by side and needs few.",
-    "TypeError: '(?:Pack|Ot)Proxy' object is not callable": "A pack is not called itself. Call one of its tools, "
-    "pack.tool(argument=value): ot.search(query='what it is for') finds one.",
     "TypeError: object .{1,100} can't be used in 'await' expression": "Tools are plain functions: leave out await.",
-    r"AttributeError: 'dict' object has no attribute ('\w{1,100}')": "The values of a dict are read with brackets: "
-    r"value[\1]",
-    "ToolTimeout: the run took longer than": "Do less in one run, or raise execution.timeout in onetool.yaml.",
-    "BudgetExceeded: a run may make": "Make fewer in one run, or raise execution.max_tool_calls in onetool.yaml.",
-    "BudgetExceeded: the run printed": "Print less, or raise execution.max_output_bytes in onetool.yaml.",
 }
 
 
@@ -59,6 +51,8 @@ def failure(
 ) -> str:
     """What the code of a run raised; `snippet` is the one that the run was, `snippets` are all there are."""
     lines = [_headline(error), *_place(error, snippet), *_calls_before(calls)]
+    if error.get("hint"):
+        return "\n".join([*lines, shortened(f"Hint: {error['hint']}", MESSAGE_SHOWN)])
     hint = _hint(error, calls, registry, snippets)
     hint = None if snippet and hint == NOT_CODE else hint
     return "\n".join([*lines, hint] if hint else lines)
@@ -67,13 +61,11 @@ def failure(
 def refusal(error: ToolError, calls: list[tuple[str, str]]) -> str:
     """What kept a run from starting, or ended it from outside."""
     lines = [f"{type(error).__name__}: {error.message}", *_calls_before(calls)]
-    hint = _by_message(lines[0])
-    return "\n".join([*lines, hint] if hint else lines)
+    return "\n".join([*lines, f"Hint: {error.hint}"] if error.hint else lines)
 
 
 def _headline(error: Mapping[str, Any]) -> str:
     kind, message = str(error.get("class") or "Error"), str(error.get("message") or "")
-    message = message.partition(" (<run>")[0] if kind in SYNTAX else message
     return kind if message in {"", kind} else shortened(f"{kind}: {message}", MESSAGE_SHOWN)
 
 
@@ -108,12 +100,10 @@ def _hint(
     a_tool_failed = any(outcome == ToolError.type for _, outcome in calls)
     if kind in BY_CLASS:
         return None if a_tool_failed else BY_CLASS[kind]
-    return _by_message(_headline(error))
-
-
-def _by_message(headline: str) -> str | None:
-    found = ((re.match(beginning, headline), advice) for beginning, advice in BY_MESSAGE.items())
-    return next((match.expand(advice) for match, advice in found if match), None)
+    if kind == "AttributeError" and error.get("object") == "dict":
+        return f"The values of a dict are read with brackets: value[{str(error.get('name'))[:NAME_SHOWN]!r}]"
+    headline = _headline(error)
+    return next((hint for words, hint in OF_PYTHON.items() if re.match(words, headline)), None)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -122,11 +112,9 @@ def _by_message(headline: str) -> str | None:
 def suspects(error: Mapping[str, Any]) -> set[str]:
     """Return the names in an error that may be packs: unknown or imported ones, or variables that hide one."""
     kind, names = str(error.get("class")), [error.get("name")]
-    if kind == "AttributeError":
+    if kind in {"AttributeError", "UnboundLocalError"}:
         variables = error.get("variables")
         names = variables if isinstance(variables, list) else []
-    elif kind == "UnboundLocalError":
-        names = LOCAL_VARIABLE.findall(str(error.get("message")))
     elif kind not in {"ImportError", "ModuleNotFoundError", "NameError"}:
         return set()
     first = (str(name).partition(".")[0] for name in names)  # of a module, the package
@@ -135,25 +123,26 @@ def suspects(error: Mapping[str, Any]) -> set[str]:
 
 def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
     """Return a hint if the code meant a pack and got a module, or a variable of its own."""
-    kind, message = str(error.get("class")), str(error.get("message"))
+    kind = str(error.get("class"))
     for name in sorted(suspects(error)):
-        tool = _imported_name(message) if kind == "ImportError" else str(error.get("name") or "")
+        tool = _imported(error, registry.in_pack(name)) if kind == "ImportError" else str(error.get("name") or "")
         is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.elsewhere())
         if kind == "ModuleNotFoundError" and registry.is_pack(name):
             return f"Hint: {name} is a pack, not a module; leave the import out and call {name}.tool(argument=value)"
         if kind == "ImportError" and is_tool:
             return f"Hint: {tool} is a tool of the pack {name!r}; leave the import out and call {name}.{tool}()"
         if kind == "AttributeError" and is_tool:
-            what = "import" if message.startswith("module ") else "variable"
+            what = "import" if error.get("object") == "module" else "variable"
             return f'Hint: the {what} hides the pack {name!r}; call ot.pack("{name}").{tool}()'
         if kind == "UnboundLocalError" and registry.is_pack(name):
             return f'Hint: the local variable hides the pack {name!r}; rename it, or use ot.pack("{name}")'
     return None
 
 
-def _imported_name(message: str) -> str:
-    found = IMPORTED.search(message)
-    return found[1] if found else ""
+def _imported(error: Mapping[str, Any], tools: Collection[str]) -> str:
+    """Return the name that the line imports, a tool if it names one: Python tells only the module."""
+    words = [word for word in IDENTIFIER.findall(str(error.get("source"))[:SOURCE_SHOWN]) if len(word) <= NAME_SHOWN]
+    return next((word for word in words if word in tools), words[-1] if words else "")
 
 
 def _unknown_name(name: str, registry: Registry, snippets: Collection[str]) -> str:
@@ -177,6 +166,3 @@ def _near(name: str, packs: list[str], tools: list[str], snippets: Collection[st
     words.update(zip(packs, packs, strict=True))
     found = process.extract(name, list(words), scorer=fuzz.ratio, limit=MOST_NEAR, score_cutoff=CLOSE_ENOUGH)
     return list(dict.fromkeys(words[word] for word, score, _ in found if score > found[0][1] - ABOUT_AS_NEAR))
-
-
-SYNTAX = {"SyntaxError", "IndentationError", "TabError"}

@@ -211,7 +211,8 @@ class _Host:
     def output(self, data: bytes) -> None:
         self._journal.printed_bytes += len(data)
         if self._journal.printed_bytes > self._max_output:
-            raise BudgetExceeded(f"the run printed more than {self._max_output} bytes and was ended")
+            what = f"the run printed more than {self._max_output} bytes and was ended"
+            raise BudgetExceeded(what, hint="print less, or raise execution.max_output_bytes in onetool.yaml")
         text = data.decode(*UTF8)
         self._journal.printed.append(text)
         self._live.add(text)
@@ -231,10 +232,9 @@ class _Host:
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls
         if len(calls) >= self._max_calls:
-            return Result(
-                ok=False,
-                error=BudgetExceeded(f"a run may make {self._max_calls} tool calls, this one made them all"),
-            )
+            what = f"a run may make {self._max_calls} tool calls, this one made them all"
+            hint = "make fewer in one run, or raise execution.max_tool_calls in onetool.yaml"
+            return Result(ok=False, error=BudgetExceeded(what, hint=hint))
         tool = self._bus.registry.held(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)

@@ -80,8 +80,9 @@ def _yaml(text: str) -> Any:
     try:
         return _portable(yaml12.read(text, "the document").data)
     except ConfigError as error:
-        hint = "; a document as large as this is read as JSON" if "too many" in error.message else ""
-        raise invalid(f"{error.message}{hint}") from None
+        is_large = error.fields.get("code") == yaml12.TOO_LARGE
+        hint = "a document as large as this is read as JSON" if is_large else error.hint
+        raise invalid(f"{error.message}; {hint}" if hint else error.message) from None
 
 
 def _portable(value: Any) -> Any:

@@ -31,12 +31,8 @@ class Servers:
         absolute = [url for url in urls if url.startswith(("https://", "http://"))]
         if not absolute:
             example = f"https://api.example.com{_path_of(urls[0])}"
-            raise invalid(
-                f"the document does not say on which host the API is (only {urls[0][:100]!r}); say it: "
-                f'server="{example}"',
-                needs="server",
-                example=example,
-            )
+            reason = f"the document does not say on which host the API is (only {urls[0][:100]!r})"
+            raise invalid(f'{reason}; say it: server="{example}"', needs="server", example=example, reason=reason)
         return next(filter(None, map(_usable, absolute)), None) or _checked(absolute[0])
 
 

@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from ot.checks.finding import MARKS, OK, PROBLEM, WARNING, Finding
 from ot.cli.signals import heeding_signals
 from ot.cli.terminal import green, red, yellow
+from ot.problem import OK, PROBLEM, WARNING, Problem
 
-COLOURS = {OK: green, WARNING: yellow, PROBLEM: red}
+MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,26 +15,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from ot.cli.doctor.examination import examined
+    from ot.cli.doctor.examination import examine_all
 
-    findings = heeding_signals(lambda: examined(options.config))
-    print(_as_json(findings) if options.json else "\n".join([*map(_line, findings), "", _sum(findings)]))
-    return int(any(found.level == PROBLEM for found in findings))
+    problems = heeding_signals(lambda: examine_all(options.config))
+    if options.json:
+        from ot.render import render
 
-
-def _as_json(findings: Sequence[Finding]) -> str:
-    from ot.render import render
-
-    listed = [{"level": found.level, "what": found.what, "advice": found.advice} for found in findings]
-    return render({"findings": listed}, "json")
+        print(render({"findings": [each.to_json() for each in problems]}, "json"))
+    else:
+        print("\n".join([*map(_line, problems), "", _sum(problems)]))
+    return int(any(each.level == PROBLEM for each in problems))
 
 
-def _line(found: Finding) -> str:
-    what, advice = (text.replace("\n", "\n      ") for text in (found.what, found.advice))
-    return f"{COLOURS[found.level](MARKS[found.level])}  {what}" + (f"\n      -> {advice}" if advice else "")
+def _line(problem: Problem) -> str:
+    what, hint = (text.replace("\n", "\n      ") for text in (problem.message, problem.hint))
+    mark, color = MARKS[problem.level]
+    return f"{color(mark)}  {what}" + (f"\n      -> {hint}" if hint else "")
 
 
-def _sum(findings: Sequence[Finding]) -> str:
-    counts = {level: sum(found.level == level for found in findings) for level in (PROBLEM, WARNING)}
+def _sum(problems: Sequence[Problem]) -> str:
+    counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
     said = [f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count]
     return f"{' and '.join(said)}. Do what the arrows say, then type: onetool doctor" if said else "All is well."

@@ -1,10 +1,11 @@
-"""All that is looked at, in the order in which it is told. What takes long is looked at side by side.
+"""All that the doctor looks at: it starts every server, every pack and one run, then checks as `ot.checks` does.
 
 Nothing is mended here, and nothing that is kept is changed: no call is counted, and a damaged file stays as it is.
 """
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,32 +13,29 @@ from pathlib import Path
 import anyio.to_thread
 
 from ot.app import OneTool
-from ot.checks import kept, places, unsaid, without_secrets
-from ot.checks.finding import PROBLEM, Finding
-from ot.cli.doctor import extensions, machine, servers
+from ot.checks import in_order, kept
+from ot.checks.extensions import has_uv
+from ot.cli.doctor import machine
 from ot.cli.terminal import Progress
 from ot.config.load import Examined, Loaded, examine
 from ot.errors import ToolError
+from ot.extensions.pack import RUNNING, Pack
 from ot.paths import Folders, find_folders
+from ot.problem import OK, WARNING, Location, Problem
 
 WORKER_SECONDS = 60.0
 
 
-async def examined(config: Path | None) -> list[Finding]:
-    """Each finding once, without secrets."""
+async def examine_all(config: Path | None) -> list[Problem]:
+    """Return each problem once, without secrets, and what is in order."""
     folders = find_folders(os.environ, Path.cwd(), config, Path.home())
     read = await anyio.to_thread.run_sync(examine, folders, os.environ)
     if folders.config_file is not None and not folders.config_file.parent.is_dir():
-        read = replace(read, loaded=replace(read.loaded, folders=_without_project(folders)))
+        # Who mistypes the name of a configuration file does not want its folder made.
+        read = replace(read, loaded=replace(read.loaded, folders=Folders(folders.working_dir, folders.user)))
     with Progress("looking at everything") as progress:
         async with OneTool(read=lambda: _in_a_hurry(read.loaded), examine=lambda: read) as app:
-            findings = await _everything(app, read, progress)
-    return without_secrets(findings, read.loaded)
-
-
-def _without_project(folders: Folders) -> Folders:
-    """Who mistypes the name of a configuration file does not want its folder made."""
-    return Folders(folders.working_dir, folders.user)
+            return await _examine(app, read, progress)
 
 
 def _in_a_hurry(loaded: Loaded) -> Loaded:
@@ -48,28 +46,65 @@ def _in_a_hurry(loaded: Loaded) -> Loaded:
     return replace(loaded, settings=own.model_copy(update={"workers": workers, "stats": stats}), problems=())
 
 
-async def _everything(app: OneTool, read: Examined, progress: Progress) -> list[Finding]:
-    stored = await anyio.to_thread.run_sync(_stored, read.loaded)  # before anything is done that could mend it
+async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Problem]:
+    # Before anything is done that could mend it.
+    stored = await anyio.to_thread.run_sync(lambda: [*kept.problems(read.loaded), *kept.stored_bundles(read.loaded)])
     with suppress(ToolError):  # `check` reports it
         await app.discover(set())
-    started, answering, ran = await asyncio.gather(
-        extensions.findings(app, progress.say),
-        servers.findings(app, progress.say),
-        machine.run(app, can_run=not read.errors),
+    packs, servers, ran = await asyncio.gather(
+        _start_packs(app, progress.say), _ask_servers(app, progress.say), machine.run(app, can_run=not read.errors)
     )
-    checked = await app.check()
-    said = "\n".join(each.what for each in checked)
-    stored = [each for each in places.outside(checked, stored) if each.what not in said]
-    reported = [*checked, *stored, *started, *answering]
-    return [
-        *machine.findings(app),
-        *(each for each in reported if each.level == PROBLEM),
-        *(each for each in reported if each.level != PROBLEM),
-        *ran,
-        machine.isolation((await app.cells.probe())["sandbox"], app.settings.execution.isolation),
-    ]
+    checked = await app.check(stored=stored)
+    sandbox = (await app.cells.probe())["sandbox"]
+    started = in_order([*packs, *servers], read.loaded)
+    ended = [*ran, machine.isolation(sandbox, app.settings.execution.isolation)]
+    return [*machine.problems(app), *checked, *started, *ended]
 
 
-def _stored(loaded: Loaded) -> list[Finding]:
-    files = kept.findings(loaded)
-    return [*files, *unsaid(kept.rescanned_bundles(loaded), files)]
+async def _start_packs(app: OneTool, say: Callable[[str], None]) -> list[Problem]:
+    """Start each extension pack. Why one cannot be started is reported by `ot.checks`."""
+    packs = {tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, Pack)}
+    startable = {name: pack for name, pack in packs.items() if has_uv() or pack.extension.header is None}
+
+    async def start(name: str, pack: Pack) -> Problem | None:
+        try:
+            async with asyncio.timeout(WORKER_SECONDS):
+                with suppress(ToolError):
+                    await pack.warm_up(app.context())
+        except TimeoutError:
+            file = pack.extension.file
+            what = f"{file}: {name} was not ready within {WORKER_SECONDS:g} s"
+            hint = "type `onetool doctor` again: uv goes on where it was"
+            return Problem(what, hint, Location(str(file)), level=WARNING)
+        return Problem(f"the extension pack {name} can be started", level=OK) if pack.state == RUNNING else None
+
+    if startable:
+        say(f"starting {', '.join(startable)}")
+    return [found for found in await asyncio.gather(*(start(*each) for each in startable.items())) if found]
+
+
+async def _ask_servers(app: OneTool, say: Callable[[str], None]) -> list[Problem]:
+    """Start each server, as many at a time as there are cores. Why one does not answer is reported by `ot.checks`."""
+    names = [name for name, server in app.settings.servers.items() if server.enabled]
+    slots, waiting, done = asyncio.Semaphore(os.cpu_count() or 1), list[str](), list[str]()
+
+    def report() -> None:
+        pending = f": waiting for {', '.join(waiting)}" if waiting else ""
+        say(f"checked {len(done)} of {len(names)} servers{pending}")
+
+    async def ask(name: str) -> Problem | None:
+        upstream = app.servers.find(name)
+        async with slots:
+            waiting.append(name)
+            report()
+            try:
+                await upstream.connection(only_list=True)
+            except ToolError:
+                return None
+            finally:
+                waiting.remove(name)
+                done.append(name)
+                report()
+        return Problem(f"the server {name} answers; it has {len(upstream.definitions)} tools", level=OK)
+
+    return [found for found in await asyncio.gather(*map(ask, names)) if found]

@@ -83,7 +83,7 @@ class ApiError(Exception):
         fields = dict(error.fields)
         code = fields.pop("code", None)
         if isinstance(error, BundleError):
-            details = fields.get("details") or {}
+            details = {**(fields.get("details") or {}), **({"hint": error.hint} if error.hint else {})}
             return cls(code or "invalid", error.message, {camel_case(key): value for key, value in details.items()})
         if code == "rate_limited":
             wait = fields.pop("retry_after", None)

@@ -458,6 +458,21 @@ class ToolPage(Page):
     unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not known yet")
 
 
+class Place(ApiModel):
+    file: str
+    line: int | None
+
+
+class Finding(ApiModel):
+    """Something that is wrong, in its parts."""
+
+    message: str
+    hint: str
+    location: Place | None
+    code: str
+    level: Literal["problem", "warning"]
+
+
 class Pack(ApiModel):
     name: str
     kind: Kind
@@ -466,6 +481,7 @@ class Pack(ApiModel):
     tool_count: Count = 0
     is_enabled: bool = True
     state: str = absent()
+    problem: Finding | None = absent(None)
     bundle_id: Id = absent()
 
 
@@ -513,3 +529,4 @@ class Health(ApiModel):
     workers: dict[str, str]
     isolation: dict[str, str]
     problems: list[str]
+    findings: list[Finding] = Field(description="The same problems in their parts")

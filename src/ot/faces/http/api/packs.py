@@ -15,8 +15,9 @@ from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
-from ot.faces.http.models import Pack, Packs
+from ot.faces.http.models import Finding, Pack, Packs
 from ot.faces.http.routing import Answer, Operation
+from ot.problem import Problem
 from ot.registry import python_name
 from ot.switches import EVERYTHING
 
@@ -78,9 +79,9 @@ class PackHandlers:
         for name in self._api.app.settings.servers:
             packs.setdefault(name, Pack(name=name, kind="proxy", source=f"proxy:{name}"))
         known = {python_name(name) for name in packs}
-        for name, reason in self._api.app.registry.broken.items():
+        for name, problem in self._api.app.registry.broken.items():
             if name not in known:
-                packs[name] = Pack(name=name, kind="extension", source="local", state=f"broken: {reason}")
+                packs[name] = Pack(name=name, kind="extension", source="local", state="broken", problem=_shown(problem))
 
     def _bundles(self) -> list[Bundle]:
         try:
@@ -117,8 +118,14 @@ class PackHandlers:
             if pack.kind == "proxy" and pack.name in app.settings.servers:
                 server = app.servers.find(pack.name)
                 pack.state, pack.is_enabled = server.state, server.server.enabled
+                pack.problem = _shown(server.problem) if server.failure else None
             elif pack.kind == "extension" and not pack.state:
-                pack.state = app.workers.get(pack.name) or ""
+                problem = app.worker_problem(pack.name)
+                pack.state, pack.problem = app.workers.get(pack.name) or "", _shown(problem) if problem else None
+
+
+def _shown(problem: Problem) -> Finding:
+    return Finding.model_validate(problem.to_json())
 
 
 def _named(name: str, packs: Mapping[str, Pack]) -> Pack:

@@ -150,18 +150,10 @@ class Tools:
         async def check() -> None:
             tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
             if not tool.enabled:
-                raise await self._disabled(tool)
+                message = f"{tool.name} cannot be called: {tool.disabled_reason or 'it is switched off'}"
+                raise ApiError(tool.disabled_code or "tool_disabled", message, {"name": tool.name})
 
         return await invoke(self._api, request, _name(request), check)
-
-    async def _disabled(self, tool: Tool) -> ApiError:
-        is_bundle_off = False
-        if kind_of(tool) == "bundle":
-            store = self._api.app.bundles.store
-            bundle = await self._api.in_thread(partial(store.bundle_by_slug, tool.pack))
-            is_bundle_off = bundle is not None and not bundle.is_enabled
-        message = f"{tool.name} cannot be called: {tool.disabled_reason or 'it is switched off'}"
-        return ApiError("bundle_disabled" if is_bundle_off else "tool_disabled", message, {"name": tool.name})
 
     # --- on and off ------------------------------------------------------------------------------------------------
 

@@ -67,9 +67,10 @@ function states(named, none) {
   );
 }
 
+const MOODS = { connected: "good", idle: "good", running: "good", disconnected: "bad", failed: "bad" };
+
 function moodOf(state) {
-  if (/^(disconnected|broken|failed|error|crashed)/.test(String(state))) return { mood: "bad" };
-  return /^(connected|ready|running|idle)/.test(String(state)) ? { mood: "good" } : {};
+  return Object.hasOwn(MOODS, state) ? { mood: MOODS[state] } : {};
 }
 
 customElements.define("ot-health", Health);

@@ -15,7 +15,7 @@ async function importFile(file, query = {}) {
     told(file, await imported(file, query));
   } catch (error) {
     if (error.code === "slug_taken") askForName(file, error, query);
-    else if (/server/.test(error.message) && error.code === "invalid" && !query.server)
+    else if (error.details.needs === "server" && !query.server)
       askForServer(file, error, query);
     else modal(say("import.failed", { name: file.name }), h("p.pre", {}, error.message), []);
   }

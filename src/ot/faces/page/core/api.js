@@ -12,10 +12,13 @@ export const online = signal(true);
 /** Whether it wants a token, and what it said. */
 export const wanted = signal(null);
 
+/** A problem as one text: what is wrong, and below it what to do. */
+export const withHint = (message, hint) => (hint ? `${message}\nHint: ${hint}` : message);
+
 /** What the server refused; `code` is one of its own. */
 export class Refused extends Error {
   constructor(status, { code, message, details } = {}) {
-    super(message ?? say("error.status", { status }));
+    super(message ? withHint(message, details?.hint) : say("error.status", { status }));
     Object.assign(this, { status, code: code ?? "unknown", details: details ?? {} });
   }
 }

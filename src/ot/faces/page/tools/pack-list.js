@@ -1,4 +1,5 @@
 /** All packs, each with its switch and how it is doing; choosing one narrows the list of tools. */
+import { withHint } from "../core/api.js";
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
 import { notify, toggle } from "../core/parts.js";
@@ -106,8 +107,9 @@ class PackList extends HTMLElement {
 }
 
 /** Only what is worth a look: a server that is away, a file that is broken. */
-function state({ state: told }) {
-  if (!told || /^(ready|connected|idle|running|stopped|not_started|not started|enabled)/.test(told)) return null;
+function state({ problem }) {
+  if (!problem) return null;
+  const told = withHint(problem.message, problem.hint);
   return h("span.state", { title: told, data: { mood: "bad" } }, "!", h("span.unseen", {}, told));
 }
 

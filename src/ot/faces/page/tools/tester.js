@@ -92,22 +92,14 @@ class Tester extends HTMLElement {
       return this.#note(args, "cancelled", ms);
     }
     fill(this.output, wrong({ type: error.code ?? "error", message: error.message }, ms));
-    if (error.code === "invalid") this.#place(error.message);
+    if (error.code === "invalid") this.#place(error.details);
     this.#note(args, error.code ?? "error", ms);
   }
 
-  /** `shop.find(): limit: 5 is more than 4. It is called as …` belongs beside the field `limit`. */
-  #place(message) {
-    const [where, ...rest] = message
-      .replace(/^\S+\(\): /, "")
-      .replace(/\. It is called as [^]*$/, "")
-      .split(": ");
-    const steps = where
-      .split(/[.[\]']+/)
-      .filter(Boolean)
-      .map((step) => (/^\d+$/.test(step) ? Number(step) : step));
-    if (rest.length && Object.hasOwn(this.tool.inputSchema.properties ?? {}, steps[0]))
-      this.form.complain(steps, rest.join(": "));
+  /** What is wrong with one argument belongs beside its field. */
+  #place({ path = [], reason }) {
+    if (path.length && Object.hasOwn(this.tool.inputSchema.properties ?? {}, path[0]))
+      this.form.complain(path, reason);
   }
 
   #note(args, outcome, ms) {
