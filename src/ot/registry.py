@@ -239,13 +239,11 @@ class Registry:
     # --- lists ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        stored = filter(self.stored.is_pack, self.stored.packs) if self.stored is not None else ()
-        return len(self._tools) + sum(self._count_stored(pack) for pack in stored)
+        return len(self._tools) + sum(map(self._count_stored, self.stored.packs if self.stored is not None else ()))
 
     def count_in(self, pack: str) -> int:
         """How many tools of a pack can be called."""
-        held = filter(None, map(self.held, list(self.held_in(pack).values())))
-        return sum(tool.enabled for tool in held) + self._count_stored(pack, enabled=True)
+        return sum(tool.enabled for tool in self._held_tools(pack)) + self._count_stored(pack, enabled=True)
 
     def _count_stored(self, pack: str, *, enabled: bool = False) -> int:
         """If some of them may not count, each has to be looked at."""
@@ -258,10 +256,14 @@ class Registry:
     def names(self) -> list[str]:
         return [entry.name for entry in self.entries()]
 
-    def entries(self, *, described: bool = False) -> list[Entry]:
-        """All tools, in the order of their names."""
-        held = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in self]
-        return sorted([*held, *self._stored_entries(described=described)], key=itemgetter(0))
+    def entries(self, pack: str | None = None, *, described: bool = False) -> list[Entry]:
+        """All tools, or those of a pack, in the order of their names."""
+        tools = self if pack is None else self._held_tools(pack)
+        held = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools]
+        return sorted([*held, *self._stored_entries(pack, described=described)], key=itemgetter(0))
+
+    def _held_tools(self, pack: str) -> Iterator[Tool]:
+        return (self.switched(self._tools[name]) for name in list(self.held_in(pack).values()))
 
     def _stored_entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
@@ -272,18 +274,11 @@ class Registry:
             if name not in self._tools and self._admits(entry):
                 yield entry._replace(enabled=False) if self._off and self._is_off(entry) else entry
 
-    def entries_in(self, pack: str) -> list[Entry]:
-        """The tools of a pack that can be called, in the order of their names."""
-        held = filter(None, map(self.held, list(self.held_in(pack).values())))
-        entries = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in held]
-        stored = self._stored_entries(pack) if self.is_stored(pack) else ()
-        return sorted((entry for entry in (*entries, *stored) if entry.enabled), key=itemgetter(0))
-
     def is_stored(self, pack: str) -> bool:
         return self.stored is not None and pack in self.stored.packs
 
     def packs(self) -> list[str]:
-        stored = filter(self.stored.is_pack, self.stored.packs) if self.stored is not None else ()
+        stored = filter(self.is_pack, self.stored.packs) if self.stored is not None else ()
         return sorted({*filter(None, list(self._packs)), *stored})  # threads ask too, while tools come and go
 
     def all_packs(self) -> list[str]:
@@ -311,8 +306,11 @@ class Registry:
         )
 
     def is_pack(self, name: str) -> bool:
+        """Whether there is such a pack. An agent that sees some tools sees the packs of those, which are looked for."""
+        if name in self._packs:
+            return bool(name)
         is_stored = self.stored is not None and self.stored.is_pack(name)
-        return bool(name) and (name in self._packs or is_stored)
+        return is_stored and (self._sees_all or any(True for _ in self._stored_entries(name)))
 
     def _shown_in(self, pack: str) -> str:
         """The first tools of a pack, as code writes them, and how many more there are."""

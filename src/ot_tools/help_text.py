@@ -113,7 +113,7 @@ def of_pack(pack: str, system: System, *, with_url: bool = False, full: bool = F
 
 def tools_of(pack: str, registry: Registry) -> list[Tool]:
     """Those that can be called, by name."""
-    found = (registry.get(entry.name) for entry in registry.entries_in(pack))
+    found = (registry.get(entry.name) for entry in registry.entries(pack))
     return [entry for entry in found if entry is not None and entry.enabled]
 
 
@@ -158,7 +158,9 @@ def line(hit: Hit, system: System) -> str | None:
             there = IN_CODE.get(hit.name) or registry.known(hit.name)
             return None if there is None else _one_line(there.description.strip().partition("\n")[0])
         case "pack":
-            names = [python_name(entry.name).rpartition(".")[2] for entry in registry.entries_in(hit.name)]
+            names = [
+                python_name(entry.name).rpartition(".")[2] for entry in registry.entries(hit.name) if entry.enabled
+            ]
             return f"{len(names)} tool{'' if len(names) == 1 else 's'}: {shown(names)}" if names else None
         case "snippet":
             snippet = system.settings.snippets.get(hit.name)

@@ -336,6 +336,11 @@ def test_an_agent_is_narrowed_to_a_bundle(app: App, other: BundleStore, site: Si
         refused = app.call(name, {}, "narrow")
         assert (refused.ok, refused.ran) == (False, False)
         assert "may not call" in str(refused.error)
+    for code in ("ot.packs(info='list')", "ot.tools(info='list')", "ot.help('climate')", "ot.search('climate')"):
+        shown = app.run(code, agent="narrow").text
+        assert "climate.now" not in shown
+        assert "climate" not in shown.replace("'climate'", "")
+    assert "weather" in app.run("ot.packs(info='list')", agent="narrow").text
 
 
 # --- counting ------------------------------------------------------------------------------------------------------

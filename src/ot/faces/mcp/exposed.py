@@ -299,7 +299,7 @@ async def check(app: OneTool) -> None:
 def stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
     """The stored tools of these names, and those of these packs. It waits for the disk."""
     packs = [name for name in wanted if registry.is_stored(name)]
-    names = [*wanted, *(entry.name for pack in packs for entry in registry.entries_in(pack))]
+    names = [*wanted, *(entry.name for pack in packs for entry in registry.entries(pack))]
     found = (registry.known(name) for name in dict.fromkeys(names))
     return [tool for tool in found if tool is not None and tool.name not in registry]
 
