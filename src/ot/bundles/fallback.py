@@ -27,6 +27,10 @@ class MemoryIndex:
         self._lock = RLock()
         self._checked_at = float("-inf")
 
+    @property
+    def is_filled(self) -> bool:
+        return self._database is not None
+
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `work` finds. Raise OSError if the directory cannot be read."""
         with self._lock:

@@ -156,7 +156,7 @@ class BundleStore:
     @property
     def is_indexed(self) -> bool:
         """Whether reading waits for nobody who builds the index."""
-        return not self._root.is_dir() or self._vault.index.is_ready
+        return self._vault.is_ready
 
     def may_have(self, slugs: Collection[str]) -> bool:
         """Whether a bundle may be called so in code. Without an index, which takes long to build, ask the files."""

@@ -56,6 +56,11 @@ class Vault:
         self._starting, self._mine = Lock(), local()
         self._closing = Event()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an index to read, on disk or, if that cannot be written, in memory."""
+        return not self.root.is_dir() or self.index.is_ready or self._memory.is_filled
+
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
         if not self.root.is_dir():
