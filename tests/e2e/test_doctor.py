@@ -463,7 +463,7 @@ CASES = [
         CONFIG,
         "the server a_b has the name of another pack (the server a-b)",
         "give the server another name",
-        10,
+        9,
         replaced(CONFIG, "  a_b:", "  other:"),
     ),
     Case(
