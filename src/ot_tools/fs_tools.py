@@ -26,7 +26,7 @@ LONGEST_PATTERN: Final = 4096
 def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> dict[str, Any]:
     """Read a file: its content, full path and size in bytes.
 
-    For whatever is text: open a document, a log, a table (CSV) and see what it says. Code takes it apart:
+    For whatever is text: open a document, a log, a spreadsheet (CSV) and see what it says. Code takes it apart:
     fs.read("table.csv")["content"].splitlines() are the rows of a table, with its columns between commas.
 
     Args:
