@@ -3,20 +3,27 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from ot.app import OneTool
 from ot.background import GATHER_SECONDS, Background
+from ot.config.load import Loaded
+from ot.config.model import Settings
 from ot.errors import ToolError
+from ot.paths import Folders
 from ot.stats import rollup
 from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
 from ot.stats.report import html
@@ -659,3 +666,75 @@ def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ..
     assert text.endswith("</html>\n")
     assert "None" not in text
     assert "nan" not in text
+
+
+# --- sums ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    spans = (90.0, HOUR, DAY, 8 * DAY, 31 * DAY, 300 * DAY)
+    records: list[CallRecord | RunRecord | SessionRecord] = []
+    for number in range(300):
+        at, error = NOW - chance.random() * chance.choice(spans), chance.choice([None, None, "timeout", "network"])
+        name, owner = f"pack.tool{chance.randrange(4)}", chance.choice(["ada", "bob"])
+        run_id = f"r{number}"
+        records.append(a_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8))
+        records.append(a_run(run_id, at=at, error_type=error, agent=owner, calls=3, result_tokens=8, answer_tokens=2))
+    chance.shuffle(records)
+    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    for place, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
+        recorder.add(record)
+        if place % 97 == 0:
+            recorder.flush()
+    recorder.close()
+    for period, reach in (("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("all", 400 * DAY)):
+        for tool, agent in ((None, None), ("pack.tool1", None), (None, "ada"), ("pack.tool1", "bob")):
+            found = summarise(file, period, tool, agent=agent, now=NOW)
+            calls = [
+                call
+                for call in records
+                if isinstance(call, CallRecord)
+                and call.at is not None
+                and call.at >= NOW - reach
+                and tool in {None, call.name}
+                and agent in {None, call.agent}
+            ]
+            assert found["total_calls"] == found["runs"]["total"] == sum(found["series"]["calls"]) == len(calls)
+            assert found["errors"] == Counter(call.error_type for call in calls if call.error_type)
+            assert {each["name"]: each["calls"] for each in found["tools"]} == Counter(call.name for call in calls)
+            assert found["savings"]["result_tokens"] == 6 * len(calls)
+            assert found["savings"]["round_trips"] == 2 * len(calls)
+            for name, bars in found["series"]["tools"].items():
+                assert sum(bars) == sum(call.name == name for call in calls)
+
+
+@pytest.mark.parametrize("seconds", [0.00011, 0.003, 0.25, 7.0, 60.0, 999.0])
+def test_a_percentile_is_at_most_an_eighth_off(file: Path, seconds: float) -> None:
+    spread = [a_call(seconds=seconds * factor) for factor in (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 9.0)]
+    (tool,) = summary_of(file, *spread)["tools"]
+    assert tool["p50_ms"] == pytest.approx(seconds * 1000, rel=0.125)
+
+
+def test_a_secret_that_code_takes_for_a_tool_is_no_name_in_the_statistics(tmp_path: Path) -> None:
+    secret = "correct-horse-battery"
+
+    async def names() -> list[str]:
+        folders = Folders(working_dir=tmp_path, user=tmp_path)
+        async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), folders)) as app:
+            await app.bus.call_tool(f"pack.{secret}")
+            app.stores.recorder.flush()
+            return [tool["name"] for tool in summarise(app.stores.stats_file)["tools"]]
+
+    assert anyio.run(names) == ["pack.[REDACTED]"]
+
+
+def test_statistics_that_fail_never_fail_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def called() -> bool:
+        async with OneTool(folder=tmp_path) as app:
+            monkeypatch.setattr(app.stores.recorder, "add", lambda _record: 1 / 0)
+            return (await app.bus.call_tool("ot.version")).ok
+
+    assert anyio.run(called)
+    assert '"tool":"ot.version"' in (tmp_path / "logs" / "onetool.log").read_text(encoding="utf-8")
