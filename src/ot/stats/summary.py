@@ -15,7 +15,7 @@ it begins. Names come from code, so only the tools with the most calls are liste
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,14 +50,17 @@ PARTS = tuple(
 )
 FILTERS = "kind = :kind AND (:tool IS NULL OR name = :tool) AND (:agent IS NULL OR agent = :agent)"
 ERRORS = f"SELECT error, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1"
-TOOLS = f"""
-SELECT name, sum(count), total(count * (error <> '')), total(tokens), min(least), max(most) FROM chosen_rollups
-WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
+TOP = f"""
+CREATE TEMP TABLE top AS
+SELECT name, sum(count) AS calls, total(count * (error <> '')), total(tokens), min(least), max(most)
+FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
 """
+TOOLS = "SELECT * FROM top ORDER BY calls DESC, name"
+IN_TOP = f"{FILTERS} AND name IN (SELECT name FROM top)"
 TOOL_ERRORS = f"""
-SELECT name, error, sum(count) FROM chosen_rollups WHERE {FILTERS} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
+SELECT name, error, sum(count) FROM chosen_rollups WHERE {IN_TOP} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
 """
-TIMES = f"SELECT name, bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 1, 2"
+TIMES = f"SELECT name, bucket, sum(count) FROM chosen_times WHERE {IN_TOP} GROUP BY 1, 2"
 RUNS = f"""
 SELECT total(count), total(count * (error <> '')), total(tokens), total(trips), min(least), max(most)
 FROM chosen_rollups WHERE {FILTERS}
@@ -67,7 +70,7 @@ FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY 
 # A day of UTC stands in the bar in which its noon is; hours are never cut by a bar.
 BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
 BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
-TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1, 2"
+TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
 OF_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
 USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {OF_TOOL}"
 LAST_ERROR = f"SELECT error, last {OF_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
@@ -173,7 +176,7 @@ def summarise(
             "errors": errors,
             "savings": savings,
             "tools": tools,
-            "series": _series(database, filters, period, now, {tool["name"] for tool in tools}),
+            "series": _series(database, filters, period, now),
         }
 
 
@@ -251,6 +254,7 @@ def _kind(filters: Mapping[str, Any]) -> int:
 
 def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
     filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
+    database.execute(TOP, filters)
     errors: dict[str, dict[str, int]] = {}
     for name, kind, count in database.execute(TOOL_ERRORS, filters):
         errors.setdefault(name, {})[kind] = count
@@ -264,7 +268,7 @@ def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSumma
             "result_tokens": round(tokens),
             "errors": errors.get(name, {}),
         }
-        for name, calls, failed, tokens, least, most in database.execute(TOOLS, filters)
+        for name, calls, failed, tokens, least, most in database.execute(TOOLS)
     ]
 
 
@@ -288,9 +292,7 @@ def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int
     }
 
 
-def _series(
-    database: "Connection", filters: Mapping[str, Any], period: str, now: float, listed: Collection[str]
-) -> Series:
+def _series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
     filters = {**filters, "kind": _kind(filters)}
     start, width, count = _bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
@@ -303,8 +305,7 @@ def _series(
     if width >= DAY:  # hours of each tool would be too many
         _choose(database, (HOUR, hour, day), (DAY, day, EVER))
     for name, bar, made in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
-        if name in listed:
-            tools.setdefault(name, [0] * count)[bar] = made
+        tools.setdefault(name, [0] * count)[bar] = made
     return {
         "start": datetime.fromtimestamp(start, _local(now).tzinfo).isoformat(timespec="seconds"),
         "width_seconds": width,
