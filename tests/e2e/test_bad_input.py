@@ -84,7 +84,7 @@ def test_a_bad_file_is_refused_by_name_and_the_old_one_stays(reloaded: Connectio
 
 def test_a_file_that_is_no_text_is_refused_too(reloaded: Connection) -> None:
     (reloaded.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
-    assert "is not UTF-8 text; save the file as UTF-8" in blocks(reloaded.run("ot.reload()"))[0]
+    assert "is not UTF-8 text\nHint: save the file as UTF-8" in blocks(reloaded.run("ot.reload()"))[0]
     assert not reloaded.run("before()").is_error
 
 

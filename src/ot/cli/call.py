@@ -48,7 +48,8 @@ def _failed(error: dict[str, Any], redact: Callable[[str], str], *, as_json: boo
     if as_json:
         print(redact(render({"error": error}, "json")))
     else:
-        print(redact(f"onetool: {_in_a_shell(error['message'])}"), file=sys.stderr)
+        hint = f"\nHint: {error['hint']}" if error.get("hint") else ""
+        print(redact(f"onetool: {_in_a_shell(error['message'])}{hint}"), file=sys.stderr)
     return 1
 
 
