@@ -49,7 +49,8 @@ class ToolError(Exception):
 
     @property
     def hint(self) -> str:
-        return str(self.__dict__.get("fields", {}).get("hint") or "")
+        fields = self.__dict__.get("fields")
+        return str(fields.get("hint") or "") if isinstance(fields, dict) else ""  # code may set it to anything
 
     def __str__(self) -> str:
         return f"{super().__str__()}\nHint: {self.hint}" if self.hint else super().__str__()

@@ -1,6 +1,7 @@
 """Listing and searching never wait long for an upstream server, and say which servers are missing and why."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -192,8 +193,8 @@ def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: 
     for _ in range(2):
         done = command_line(tmp_path, "tools", "--info", "list")
         listed = len([line for line in done.stdout.splitlines() if line.endswith(".echo")])
-        missing = f"{29 - listed} server" if listed < 29 else ""
-        assert missing in done.stderr, (listed, done.stderr)
+        missing = int((re.search(r"(\d+) servers? not listed", done.stderr) or [0, 0])[1])
+        assert 29 - listed <= missing <= 29, (listed, done.stderr)  # one may answer between the note and the list
     checked = command_line(tmp_path, "doctor")
     assert checked.stdout.count("answers; it has 1 tools") == 29, checked.stdout
     done = command_line(tmp_path, "tools", "--info", "list")

@@ -312,7 +312,8 @@ def test_a_question_that_was_left_is_not_answered_by_another(published: Publishe
     assert stolen["code"] == types.INVALID_PARAMS
     moved = _raw(published, "test_sampling", {"prompt": "?"}, **again)
     assert moved["code"] == types.INVALID_PARAMS
-    forged = {**again, "requestState": asked["requestState"][:-2] + "AA"}
+    state = asked["requestState"]
+    forged = {**again, "requestState": state[:10] + ("A" if state[10] != "A" else "B") + state[11:]}
     assert _raw(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
     assert "username" in str(_raw(published, "test_elicitation", {"message": "?"}, **again)["content"])
     twice = _raw(published, "test_elicitation", {"message": "?"}, **again)

@@ -116,6 +116,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     write_pack(home / ".onetool", "hostile", HOSTILE_PACK)
     try:
         with connected(home) as client:
+            client.run("web.flood(kind='?')")  # what is loaded at the first use delays others once
             yield client
     finally:
         http.kill()

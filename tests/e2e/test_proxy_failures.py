@@ -75,7 +75,9 @@ def test_a_server_that_dies_at_its_start_says_its_last_words(app: App) -> None:
 
 def test_a_program_that_is_not_there_is_named() -> None:
     with opened({"servers": {"s": {"command": "no-such-program"}}}) as app:
-        assert "no-such-program cannot be started: No such file or directory" in app.failure(f"s.{ECHO}")
+        text = app.failure(f"s.{ECHO}")
+        assert "s cannot be started: there is no program 'no-such-program'" in text
+        assert "Hint: install no-such-program, or correct servers.s.command" in text
 
 
 def test_a_server_that_never_answers_is_given_up(app: App) -> None:
