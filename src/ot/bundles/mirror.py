@@ -196,7 +196,7 @@ def problems_in(database: sqlite3.Connection, root: Path) -> list[Problem]:
     found = []
     for path, reason, hint in database.execute("select path, reason, hint from problems order by path"):
         file = root / path
-        away = f"mend it, or move it away: `mv {quote(str(file))} ~`"
+        away = f"fix it, or move it away: `mv {quote(str(file))} ~`"
         found.append(storage_problem(f"{file}: {reason}", file, hint or away))
     return found
 

@@ -305,7 +305,7 @@ class BundleSource:
         stored = shown_tool(row, Usage(), built_in=built_in)
         name = f"{stored.bundle_slug}.{stored.slug}"
         is_readable = is_sound(stored.arg_schema)
-        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is no JSON Schema")
+        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is not a JSON Schema")
         return Tool(
             name=name,
             backend=self._backend(stored),
