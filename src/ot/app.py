@@ -20,21 +20,16 @@ import anyio
 
 from ot.agents import Agents
 from ot.audit import Audit
-from ot.background_tasks import BackgroundTasks
 from ot.bundles.source import BundleSource, folder_of
 from ot.bus.bus import ToolBus
 from ot.config.load import Examined, Loaded, examine, load
 from ot.config.model import Loc, Pack, Settings
 from ot.config.trust import Facts, Verdict, difference, since_start, still_trusted
 from ot.context import ToolContext
-from ot.corpus import documents
 from ot.errors import ConfigError, ToolError
 from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
-from ot.gc_pauses import no_gc_pauses
-from ot.invisible import escape_invisible
 from ot.logging import Log
-from ot.media import Media
 from ot.net import HostRules, Net
 from ot.paths import FOLDER, Folders, find_folders, placed
 from ot.problem import OK, Location, Problem, storage_problem
@@ -43,6 +38,7 @@ from ot.recording import Recording
 from ot.redact import Redactor
 from ot.registry import Registry, python_name
 from ot.results import ResultStore
+from ot.results.media import Media
 from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells, Limits
 from ot.runner.fence_processor import strip
@@ -50,9 +46,13 @@ from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.running_servers import list_servers
 from ot.search import Hit
+from ot.search.corpus import documents
 from ot.stores import Stores
 from ot.switches import Switches
 from ot.tool import Tool
+from ot.util.background_tasks import BackgroundTasks
+from ot.util.gc_pauses import no_gc_pauses
+from ot.util.invisible import escape_invisible
 from ot.version import __version__
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")

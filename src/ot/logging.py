@@ -15,9 +15,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from ot.background import Background
 from ot.errors import error_type
-from ot.locks import locked
+from ot.util.background import Background
+from ot.util.locks import locked
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20

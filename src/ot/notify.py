@@ -19,9 +19,9 @@ from typing import Any
 from ot import paths
 from ot.config.model import Topic
 from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from ot.locks import locked
-from ot.moments import in_utc
 from ot.render import render
+from ot.util.locks import locked
+from ot.util.moments import in_utc
 
 MAX_TOPIC = 500
 MAX_MESSAGE = 100_000

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from ot.audit import Audit
 from ot.bus.events import CallFinished, Events, RunFinished, RunStarted
 from ot.context import ToolContext
-from ot.gc_pauses import no_gc_pauses
 from ot.logging import Log
-from ot.raw_json import RawJson
 from ot.registry import Registry
 from ot.runner.answer import Answer, Journal
 from ot.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
+from ot.util.gc_pauses import no_gc_pauses
+from ot.util.raw_json import RawJson
 
 SEEN_AGAIN = {"ot.load", "ot.result"}  # what they return was counted when it was made
 

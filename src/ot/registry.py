@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ot.context import Permission, permissions
 from ot.errors import ToolError, ToolNotFound
-from ot.invisible import find_in_name
 from ot.sanitise import clean
 from ot.switches import EVERYTHING
 from ot.tool import Tool
+from ot.util.invisible import find_in_name
 
 if TYPE_CHECKING:
     from ot.problem import Problem

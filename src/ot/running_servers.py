@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ot import atomic
-from ot.locks import locked, try_lock
+from ot.util import atomic
+from ot.util.locks import locked, try_lock
 
 DIRECTORY: Final = "run"
 REQUEST: Final = "reload.json"

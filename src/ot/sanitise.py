@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from ot.invisible import UNSEEN, redact_invisible
+from ot.util.invisible import UNSEEN, redact_invisible
 
 TRIGGER, TAG, INVISIBLE = "[REDACTED:trigger]", "[REDACTED:tag]", "[REDACTED:invisible]"
 MAX_DESCRIPTION = 2_000

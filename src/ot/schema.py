@@ -13,8 +13,8 @@ from itertools import chain, repeat
 from typing import Any, Final, Self
 
 from ot.context import ToolContext
-from ot.docstring import arguments as docstring_arguments
 from ot.errors import ArgumentError
+from ot.util.docstring import arguments as docstring_arguments
 
 JSON = dict[str, Any]
 MAX_PROBLEM = 1_000  # characters of what is wrong with a value

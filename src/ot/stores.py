@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Self
 
 from ot.config.model import Output, Stats
-from ot.media import Media
 from ot.notify import RateLimit
 from ot.problem import Problem, storage_problem
 from ot.results import Quota, ResultStore
+from ot.results.media import Media
 from ot.search import Search
 from ot.stats.record import Recorder
 from ot.stats.shapes import Shapes

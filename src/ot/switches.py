@@ -12,12 +12,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from ot import atomic
 from ot.errors import BundleError
-from ot.locks import locked
-from ot.newer import Newer, refuse_newer
 from ot.problem import STORAGE, Problem, storage_problem
-from ot.storage_errors import storage_error
+from ot.util import atomic
+from ot.util.locks import locked
+from ot.util.newer import Newer, refuse_newer
+from ot.util.storage_errors import storage_error
 
 FILE = "switches.json"
 VERSION = 1

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from ot import programs
+from ot.children import programs
 from ot.context import ToolContext
 from ot.errors import ArgumentError, ToolError
 from ot.files import Files

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ot.context import System
-from ot.corpus import IN_CODE
 from ot.errors import ToolNotFound
 from ot.registry import Registry, python_name, shown
 from ot.search import Hit
+from ot.search.corpus import IN_CODE
 from ot.signature import short_call, signature, type_word
 from ot.snippets import describe, signature as snippet_call
 from ot.tool import Tool

@@ -15,11 +15,11 @@ import anyio.to_thread
 
 from ot.context import Foreign, Permission, System, ToolContext
 from ot.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
-from ot.gc_pauses import no_gc_pauses
 from ot.registry import Registry, python_name
 from ot.search import Hit
 from ot.signature import arguments, signature
 from ot.tool import Tool, tool
+from ot.util.gc_pauses import no_gc_pauses
 from ot.version import __version__
 from ot_tools import help_text
 
@@ -160,7 +160,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     Example:
         ot.scaffold(pack="weather")
     """
-    from ot.scaffold import write_extension
+    from ot.config.scaffold import write_extension
 
     folders = _system(context).folders
     file = await anyio.to_thread.run_sync(write_extension, folders.data, pack)

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from ot import programs
+from ot.children import programs
 from ot.context import ToolContext
 from ot.errors import ArgumentError, ToolError, ToolTimeout
 from ot.extensions.environments import for_uv, for_worker

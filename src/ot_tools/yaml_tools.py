@@ -1,4 +1,4 @@
-"""The `yaml` pack: YAML text as data, however hostile the text. What YAML is, and its limits, stand in `ot.yaml12`."""
+"""The `yaml` pack: YAML text as data, however hostile the text. `ot.util.yaml12` says what YAML is, and its limits."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
     """
     import json
 
-    from ot import yaml12
+    from ot.util import yaml12
 
     try:
         data = yaml12.read(yaml, "yaml").data

@@ -19,7 +19,7 @@ from tests.rest_support import serving
 from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
 
 from ot.faces.http.keys import hash_of
-from ot.media import Media
+from ot.results.media import Media
 
 ERAS = ["auto", "legacy"]
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.support import PROGRAM, command_line, connected, environment
 
-from ot import yaml12
 from ot.clients.catalogue import CLIENTS, Place
 from ot.config.load import load
 from ot.config.trust import is_trusted
 from ot.paths import find_folders
+from ot.util import yaml12
 
 SETTINGS = """{
     // my servers

@@ -14,7 +14,7 @@ from tests.support import PROGRAM, command_line, configure, environment
 
 from ot.bundles.taking import is_bundle
 from ot.config.trust import is_trusted, trust
-from ot.yaml12 import read_file
+from ot.util.yaml12 import read_file
 
 GET_PET = {
     "operationId": "getPet",

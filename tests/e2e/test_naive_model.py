@@ -16,8 +16,8 @@ from tests.e2e.naive_model import Outcome, every_wording, framed, plays, summary
 from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import opened
 
-from ot.corpus import IN_CODE
 from ot.faces.mcp.server import DESCRIPTION, INSTRUCTIONS
+from ot.search.corpus import IN_CODE
 from ot.tool import tool
 
 FEWEST_TASKS, WORDINGS = 20, 3

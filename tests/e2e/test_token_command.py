@@ -11,11 +11,11 @@ import pytest
 from tests.rest_support import process
 from tests.support import PROGRAM, command_line, configure, environment
 
-from ot import yaml12
 from ot.config.load import load
 from ot.config.trust import is_trusted, trust
 from ot.faces.http.keys import hash_of
 from ot.paths import find_folders
+from ot.util import yaml12
 
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
 

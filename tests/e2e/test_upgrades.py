@@ -21,7 +21,7 @@ from tests.support import PROGRAM, command_line, configure, environment
 
 from ot.bundles.usage import UsageCounts
 from ot.errors import ToolError
-from ot.media import Media
+from ot.results.media import Media
 from ot.stats.record import INSERT_CALL, INSERT_RUN, ROWS, CallRecord, Recorder, UseRecord
 from ot.stats.shapes import Shapes
 from ot.stats.summary import summarise

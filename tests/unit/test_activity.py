@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from ot.activity import JSON, MOST_CALLS, MOST_RUNS, MOST_WAITING, Activity
 from ot.bus.bus import ToolBus
 from ot.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
 from ot.context import ToolContext
+from ot.faces.activity import JSON, MOST_CALLS, MOST_RUNS, MOST_WAITING, Activity
 from ot.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot import yaml12
 from ot.clients import files, json_edit, jsonc, launch, reading, toml_edit, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
 from ot.clients.edits import Edit, applied
@@ -21,7 +20,8 @@ from ot.clients.reading import Found
 from ot.clients.taking import Taken, There, take
 from ot.clients.translate import is_ours
 from ot.errors import ConfigError, ToolError
-from ot.secret_finder import SECRET_VALUE, looks_secret, secrets_in
+from ot.util import yaml12
+from ot.util.secret_finder import SECRET_VALUE, looks_secret, secrets_in
 
 PATH = ("mcpServers", "onetool")
 ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}

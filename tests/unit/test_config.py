@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from ot import yaml12
 from ot.config.load import Loaded, load
 from ot.config.model import Agent, Settings
 from ot.context import Permission
 from ot.errors import ConfigError
 from ot.paths import find_folders
+from ot.util import yaml12
 
 DEFAULTS = """
     version: 1

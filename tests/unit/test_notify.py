@@ -16,8 +16,8 @@ from hypothesis import given, settings, strategies as st
 
 from ot.config.model import Topic
 from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from ot.locks import locked
 from ot.notify import RateLimit, publish
+from ot.util.locks import locked
 
 
 def at_noon() -> float:
@@ -229,7 +229,7 @@ def test_messages_of_several_processes_stay_apart(tmp_path: Path) -> None:
 
 
 def test_a_lock_waits_for_the_process_that_holds_it_and_goes_when_that_dies(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from ot.locks import locked\n"
+    code = "import sys, time; from pathlib import Path; from ot.util.locks import locked\n"
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:
         assert holder.stdout

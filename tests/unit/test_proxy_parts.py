@@ -26,10 +26,10 @@ from mcp_types import (
 from ot.config.model import Server
 from ot.context import Foreign
 from ot.errors import OutputInvalid, ToolError
-from ot.media import Media
 from ot.proxy import content
 from ot.proxy.definitions import Definition, Lists, key_of, sound
 from ot.proxy.pins import MOST_LINES, Pins
+from ot.results.media import Media
 from ot.runner.answer import MOST_META, Journal
 from ot.sanitise import clean_schema
 

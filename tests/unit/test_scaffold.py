@@ -26,10 +26,10 @@ from ot.config.model import (
     ToolFilter,
     Topic,
 )
+from ot.config.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 from ot.extensions import source
-from ot.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
 
 UNCOMMENTED = re.sub(r"(?m)^#(?!#)", "", CONFIGURATION)
 EXAMPLES = {

@@ -66,7 +66,12 @@ def test_a_whole_name_comes_first_however_it_is_written(query: str, name: str) -
 
 @pytest.mark.parametrize(
     ("query", "name"),
-    [("scaf", "ot.scaffold"), ("machine.d", "machine.disk"), ("FETCH_B", "web.fetch_batch"), ("fire", "firecrawl")],
+    [
+        ("scaf", "ot.scaffold"),
+        ("machine.d", "machine.disk"),
+        ("FETCH_B", "web.fetch_batch"),
+        ("fire", "firecrawl"),
+    ],
 )
 def test_the_beginning_of_a_name_or_of_its_last_part_finds_it(query: str, name: str) -> None:
     first = asked(query)[0]

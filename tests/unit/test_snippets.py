@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from ot import yaml12
 from ot.config.model import Param, Snippet
 from ot.errors import ArgumentError, ToolError, ToolNotFound
 from ot.snippets import describe, expand, expand_call, is_snippet, signature
 from ot.snippets.values import exactly, insert
+from ot.util import yaml12
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 

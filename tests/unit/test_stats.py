@@ -19,7 +19,6 @@ import anyio
 import pytest
 
 from ot.app import OneTool
-from ot.background import GATHER_SECONDS, Background
 from ot.config.load import Loaded
 from ot.config.model import Settings
 from ot.errors import ToolError
@@ -29,6 +28,7 @@ from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, Sessi
 from ot.stats.report import html
 from ot.stats.rollup import DAY, HOUR
 from ot.stats.summary import MOST_BARS, Summary, summarise
+from ot.util.background import GATHER_SECONDS, Background
 
 NOW = 1_800_000_000.0
 

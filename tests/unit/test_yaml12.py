@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
 
-from ot import yaml12
 from ot.errors import ConfigError
+from ot.util import yaml12
 
 
 def value_of(text: str) -> Any:

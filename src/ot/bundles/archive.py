@@ -21,7 +21,7 @@ from ot.backends.http_tool import credentials
 from ot.bundles.imported import Imported, ToolEntry, host_of, most_values
 from ot.bundles.rules import a_slug, a_version, invalid
 from ot.errors import BundleError
-from ot.secret_finder import secret_name
+from ot.util.secret_finder import secret_name
 
 MAX_ARCHIVE_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRIES: Final = 25_000

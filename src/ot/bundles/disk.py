@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ot.atomic import owner_only
 from ot.bundles.records import MOST_BYTES, Unreadable
-from ot.locks import try_lock
+from ot.util.atomic import owner_only
+from ot.util.locks import try_lock
 
 SCRATCH: Final = ".tmp"
 OWNER: Final = "owner"

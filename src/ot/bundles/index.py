@@ -17,13 +17,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from ot import atomic
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
 from ot.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, document_of, folded, is_sound
 from ot.registry import python_name
 from ot.search import index as search
 from ot.search.words import HIDDEN
+from ot.util import atomic
 
 FORMAT: Final = 4  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
 BUSY_SECONDS: Final = 15.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ot.errors import BundleError
-from ot.locks import try_lock
+from ot.util.locks import try_lock
 
 PATIENCE_SECONDS: Final = 30.0
 NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}

@@ -247,7 +247,7 @@ def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -
 
 
 def credential_warning(bundle_slug: str, place: str) -> str:
-    from ot.secret_finder import secret_name
+    from ot.util.secret_finder import secret_name
 
     name = secret_name(bundle_slug, place.rpartition(".")[2] if place != "auth.value" else "auth")
     return (

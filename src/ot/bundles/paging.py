@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ot import atomic
 from ot.bundles import rules
 from ot.bundles.model import Page
-from ot.locks import locked
+from ot.util import atomic
+from ot.util.locks import locked
 
 T = TypeVar("T")
 MOST_ITEMS: Final = 256

@@ -28,8 +28,8 @@ from ot.bundles.model import (
     camel_case,
     impl_problem,
 )
-from ot.newer import UPGRADE
 from ot.schema import ANY_OBJECT, JSON
+from ot.util.newer import UPGRADE
 
 SCHEMA_VERSION: Final = 1
 MOST_BYTES: Final = 1 << 20  # of a file

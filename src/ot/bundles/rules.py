@@ -8,8 +8,8 @@ import unicodedata
 from typing import Final
 
 from ot.errors import BundleError
-from ot.invisible import escape_invisible, find_in_name
 from ot.problem import Location
+from ot.util.invisible import escape_invisible, find_in_name
 
 MOST_CODE_POINTS: Final = 64
 MOST_IN_DISPLAY_NAME: Final = 256

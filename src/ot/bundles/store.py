@@ -30,7 +30,7 @@ from ot.bundles.writing import Writer
 from ot.errors import BundleError
 from ot.problem import Problem
 from ot.registry import python_name
-from ot.storage_errors import is_full
+from ot.util.storage_errors import is_full
 
 if TYPE_CHECKING:
     from ot.search.index import Shelf

@@ -24,7 +24,7 @@ from ot.bundles.records import BundleFile, Unreadable
 from ot.bundles.rules import unusable
 from ot.errors import BundleError
 from ot.problem import STORAGE, Location, Problem
-from ot.storage_errors import storage_error
+from ot.util.storage_errors import storage_error
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3

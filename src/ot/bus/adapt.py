@@ -12,10 +12,10 @@ from typing import Any
 from ot.backends.python import PythonBackend
 from ot.backends.threads import ToolThreads
 from ot.context import ToolContext, permissions as permission_set
-from ot.docstring import description, example
 from ot.errors import ArgumentError, ToolError
 from ot.schema import ANY_OBJECT, JSON, Schema, signature_of
 from ot.tool import Result, Tool, declaration_of
+from ot.util.docstring import description, example
 
 REJECTED = "validate_params rejected the arguments"
 

@@ -22,9 +22,9 @@ from ot.bus.events import CallFinished, Events, Listener
 from ot.bus.tracing import Tracing
 from ot.context import ToolContext
 from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
-from ot.raw_json import RawJson
 from ot.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from ot.tool import Result, Tool
+from ot.util.raw_json import RawJson
 from ot_child.errors import TREE, restore
 
 

@@ -15,7 +15,7 @@ from ot.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem
 from ot.proxy.servers import Servers
 from ot.redact import Redactor
 from ot.registry import Registry
-from ot.secret_finder import secrets_in
+from ot.util.secret_finder import secrets_in
 
 LEVELS = (PROBLEM, WARNING, OK)
 MAX_LENGTH = 2000

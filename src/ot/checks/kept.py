@@ -16,10 +16,10 @@ from ot.bundles.source import folder_of, store_of
 from ot.config import trust
 from ot.config.load import Loaded
 from ot.errors import ToolError
-from ot.newer import Newer, refuse_newer
 from ot.problem import Problem, storage_problem
 from ot.proxy import pins
 from ot.stats import record, shapes
+from ot.util.newer import Newer, refuse_newer
 
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite, some milliseconds
 BEGUN_ANEW = "type `onetool run 1`: a new one is begun, and this one is kept beside it"

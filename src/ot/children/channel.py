@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 from ot.children.pace import Pace
-from ot.raw_json import RawJson
 from ot.tool import Result
+from ot.util.raw_json import RawJson
 from ot_child import messages
 from ot_child.data import encode
 from ot_child.errors import describe, error_type, message_of, restore

@@ -18,7 +18,7 @@ from ot.clients.catalogue import CLIENTS, Client, Place
 from ot.clients.edits import applied, line_of
 from ot.errors import ConfigError, ToolError
 from ot.redact import Redactor
-from ot.secret_finder import secrets_in
+from ot.util.secret_finder import secrets_in
 
 QUESTION = "What tools do you have in OneTool?"
 

@@ -8,8 +8,8 @@ from ot.cli.signals import undisturbed
 from ot.clients import files
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
-from ot.locks import locked
 from ot.paths import Folders
+from ot.util.locks import locked
 
 LOCK = "onetool.yaml.lock"
 

@@ -18,7 +18,7 @@ from typing import TextIO
 from ot.cli.signals import Terminated
 from ot.cli.terminal import protect
 from ot.errors import ToolError
-from ot.invisible import escape_invisible
+from ot.util.invisible import escape_invisible
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 DEBUG = "ONETOOL_DEBUG"

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ot import paths, scaffold, yaml12
+from ot import paths
 from ot.cli.connect import what_to_ask
 from ot.cli.signals import undisturbed
 from ot.clients import files, reading, taking, yaml_edit
 from ot.clients.catalogue import CLIENTS, Place
+from ot.config import scaffold
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 from ot.redact import Redactor
-from ot.secret_finder import secrets_in
+from ot.util import yaml12
+from ot.util.secret_finder import secrets_in
 
 SECTION = "servers"
 QUESTION = "Which tools does {server} have in OneTool?"

@@ -30,7 +30,7 @@ from ot.net.addresses import is_public, parsed
 from ot.paths import FOLDER, SECRETS, Folders, find_folders
 from ot.redact import Redactor
 from ot.registry import python_name
-from ot.secret_finder import secrets_in
+from ot.util.secret_finder import secrets_in
 from ot_child.summary import number
 
 SECTION, KEY = "http", "allowedHosts"

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ot import paths, scaffold
+from ot import paths
 from ot.cli import connect
 from ot.cli.signals import undisturbed
 from ot.cli.terminal import is_terminal
+from ot.config import scaffold
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 

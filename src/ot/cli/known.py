@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ot import paths, yaml12
+from ot import paths
 from ot.config.trust import still_trusted
 from ot.errors import ToolError
 from ot.extensions.source import NAMED, SUFFIX, outline
 from ot.proxy.pins import Pins
 from ot.registry import python_name
+from ot.util import yaml12
 
 MOST_FILES = 2000
 Arguments = list[str]

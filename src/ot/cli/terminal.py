@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import cycle
 from typing import Any, Self, TextIO, cast
 
-from ot.invisible import escape_invisible
+from ot.util.invisible import escape_invisible
 
 PATIENCE = 1.0  # seconds that nobody minds
 STEP = 0.1

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ot import paths, yaml12
+from ot import paths
 from ot.config.trust import EXTENSIONS, Change, changes_since_trusted, facts_of, record_of, trust
 from ot.errors import ConfigError, ToolError
 from ot.paths import FOLDER, Folders, find_folders, is_folder
 from ot.redact import Redactor
-from ot.secret_finder import secrets_in
+from ot.util import yaml12
+from ot.util.secret_finder import secrets_in
 
 QUESTION = "Trust it? [y/N] "
 YES = frozenset({"y", "yes"})

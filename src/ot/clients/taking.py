@@ -13,7 +13,15 @@ from typing import Any
 
 from ot.clients.reading import Found
 from ot.clients.translate import Translator, is_ours
-from ot.secret_finder import looks_secret, names_before, secret_name, secrets_in, spans, split_scheme, unclear_options
+from ot.util.secret_finder import (
+    looks_secret,
+    names_before,
+    secret_name,
+    secrets_in,
+    spans,
+    split_scheme,
+    unclear_options,
+)
 
 PROJECT = "project"
 _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ot import yaml12
 from ot.clients.edits import Edit, applied, insertion, line_break_of
 from ot.errors import ConfigError
+from ot.util import yaml12
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
 _REST_OF_LINE = re.compile(r"[^\r\n]*")

@@ -18,13 +18,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ot import paths, yaml12
+from ot import paths
 from ot.config.model import VERSION, Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
 from ot.config.trust import Facts, Verdict, judge
 from ot.errors import ConfigError
-from ot.newer import Newer, refuse_newer
 from ot.paths import Folders
 from ot.problem import WARNING, Location, Problem
+from ot.util import yaml12
+from ot.util.newer import Newer, refuse_newer
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from ot.context import Permission, permissions as permissions_of
-from ot.invisible import find_in_name
+from ot.util.invisible import find_in_name
 
 OWN_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]

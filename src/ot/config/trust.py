@@ -17,11 +17,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ot import atomic, paths, yaml12
+from ot import paths
 from ot.errors import ConfigError, ToolError
-from ot.locks import locked
-from ot.newer import Newer, refuse_newer
 from ot.problem import UNTRUSTED, Location, Problem, storage_problem
+from ot.util import atomic, yaml12
+from ot.util.locks import locked
+from ot.util.newer import Newer, refuse_newer
 
 STORE = "trust.json"
 VERSION = 2

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import anyio.to_thread
 
-from ot import atomic
 from ot.config.programs import NO_CONFIG, uv_settings
 from ot.errors import StorageError, ToolError
 from ot.extensions.pep723 import Header
 from ot.problem import Location
-from ot.storage_errors import storage_error
+from ot.util import atomic
+from ot.util.storage_errors import storage_error
 
 Tell = Callable[[str], None]
 LONGEST_ERROR = 4000

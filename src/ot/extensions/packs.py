@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio.to_thread
 
-from ot.background_tasks import BackgroundTasks
 from ot.config.load import Loaded
 from ot.config.model import Pack as PackSettings, Sandbox
 from ot.config.trust import Verdict
@@ -28,6 +27,7 @@ from ot.paths import extension_files, placed
 from ot.problem import Location, Problem
 from ot.registry import Registry
 from ot.tool import Tool
+from ot.util.background_tasks import BackgroundTasks
 
 TOOLS = "tools"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ot.context import Permission, permissions
-from ot.docstring import description, example
 from ot.extensions.pep723 import Header, header_of, mistake_in
 from ot.problem import Location, Problem
 from ot.schema import Schema, signature_of_definition
+from ot.util.docstring import description, example
 
 SUFFIX = "_tools"
 DECLARED = {"pack", "permissions", "__all__"}

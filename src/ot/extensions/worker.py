@@ -21,8 +21,8 @@ from ot.context import ToolContext
 from ot.errors import Cancelled, ToolError, ToolTimeout
 from ot.extensions.environments import BOOT, Start, environment_error
 from ot.problem import Location
-from ot.raw_json import RawJson
 from ot.tool import Result
+from ot.util.raw_json import RawJson
 from ot_child.guard import SIGNALLED
 from ot_child.messages import MAX_MESSAGE_BYTES
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ot.errors import OutputInvalid, ToolError
 from ot.proxy.definitions import Definition
-from ot.raw_json import RawJson
+from ot.util.raw_json import RawJson
 from ot_child.messages import has_few_values
 
 Keep = Callable[[bytes, str], str]  # content and its type; gives a handle

@@ -15,9 +15,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
-from ot import atomic
 from ot.errors import ArgumentError
 from ot.schema import Schema
+from ot.util import atomic
 
 VERSION = 3
 FAILURE_VERSION = 2

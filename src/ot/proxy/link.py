@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio.to_thread
 
-from ot.background_tasks import BackgroundTasks
 from ot.children.supervised import Supervised
 from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
@@ -22,6 +21,7 @@ from ot.proxy.connection import Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
+from ot.util.background_tasks import BackgroundTasks
 
 LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
 FAIR_SECONDS = 0.9  # a server that had less time to answer is not to blame

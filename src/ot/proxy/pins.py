@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ot import atomic
 from ot.errors import ToolError
-from ot.locks import locked
-from ot.newer import refuse_newer
 from ot.problem import STORAGE, Location
 from ot.proxy.definitions import Definition
+from ot.util import atomic
+from ot.util.locks import locked
+from ot.util.newer import refuse_newer
 
 VERSION = 1
 MOST_LINES = 40

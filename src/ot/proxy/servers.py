@@ -15,13 +15,11 @@ from urllib.parse import unquote
 
 import anyio.to_thread
 
-from ot.background_tasks import BackgroundTasks
 from ot.bus.authorise import authorise
 from ot.config.load import Loaded
 from ot.config.model import Server
 from ot.context import Permission, ToolContext
 from ot.errors import PermissionDenied, ToolError
-from ot.invisible import replace_in_name
 from ot.problem import PROBLEM, WARNING, Problem
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
@@ -33,6 +31,8 @@ from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
+from ot.util.background_tasks import BackgroundTasks
+from ot.util.invisible import replace_in_name
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
 Keep = Callable[[bytes, str, str, str], str]  # content, its type, agent and token; gives a handle

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
-from ot import atomic
-from ot.locks import locked
+from ot.util import atomic
+from ot.util.locks import locked
 
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 

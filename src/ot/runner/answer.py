@@ -15,13 +15,13 @@ import anyio.to_thread
 from ot.config.model import Output
 from ot.context import Foreign, ToolContext
 from ot.errors import ArgumentError, ToolError, error_type
-from ot.invisible import escape_invisible
 from ot.redact import Redactor
 from ot.render import render
 from ot.results import ResultStore
 from ot.results.window import find_largest_limit
 from ot.runner import explain
 from ot.sanitise import sanitise
+from ot.util.invisible import escape_invisible
 from ot_child.data import FORMATS, has_too_much_indentation, record_lines
 from ot_child.summary import summary
 

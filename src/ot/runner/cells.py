@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Protocol, Self
 import anyio
 import anyio.to_thread
 
-from ot.background_tasks import BackgroundTasks
 from ot.children.channel import Channel, ChannelClosed
 from ot.errors import ToolError, ToolTimeout
 from ot.runner.launch import Launcher, launcher_for
 from ot.tool import Result
+from ot.util.background_tasks import BackgroundTasks
 from ot_child.errors import TIMEOUT_HINT
 from ot_child.scratch import larger_than
 

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 import ot_child
-from ot.background_tasks import BackgroundTasks
 from ot.children.channel import Channel
 from ot.children.process import Process
 from ot.errors import ToolError
+from ot.util.background_tasks import BackgroundTasks
 from ot_child.scratch import remove
 from ot_child.zygote import Options
 

@@ -15,11 +15,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ot.background import Background, alone, put_aside
 from ot.errors import ToolError
-from ot.newer import refuse_newer
 from ot.stats import rollup
 from ot.stats.rollup import DAY
+from ot.util.background import Background, alone, put_aside
+from ot.util.newer import refuse_newer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

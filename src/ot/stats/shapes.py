@@ -18,10 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ot import atomic
-from ot.background import Background, alone, put_aside
-from ot.newer import Newer, refuse_newer
 from ot.stats.keys import is_data
+from ot.util import atomic
+from ot.util.background import Background, alone, put_aside
+from ot.util.newer import Newer, refuse_newer
 
 VERSION = 1
 MAX_DEPTH = 6

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ot.raw_json import RawJson
+from ot.util.raw_json import RawJson
 
 BYTES_A_TOKEN = 4
 MAX_COUNTED_ITEMS = 5_000  # of a list: the event loop waits for the count

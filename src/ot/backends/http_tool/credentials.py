@@ -1,6 +1,6 @@
 """Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with references.
 
-`ot.secret_finder` knows what counts. References to secrets and arguments are never touched.
+`ot.util.secret_finder` knows what counts. References to secrets and arguments are never touched.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
-from ot.secret_finder import HARMLESS_ENDINGS, HARMLESS_VALUE, SECRET_VALUE, WORD, is_secret_name, split_scheme
+from ot.util.secret_finder import HARMLESS_ENDINGS, HARMLESS_VALUE, SECRET_VALUE, WORD, is_secret_name, split_scheme
 
 MASK: Final = "[masked]"
 JSON = dict[str, Any]

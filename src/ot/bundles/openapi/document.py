@@ -75,7 +75,7 @@ def _json(text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    from ot import yaml12
+    from ot.util import yaml12
 
     try:
         return _portable(yaml12.read(text, "the document").data)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ot import paths, scaffold
+from ot import paths
 from ot.app import OneTool, read_settings
 from ot.bundles import taking
 from ot.cli.demo import orders
+from ot.config import scaffold
 from ot.errors import ToolError
 
 SERVER = Path(__file__).with_name("tickets.py")

@@ -16,9 +16,9 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.errors import BundleError, ToolError
-from ot.invisible import escape_invisible
 from ot.logging import Log
 from ot.schema import JSON
+from ot.util.invisible import escape_invisible
 from ot_child.data import text
 
 STATUS: Final[dict[str, int]] = {

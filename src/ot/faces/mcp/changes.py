@@ -20,8 +20,8 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.subscriptions import event_to_notification
 
-from ot.background_tasks import BackgroundTasks
 from ot.faces.mcp.callers import at_end, session_of
+from ot.util.background_tasks import BackgroundTasks
 
 EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
 WATCHED = "onetool/watched"  # of the state of a session

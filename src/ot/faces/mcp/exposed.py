@@ -23,12 +23,12 @@ from ot.errors import ToolError
 from ot.faces.mcp.callers import agent_of, is_owner, request_meta, token_id_of
 from ot.faces.mcp.publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
 from ot.faces.mcp.relaying import Relaying
-from ot.invisible import find_in_name
 from ot.proxy.relay import RELAY, Relay
 from ot.proxy.upstream import Upstream
 from ot.registry import Registry, nearest, python_name
 from ot.sanitise import sanitise
 from ot.tool import Result, Tool
+from ot.util.invisible import find_in_name
 from ot_child.errors import message_of
 
 CONNECT_SECONDS = 10.0

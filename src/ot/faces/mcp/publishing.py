@@ -13,13 +13,13 @@ import mcp_types as types
 from pydantic import BaseModel
 
 from ot.errors import ToolError
-from ot.invisible import replace_in_name
 from ot.proxy.upstream import Upstream
 from ot.redact import Redactor
 from ot.render import render
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT
 from ot.tool import Tool
+from ot.util.invisible import replace_in_name
 from ot_child.data import NotData, as_data
 from ot_child.errors import message_of
 

@@ -10,8 +10,8 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ot.activity import Activity
 from ot.app import OneTool
+from ot.faces.activity import Activity
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
 from ot.faces.http.bodies import Sent

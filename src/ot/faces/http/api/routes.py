@@ -7,9 +7,9 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ot.activity import Activity
 from ot.app import OneTool
 from ot.bundles.model import Id, Slug, Version
+from ot.faces.activity import Activity
 from ot.faces.http.api.bundles import Bundles
 from ot.faces.http.api.catalogue import Catalogue
 from ot.faces.http.api.common import Api

@@ -33,12 +33,12 @@ from ot.faces.http.models import (
     Usage,
 )
 from ot.faces.http.routing import Answer, Operation
-from ot.moments import in_utc
 from ot.registry import python_name
 from ot.schema import JSON
 from ot.signature import signature
 from ot.stats import summary
 from ot.tool import Tool
+from ot.util.moments import in_utc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ot.locks import locked
+from ot.util.locks import locked
 
 GATHER_SECONDS = 0.8  # what a crash can lose stays under a second, the writing included
 RETRY_SECONDS = 30.0  # after work that could not be done, when nothing new wakes us

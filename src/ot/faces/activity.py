@@ -14,7 +14,7 @@ from typing import Any
 
 from ot.bus.bus import ToolBus
 from ot.bus.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
-from ot.moments import in_utc
+from ot.util.moments import in_utc
 
 MOST_RUNS, MOST_CALLS, MOST_WAITING = 200, 1000, 1000
 JSON = dict[str, Any]

@@ -7,8 +7,8 @@ import os
 from keyword import iskeyword
 from pathlib import Path
 
-from ot import atomic
 from ot.errors import ToolError
+from ot.util import atomic
 
 EXAMPLE_PACK = "hello"
 EXTENSION = '''\

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ot.errors import StorageError, ToolError
-from ot.newer import refuse_newer
+from ot.util.newer import refuse_newer
 
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ot.atomic import owner_only
+from ot.util.atomic import owner_only
 
 if sys.platform == "win32":
     import msvcrt
