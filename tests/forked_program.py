@@ -17,6 +17,7 @@ import importlib
 import inspect
 import io
 import json
+import logging
 import os
 import pkgutil
 import random
@@ -172,6 +173,7 @@ def import_everything() -> None:
     for package in (ot, ot_tools):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    logging.root.handlers.clear()  # the demo's server, which is a program of its own, configures logging when imported
 
 
 def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:

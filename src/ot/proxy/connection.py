@@ -221,8 +221,9 @@ class Connection:
         server = self._server
         if server.url is None:
             return self._stdio()
-        from ot.proxy.http_bounds import http_client
+        from ot.proxy.http_bounds import http_client, tls_context
 
+        await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 

@@ -1,7 +1,9 @@
 """Limits of what an upstream server sends over HTTP, put between the connection and the SDK."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 
 import httpx2
 
@@ -12,18 +14,28 @@ from ot_child.messages import TooLarge
 
 EVENTS = "text/event-stream"
 MAX_EVENT_LINES = 1000
+CONNECT_SECONDS = 30
+READ_SECONDS = 300  # a server may hold a stream of events open
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return the context of all connections. Blocks the first time: certificates are read from disk."""
+    return httpx2.create_ssl_context()
 
 
 def http_client(
     headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """Return a client for the SDK, whose responses are bounded."""
-    from mcp.shared._httpx_utils import create_mcp_http_client
-
-    # A compressed body could be a thousand times as large when it is unpacked.
-    client = create_mcp_http_client({**(headers or {}), "accept-encoding": "identity"}, timeout, auth)
-    client.event_hooks = {"response": [_bound]}
-    return client
+    """Return a client for the SDK, whose responses are bounded. Blocks as `tls_context` does."""
+    return httpx2.AsyncClient(
+        # A compressed body could be a thousand times as large when it is unpacked.
+        headers={**(headers or {}), "accept-encoding": "identity"},
+        timeout=timeout or httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
+        auth=auth,
+        verify=tls_context(),
+        event_hooks={"response": [_bound]},
+    )
 
 
 async def _bound(response: httpx2.Response) -> None:
