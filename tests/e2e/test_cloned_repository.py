@@ -225,6 +225,7 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
 
 # --- permission to write is not permission to execute ---------------------------------------------------------------
 
+SHELL_TEXT = "cd shelled && X=1 exec python run.py | ./other.sh; ../started/serve 'exported.js'"
 WRITES = """
 outcomes = {}
 def attempt(name, call):
@@ -281,6 +282,7 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
     put(clone / "srvdir" / "__main__.py", "original")
     put(clone / "dist" / "index.js", "original")
     put(clone / "package" / "package.json", "original")
+    put(clone / "shelled" / "run.py", "original")
     (clone / "emptysrc").mkdir()
     (clone / "packs" / "dl").symlink_to("../packsrc")
     (clone / "packs" / "em").symlink_to("../emptysrc")
@@ -306,6 +308,7 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
             "package": {"command": "npx", "args": ["-y", "./package"], "cwd": str(clone), "enabled": False},
             "path": {"command": "srv", "env": {"PATH": f"{clone}/tool/bin:{clone}:/bin"}, "enabled": False},
             "libraries": {"command": "srv", "env": {"LD_LIBRARY_PATH": f"{clone}/lib"}, "enabled": False},
+            "shell": {"command": "sh", "args": ["-c", SHELL_TEXT], "cwd": "project", "enabled": False},
             "preload": {"command": "node", "env": {"NODE_OPTIONS": f"-r {clone}/pre.js"}, "enabled": False},
         },
     }
@@ -326,10 +329,12 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
         f"{home}/.onetool/tools/x/x_tools.py",
         *("packsrc/helper.py", "packsrc/new.py", "emptysrc/em_tools.py", "absentsrc/gone_tools.py", "beside/other.py"),
         *("srvdir/__main__.py", "srvdir/json.py", "dist/index", "dist/index.js", "dist/other.js", "top", "top.js"),
+        *("shelled/run.py", "shelled/other.sh", "started/serve", "exported.js"),
         *("package/package.json", "package.json", "tool/bin/srv", "tool/bin/env", "srv", "lib/libc.so.6", "pre.js"),
     ]
     directories = ["packs", "packs/mine", "stored", "server", "bin", "venv", "module", "checkout", "linked", "real"]
     directories += ["packsrc", "emptysrc", "absentsrc", "srvdir", "dist", "package", "tool/bin", "lib"]
+    directories += ["shelled"]
     directories += ["node_modules", ".onetool", str(home / ".onetool"), "."]
     before = content(clone)
     with client_in(clone, home) as client:

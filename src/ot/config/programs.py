@@ -5,6 +5,7 @@ what it runs. A server of a trusted project starts in the working directory.
 """
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -25,7 +26,9 @@ CODE_VARIABLES = (
 )
 NPM = frozenset({"npm", "npx"})
 PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
-INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k)?sh|make")
+INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k|fi)?sh|make")
+SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
+SHELL_TEXT = re.compile(r"-[a-z]*c|--command")
 SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
 FLAGS = frozenset({"-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A"})
 # What a launcher obeys in the directory in which it starts, and what an interpreter executes in one that it is given.
@@ -75,6 +78,7 @@ def local_programs(server: Server, directory: Path) -> list[Path]:
         return []
     words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
     found = [*_programs(server, directory), *_named_files(words, directory), *_named_modules(words, directory)]
+    found += _shell_files(server, directory)
     found += [*_code_directories(server, directory), *_scripts(server, directory), *_project_files(server, directory)]
     around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
     return list(dict.fromkeys([*found, *around, *_environments(found)]))
@@ -106,6 +110,27 @@ def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
         path = _placed(word.partition("=")[2] if word.startswith("-") else word, directory)
         if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_folder(path):
             yield path
+
+
+def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield what the text behind `sh -c` names, in the directory of the server or in one that the text names."""
+    if not SHELL.fullmatch(PurePath(str(server.command)).name):
+        return
+    for option, text in pairwise(server.args):
+        if not SHELL_TEXT.fullmatch(option):
+            continue
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = ["", *lexer]
+        except ValueError:  # a quote without its end: the shell will not run it either
+            words = ["", *text.split()]
+        places = [directory, *(place for word in words if (place := _placed(word, directory)) and is_folder(place))]
+        for place in dict.fromkeys(places):
+            yield from (*_named_files(words, place), *_named_modules(words, place))
+            yield from (
+                path for word in words if "/" in word and (path := _placed(word, place)) and not is_folder(path)
+            )
 
 
 def _programs(server: Server, directory: Path) -> Iterator[Path]:
