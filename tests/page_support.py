@@ -120,7 +120,7 @@ def _picture() -> dict[str, str]:
 def _pictures(context: ToolContext) -> list[Any]:
     """Words, a picture that the server keeps, and one that is written down."""
     assert context.system is not None
-    kept = context.system.media.keep(red_square(), "image/png", context.agent_id)
+    kept = context.system.media.put(red_square(), "image/png", context.agent_id)
     return ["Two squares:", {"type": "image", "media": kept}, _picture()]
 
 

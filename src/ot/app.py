@@ -37,8 +37,6 @@ from ot.proxy.servers import Servers
 from ot.recording import Recording
 from ot.redact import Redactor
 from ot.registry import Registry, python_name
-from ot.results import ResultStore
-from ot.results.media import Media
 from ot.runner.answer import Answer, Journal, Presenter
 from ot.runner.cells import Cells, Limits
 from ot.runner.fence_processor import strip
@@ -47,6 +45,7 @@ from ot.runner.tool_loader import shipped_tools
 from ot.running_servers import list_servers
 from ot.search import Hit
 from ot.search.corpus import documents
+from ot.storage import MediaStorage, ResultStorage, SwitchStorage
 from ot.stores import Stores
 from ot.switches import Switches
 from ot.tool import Tool
@@ -84,11 +83,11 @@ class _State:
     runner: Runner
     redact: Redactor
     stores: Stores
-    results: ResultStore
-    media: Media
+    results: ResultStorage
+    media: MediaStorage
     audit: Audit
     net: Net
-    switches: Switches
+    switches: SwitchStorage
 
 
 class OneTool:
@@ -290,7 +289,7 @@ class OneTool:
         return self._now.stores
 
     @property
-    def media(self) -> Media:
+    def media(self) -> MediaStorage:
         return self._now.media
 
     @property
@@ -325,7 +324,7 @@ class OneTool:
         return self._now.switches.off()
 
     @property
-    def results(self) -> ResultStore:
+    def results(self) -> ResultStorage:
         return self._now.results
 
     async def discover(self, words: Collection[str] | None = None) -> None:
@@ -504,7 +503,7 @@ class OneTool:
         self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
         self.bus.events.redact = redact
         self._recording.keep_in(self._log, audit, stores)
-        self.servers.use(loaded, self._log.event, media.keep)
+        self.servers.use(loaded, self._log.event, media.put)
         self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))
         if unused is not None:
             self._retiring.start(anyio.to_thread.run_sync(unused.close))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -25,6 +25,9 @@ from ot.logging import Log
 from ot.paths import placed
 from ot.redact import Redactor
 from ot.tool import Tool
+
+if TYPE_CHECKING:
+    from ot.storage import AuditStorage
 
 WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 LONGEST = 1000  # characters of one argument
@@ -45,6 +48,7 @@ class Audit:
     def __init__(self, file: Path, redact: Redactor) -> None:
         self.file, self._redact = file, redact
         self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
+        self._records: AuditStorage = self._log
         self._is_slow = False
 
     def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
@@ -60,7 +64,7 @@ class Audit:
         if not _is_watched(tool, args):
             return None
         facts = self._facts(tool, args, context)
-        write = partial(self._log.write, "call.started", **facts)
+        write = partial(self._records.write, "call.started", **facts)
         started = time.perf_counter()
         try:
             if self._is_slow:
@@ -79,7 +83,7 @@ class Audit:
         tool, args = event.tool, event.args or {}
         if event.is_allowed is None or tool is None or not _is_watched(tool, args):
             return
-        self._log.event(
+        self._records.event(
             "call",
             **(event.admitted or self._facts(tool, args, event.context)),
             decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
@@ -133,14 +137,14 @@ class Audit:
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
         """Record that somebody has changed stored tools or switches. Names only: values may be credentials."""
-        self._log.event("change", action=action, names=list(names), actor=actor, transport=transport)
+        self._records.event("change", action=action, names=list(names), actor=actor, transport=transport)
 
     @property
     def problem(self) -> str | None:
-        return self._log.problem
+        return self._records.problem
 
     def close(self) -> None:
-        self._log.close()
+        self._records.close()
 
 
 class _Room:

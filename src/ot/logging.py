@@ -7,6 +7,7 @@ a call. `write` is for callers that must know that a line was accepted: it write
 
 import contextlib
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -57,7 +58,7 @@ class Log:
         self.max_bytes, self.keep = max_bytes, keep
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
-        self._is_torn = False  # whether the last line was written in part
+        self._is_torn = True  # whether the last line may have been written in part, also by a process before
         gather = GATHER_SECONDS if gathers else 0.0
         self._background = Background("onetool-log", self._write_lines, gather=gather)
         self.problem: str | None = None
@@ -120,7 +121,7 @@ class Log:
     def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
         with _open(path) as file:
             for line in lines:  # each at once: another process may be writing too
-                data = b"\n" * self._is_torn + self._text(line)
+                data = b"\n" * (self._is_torn and not _ends_in_line_break(file, path)) + self._text(line)
                 written = file.write(data)
                 self._is_torn = bool(written) and written != len(data)
                 if written != len(data):
@@ -156,6 +157,15 @@ def _shift(file: Path, keep: int) -> None:
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
         with contextlib.suppress(FileNotFoundError):
             newer.replace(older)
+
+
+def _ends_in_line_break(file: FileIO, path: Path) -> bool:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return True
+    with path.open("rb") as reader:
+        reader.seek(-1, os.SEEK_END)
+        return reader.read(1) == b"\n"
 
 
 def _open(file: Path) -> FileIO:

@@ -20,6 +20,7 @@ from ot import paths
 from ot.config.model import Topic
 from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from ot.render import render
+from ot.storage import NoticeStorage
 from ot.util.locks import locked
 from ot.util.moments import in_utc
 
@@ -55,28 +56,14 @@ class RateLimit:
             sent.append(now)
 
 
-def publish(
-    topics: Sequence[Topic],
-    folder: Path,
-    topic: str,
-    message: Any,
-    now: Callable[[], float],
-    *,
-    max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
-) -> str:
+def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:
     """Append the message to the file of the topic; what was done, in a line. Waits for the disk and for a lock."""
     if len(topic) > MAX_TOPIC:
         raise ArgumentError(f"a topic has at most {MAX_TOPIC} characters, this one has {len(topic)}")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
     if found is None:
         return "SKIP: no matching topic"
-    path = paths.placed(found.file, folder, Path.home())
-    document = _document(topic, message, now())
-    try:
-        _append(path, document, max_file_bytes)
-    except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
-        reason = getattr(error, "strerror", "") or error
-        raise StorageError(f"the message was not written to {path}: {reason}", file=str(path)) from None
+    notices.append(found.file, _document(topic, message, now()))
     return f"OK: {topic} -> {found.file}"
 
 
@@ -102,14 +89,25 @@ def _document(topic: str, message: Any, seconds: float) -> bytes:
     return f"---\n{text}\n".encode()
 
 
-def _append(path: Path, document: bytes, max_file_bytes: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f"{path.name}.lock")):
-        descriptor = os.open(path, _FLAGS, 0o600)
+class NoticeFiles:
+    """Files of messages. `folder` is where names that are not absolute begin."""
+
+    def __init__(self, folder: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
+        self._folder, self._max_file_bytes = folder, max_file_bytes
+
+    def append(self, name: str, document: bytes) -> None:
+        path = paths.placed(name, self._folder, Path.home())
         try:
-            _write_whole(descriptor, document, max_file_bytes)
-        finally:
-            os.close(descriptor)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path.with_name(f"{path.name}.lock")):
+                descriptor = os.open(path, _FLAGS, 0o600)
+                try:
+                    _write_whole(descriptor, document, self._max_file_bytes)
+                finally:
+                    os.close(descriptor)
+        except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
+            reason = getattr(error, "strerror", "") or error
+            raise StorageError(f"the message was not written to {path}: {reason}", file=str(path)) from None
 
 
 def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:

@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from ot.config.model import Output, Stats
-from ot.notify import RateLimit
+from ot.config.model import Notify, Output, Stats
+from ot.notify import NoticeFiles, RateLimit
 from ot.problem import Problem, storage_problem
 from ot.results import Quota, ResultStore
 from ot.results.media import Media
 from ot.search import Search
 from ot.stats.record import Recorder
 from ot.stats.shapes import Shapes
+from ot.storage import MediaStorage, NoticeStorage, ResultStorage, ShapeStorage, StatisticsStorage
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     folder: Path
-    recorder: Recorder
-    shapes: Shapes
+    recorder: StatisticsStorage
+    shapes: ShapeStorage
     search: Search
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
@@ -31,12 +32,15 @@ class Stores:
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
         return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
 
-    def results(self, output: Output) -> ResultStore:
+    def results(self, output: Output) -> ResultStorage:
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
         return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines, quota=quota)
 
-    def media(self, output: Output) -> Media:
+    def media(self, output: Output) -> MediaStorage:
         return Media(self.folder / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
+
+    def notices(self, settings: Notify) -> NoticeStorage:
+        return NoticeFiles(self.folder, settings.max_file_bytes)
 
     @property
     def stats_file(self) -> Path:

@@ -121,8 +121,8 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     system, settings = _system(context), _system(context).settings.notify
     if settings.topics:
         system.stores.notify_rate.take(context.agent_id, settings.per_minute)
-    write = partial(publish, max_file_bytes=settings.max_file_bytes)
-    return await anyio.to_thread.run_sync(write, settings.topics, system.folders.data, topic, message, time.time)
+    notices = system.stores.notices(settings)
+    return await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
 
 
 @tool(argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT)

@@ -109,7 +109,7 @@ def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_picture_of_one_agent_no_other_sees(home: Path, mode: str) -> None:
-    handle = Media(home / ".onetool" / "tmp", 3600).keep(PNG, "image/png", "bot")
+    handle = Media(home / ".onetool" / "tmp", 3600).put(PNG, "image/png", "bot")
     code = f"{{'type': 'image', 'media': {handle!r}}}"
     with connected_as("robot", home, mode) as client:
         assert isinstance(client.run(code).content[-1], ImageContent)

@@ -544,7 +544,7 @@ def test_unknown_foreign_and_expired_handles_look_alike(server: Served, rest: Re
 
 
 def test_media_are_shown_only_where_nothing_in_them_can_run(server: Served, rest: Rest) -> None:
-    keep = partial(server.onetool.media.keep, agent="default")
+    keep = partial(server.onetool.media.put, agent="default")
     picture = rest.client.get(f"/api/media/{keep(b'PNG', 'image/png')}")
     assert (picture.content, picture.headers["content-type"]) == (b"PNG", "image/png")
     for kind in ("image/svg+xml", "text/html", "image/png\r\nx: y", "", "IMAGE/PNG; x"):
@@ -553,7 +553,7 @@ def test_media_are_shown_only_where_nothing_in_them_can_run(server: Served, rest
         assert answer.headers["content-disposition"] == "attachment"
         assert answer.headers["x-content-type-options"] == "nosniff"
     assert code_of(rest.client.get(f"/api/media/{'0' * 32}")) == (404, "not_found")
-    theirs = server.onetool.media.keep(b"theirs", "image/png", "reader")
+    theirs = server.onetool.media.put(b"theirs", "image/png", "reader")
     assert code_of(rest.client.get(f"/api/media/{theirs}")) == (404, "not_found")
     shown = run(rest, f"{{'media': {keep(b'PNG', 'image/png')!r}}}")["media"]
     assert base64.b64decode(shown[0]["data"]) == b"PNG"

@@ -37,7 +37,7 @@ def cached(home: Path, servers: dict[str, Any]) -> None:
     """Configure servers whose lists are known already."""
     lists = Lists(cache(home))
     for server in Settings.model_validate({"servers": servers}).servers.values():
-        lists.write(key_of(server), [ECHO])
+        lists.put(key_of(server), [ECHO])
 
 
 def note_of(app: App, command: str) -> str:
@@ -208,7 +208,7 @@ def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> N
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     for _ in range(20):
-        Lists(cache(tmp_path)).write_failure(key, "it failed")
+        Lists(cache(tmp_path)).put_failure(key, "it failed")
     assert "s (failed: it failed; next attempt in" in command_line(tmp_path, "tools").stderr
     assert command_line(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
     done = command_line(tmp_path, "tools")
@@ -220,7 +220,7 @@ def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line
     server = hostile("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
-    Lists(cache(tmp_path)).write_failure(key, "no answer within 1.0 s", is_interrupted=True)
+    Lists(cache(tmp_path)).put_failure(key, "no answer within 1.0 s", is_interrupted=True)
     with connected(tmp_path) as client:
         client.tools()
         assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
@@ -259,21 +259,21 @@ def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
 def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
     now = [1000.0]
     lists = Lists(tmp_path, clock=lambda: now[0])
-    waits = [lists.write_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
+    waits = [lists.put_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
     assert waits[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert waits[-1] == MAX_RETRY_SECONDS
-    failure = lists.read_failure("k")
+    failure = lists.get_failure("k")
     assert failure is not None
     assert failure.wait_seconds(now[0] + MAX_RETRY_SECONDS) == 0
     assert failure.wait_seconds(now[0] - 1) == 0  # the clock was set back
-    lists.write("k", [ECHO])
-    assert lists.read_failure("k") is None
+    lists.put("k", [ECHO])
+    assert lists.get_failure("k") is None
 
 
 def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
     lists = Lists(tmp_path)
-    lists.write_failure("k", "no license")
-    failure = lists.write_failure("k", "no answer within 1.0 s", is_interrupted=True)
+    lists.put_failure("k", "no license")
+    failure = lists.put_failure("k", "no answer within 1.0 s", is_interrupted=True)
     assert (failure.reason, failure.is_interrupted, failure.count) == ("no license", False, 2)
 
 
@@ -284,14 +284,14 @@ def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_record_is_no_record(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "failure-k.json").write_bytes(damaged)
-    assert Lists(tmp_path).read_failure("k") is None
+    assert Lists(tmp_path).get_failure("k") is None
 
 
 def test_a_cache_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     lists = Lists(tmp_path / "file")
-    lists.write("k", [ECHO])
-    assert lists.write_failure("k", "it failed").count == 1
+    lists.put("k", [ECHO])
+    assert lists.put_failure("k", "it failed").count == 1
 
 
 def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     lists = Lists(cache(tmp_path))
     files = list(cache(tmp_path).glob("tools-*.json"))
     assert len(files) == 4
-    assert all(lists.read(file.stem.removeprefix("tools-")) == (_listed(file),) for file in files)
+    assert all(lists.get(file.stem.removeprefix("tools-")) == (_listed(file),) for file in files)
     assert not list(cache(tmp_path).glob("*.tmp"))
     pins = json.loads((tmp_path / ".onetool" / "pins.json").read_text(encoding="utf-8"))
     assert pins["servers"].keys() == servers.keys()

@@ -462,7 +462,7 @@ def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> No
     ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
     token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
-    picture = server.onetool.media.keep(b"picture", "image/png", "ada", token_id)
+    picture = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
     for path in (f"/api/results/{handle}", f"/api/media/{picture}"):
         assert client.get(path, headers=bearer("ada")).status_code == 200
         assert code_of(client.get(path, headers=bearer("ada-2"))) == (404, "not_found")
@@ -480,8 +480,8 @@ def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> No
 
 def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: Served) -> None:
     results = server.onetool.results
-    of_token = results.store("kept", tool="run", token_id="a" * TOKEN_ID_CHARACTERS)["handle"]
-    of_owner = results.store("kept", tool="run")["handle"]
+    of_token = results.put("kept", tool="run", token_id="a" * TOKEN_ID_CHARACTERS)["handle"]
+    of_owner = results.put("kept", tool="run")["handle"]
     for handle in (of_token, of_owner):
         assert server.rest.get(f"/api/results/{handle}")["lines"] == ["kept"]
 

@@ -274,7 +274,7 @@ def test_a_result_is_kept_for_its_agent_and_token_alone(server: Published, mode:
 @pytest.mark.parametrize("mode", ERAS)
 def test_media_is_kept_for_its_agent_and_token_alone(server: Published, mode: str) -> None:
     token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
-    handle = server.onetool.media.keep(b"sound", "audio/wav", "ada", token_id)
+    handle = server.onetool.media.put(b"sound", "audio/wav", "ada", token_id)
     shown = {}
     for name, token in TOKENS.items():
         with server.client(mode, token) as client:

@@ -88,7 +88,7 @@ def test_pictures_are_handles_with_their_kind_and_size(app: App) -> None:
     parts = app.data("every.get_tiny_image()")
     (picture,) = [part for part in parts if isinstance(part, dict)]
     assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
-    media = app.onetool.media.read(picture["media"], "default")
+    media = app.onetool.media.get(picture["media"], "default")
     assert media.data.startswith(PNG)
     assert len(media.data) == picture["size"]
 

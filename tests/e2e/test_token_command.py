@@ -3,7 +3,6 @@
 import json
 import stat
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -144,15 +143,6 @@ def test_a_project_that_nobody_trusts_is_left_alone(tmp_path: Path) -> None:
     assert config(folder).read_bytes() == before
     assert "ci" in config(tmp_path).read_text("utf-8")
     assert not is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
-
-
-@pytest.mark.slow
-def test_tokens_made_at_the_same_time_are_all_there(tmp_path: Path) -> None:
-    names = [f"t{number}" for number in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        tokens = list(pool.map(lambda name: created(tmp_path, name), names))
-    kept = yaml12.read_file(config(tmp_path)).data["auth"]["tokens"]
-    assert {entry["name"]: entry["hash"] for entry in kept} == dict(zip(names, map(hash_of, tokens), strict=True))
 
 
 @pytest.mark.slow

@@ -1,77 +1,22 @@
-"""A home on a full or a read-only disk: reading works, deleting frees space, and errors name the disk.
+"""A home on a full or a read-only disk: reading works, deleting frees space, and errors name the disk."""
 
-The disks are small file systems that are really full or really read-only, so that they bind root too.
-"""
-
-import ctypes
 import json
-import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.bundles_support import bundle_body, new_bundle, refused, slugs_found, slugs_listed, store_in, tool_body
-from tests.cells_support import IS_ROOT, refuse
+from tests.disk_support import Disk, mounted
 from tests.rest_support import Rest, client_of, code_of, draft, new_id, process, serving
 from tests.support import command_line
-
-BLOCK_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A small file system that holds the `.onetool` of a home."""
-
-    home: Path
-
-    @property
-    def place(self) -> Path:
-        return self.home / ".onetool"
-
-    @property
-    def bundles(self) -> Path:
-        return self.place / "bundles"
-
-    def fill(self) -> None:
-        number = 0
-        for size in (BLOCK_BYTES * 16, BLOCK_BYTES, 1, 0):
-            while self._take(f"filler-{number}", size):
-                number += 1
-
-    def _take(self, name: str, size: int) -> bool:
-        try:
-            (self.place / name).write_bytes(bytes(size))
-        except OSError:
-            return False
-        return True
-
-    def free(self) -> None:
-        for file in self.place.glob("filler-*"):
-            file.unlink()
-
-    def make_read_only(self) -> None:
-        subprocess.run(["mount", "-o", "remount,ro", str(self.place)], check=True)
-
-    def make_writable(self) -> None:
-        subprocess.run(["mount", "-o", "remount,rw", str(self.place)], check=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    if not IS_ROOT:
-        pytest.skip("only root can mount a file system")
-    place = tmp_path / ".onetool"
-    place.mkdir()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=4m,nr_inodes=600,mode=755") != 0:
-        refuse(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
-    try:
-        yield Disk(tmp_path)
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path) as disk:
+        yield disk
 
 
 def filled_store(disk: Disk) -> str:

@@ -20,7 +20,6 @@ from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
 from ot.bundles.usage import UsageCounts
-from ot.errors import ToolError
 from ot.results.media import Media
 from ot.stats.record import INSERT_CALL, INSERT_RUN, ROWS, CallRecord, Recorder, UseRecord
 from ot.stats.shapes import Shapes
@@ -296,15 +295,6 @@ def test_the_rest_goes_on_beside_a_file_of_a_newer_version(tmp_path: Path, name:
     assert command_line(tmp_path, "run", "6 * 7").stdout == "42\n"
 
 
-def test_switches_of_a_newer_version_are_not_written_over(tmp_path: Path) -> None:
-    file = switches(tmp_path)
-    with_version(2)(file)
-    before = file.read_bytes()
-    with pytest.raises(ToolError, match=NEWER):
-        Switches(tmp_path / ".onetool").set("machine.cpu", on=False)
-    assert file.read_bytes() == before
-
-
 # --- what no command shows -----------------------------------------------------------------------------------------
 
 
@@ -316,30 +306,19 @@ def learned(file: Path, *values: object) -> Shapes:
     return shapes
 
 
-def test_shapes_of_other_versions(tmp_path: Path) -> None:
+def test_shapes_without_a_version(tmp_path: Path) -> None:
     file = tmp_path / "shapes.json"
     learned(file, {"old": 1}).close()
     without_version(file)
     assert learned(file, {"old": 1}).text("a.b") == "{old: int}"
-    with_version(2)(file)
-    before = file.read_bytes()
-    shapes = learned(file, {"new": 1})
-    assert NEWER.search(shapes.problem or "")
-    shapes.close()
-    assert file.read_bytes() == before
 
 
-def test_media_of_other_versions(tmp_path: Path) -> None:
+def test_media_without_a_version(tmp_path: Path) -> None:
     media = Media(tmp_path, 60)
-    handle = media.keep(b"picture", "image/png", "default")
+    handle = media.put(b"picture", "image/png", "default")
     file = tmp_path / f"media-{handle}.json"
     without_version(file)
-    assert media.read(handle, "default").data == b"picture"
-    with_version(2)(file)
-    before = file.read_bytes()
-    with pytest.raises(ToolError, match=NEWER):
-        media.read(handle, "default")
-    assert file.read_bytes() == before
+    assert media.get(handle, "default").data == b"picture"
 
 
 # --- bundles ---------------------------------------------------------------------------------------------------------

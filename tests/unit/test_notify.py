@@ -1,6 +1,5 @@
 """Messages land whole in the file that the configuration names, or nowhere."""
 
-import multiprocessing
 import os
 import resource
 import stat
@@ -16,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from ot.config.model import Topic
 from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from ot.notify import RateLimit, publish
+from ot.notify import NoticeFiles, RateLimit, publish
 from ot.util.locks import locked
 
 
@@ -29,14 +28,14 @@ def topics(*pairs: tuple[str, str]) -> tuple[Topic, ...]:
 
 
 def send(folder: Path, message: Any, file: str = "notes.yaml") -> str:
-    return publish(topics(("**", file)), folder, "notes", message, at_noon)
+    return publish(topics(("**", file)), NoticeFiles(folder), "notes", message, at_noon)
 
 
 def test_a_full_file_takes_no_more_messages(tmp_path: Path) -> None:
     known = topics(("**", "notes.yaml"))
-    publish(known, tmp_path, "notes", "x" * 600, at_noon, max_file_bytes=1000)
+    publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
     with pytest.raises(StorageError, match=r"the file is full \(notify.max_file_bytes is 1000\)\nHint: move") as caught:
-        publish(known, tmp_path, "notes", "x" * 600, at_noon, max_file_bytes=1000)
+        publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
     assert caught.value.file == str(tmp_path / "notes.yaml")
     assert len(documents(tmp_path / "notes.yaml")) == 1
 
@@ -58,7 +57,9 @@ def documents(file: Path) -> list[Any]:
 
 
 def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
-    answer = publish(topics(("notes", "notes.yaml")), tmp_path, "notes", "Remember to review PR #123", at_noon)
+    answer = publish(
+        topics(("notes", "notes.yaml")), NoticeFiles(tmp_path), "notes", "Remember to review PR #123", at_noon
+    )
 
     assert answer == "OK: notes -> notes.yaml"
     assert (tmp_path / "notes.yaml").read_text() == (
@@ -72,8 +73,11 @@ def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
 
 
 def test_a_topic_without_a_pattern_is_skipped(tmp_path: Path) -> None:
-    assert publish(topics(("notes", "n.yaml")), tmp_path, "unknown:topic", "test", at_noon) == "SKIP: no matching topic"
-    assert publish((), tmp_path, "notes", "test", at_noon) == "SKIP: no matching topic"
+    assert (
+        publish(topics(("notes", "n.yaml")), NoticeFiles(tmp_path), "unknown:topic", "test", at_noon)
+        == "SKIP: no matching topic"
+    )
+    assert publish((), NoticeFiles(tmp_path), "notes", "test", at_noon) == "SKIP: no matching topic"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,7 +111,7 @@ def test_a_topic_without_a_pattern_is_skipped(tmp_path: Path) -> None:
 def test_a_star_stays_between_colons_and_two_stars_do_not(
     tmp_path: Path, pattern: str, topic: str, matches: bool
 ) -> None:
-    answer = publish(topics((pattern, "n.yaml")), tmp_path, topic, "x", at_noon)
+    answer = publish(topics((pattern, "n.yaml")), NoticeFiles(tmp_path), topic, "x", at_noon)
 
     assert answer.startswith("OK: " if matches else "SKIP: ")
 
@@ -115,15 +119,15 @@ def test_a_star_stays_between_colons_and_two_stars_do_not(
 def test_the_first_pattern_that_matches_wins(tmp_path: Path) -> None:
     known = topics(("todo:*", "todo.yaml"), ("**", "rest.yaml"), ("todo:home", "never.yaml"))
 
-    assert publish(known, tmp_path, "todo:home", "x", at_noon) == "OK: todo:home -> todo.yaml"
-    assert publish(known, tmp_path, "other", "x", at_noon) == "OK: other -> rest.yaml"
+    assert publish(known, NoticeFiles(tmp_path), "todo:home", "x", at_noon) == "OK: todo:home -> todo.yaml"
+    assert publish(known, NoticeFiles(tmp_path), "other", "x", at_noon) == "OK: other -> rest.yaml"
 
 
 def test_a_hostile_pattern_takes_no_longer_than_its_length(tmp_path: Path) -> None:
     def seconds(stars: int) -> float:
         known = topics(("*a" * stars + "b", "n.yaml"))
         start = time.thread_time()
-        assert publish(known, tmp_path, "a" * 200, "x", at_noon) == "SKIP: no matching topic"
+        assert publish(known, NoticeFiles(tmp_path), "a" * 200, "x", at_noon) == "SKIP: no matching topic"
         return time.thread_time() - start
 
     # Trying all ways to share the topic among the stars would take hundreds of thousands of times as long.
@@ -132,7 +136,7 @@ def test_a_hostile_pattern_takes_no_longer_than_its_length(tmp_path: Path) -> No
 
 def test_a_topic_has_a_limit(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="at most 500 characters"):
-        publish((), tmp_path, "x" * 501, "x", at_noon)
+        publish((), NoticeFiles(tmp_path), "x" * 501, "x", at_noon)
 
 
 def test_relative_files_are_in_the_folder_and_others_where_they_say(
@@ -198,9 +202,9 @@ def test_a_message_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> No
 import resource, sys
 from pathlib import Path
 from ot.config.model import Topic
-from ot.notify import publish
+from ot.notify import NoticeFiles, publish
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-publish([Topic(pattern="*", file="notes.yaml")], Path(sys.argv[1]), "notes", "x" * 5000, lambda: 0.0)
+publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])), "notes", "x" * 5000, lambda: 0.0)
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
 
@@ -208,24 +212,6 @@ publish([Topic(pattern="*", file="notes.yaml")], Path(sys.argv[1]), "notes", "x"
     assert "File too large" in done.stderr
     assert (tmp_path / "notes.yaml").read_bytes() == before
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
-
-
-def write_many(folder: Path, writer: int) -> None:
-    for number in range(20):
-        send(folder, {"writer": writer, "number": number, "text": "x" * 5000})
-
-
-@pytest.mark.slow
-def test_messages_of_several_processes_stay_apart(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    writers = [context.Process(target=write_many, args=(tmp_path, writer)) for writer in range(4)]
-    for process in writers:
-        process.start()
-    for process in writers:
-        process.join(60)
-
-    found = [(each["message"]["writer"], each["message"]["number"]) for each in documents(tmp_path / "notes.yaml")]
-    assert sorted(found) == [(writer, number) for writer in range(4) for number in range(20)]
 
 
 def test_a_lock_waits_for_the_process_that_holds_it_and_goes_when_that_dies(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ot.context import Foreign
 from ot.errors import OutputInvalid, ToolError
 from ot.proxy import content
 from ot.proxy.definitions import Definition, Lists, key_of, sound
-from ot.proxy.pins import MOST_LINES, Pins
+from ot.proxy.pins import MOST_LINES, Pins, accept, compare
 from ot.results.media import Media
 from ot.runner.answer import MOST_META, Journal
 from ot.sanitise import clean_schema
@@ -165,9 +165,9 @@ def test_messages_of_a_prompt_are_texts_and_handles() -> None:
 
 def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
     lists = Lists(tmp_path / "cache")
-    assert lists.read("k") is None
-    lists.write("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
-    assert lists.read("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
+    assert lists.get("k") is None
+    lists.put("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
+    assert lists.get("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_list_that_is_damaged_is_none(tmp_path: Path, content_: bytes) -> None:
     (tmp_path / "tools-k.json").write_bytes(content_)
-    assert Lists(tmp_path).read("k") is None
+    assert Lists(tmp_path).get("k") is None
 
 
 def test_a_list_that_was_changed_by_somebody_else_is_none(tmp_path: Path) -> None:
-    Lists(tmp_path).write("k", [ECHO])
+    Lists(tmp_path).put("k", [ECHO])
     file = tmp_path / "tools-k.json"
     file.write_text(file.read_text(encoding="utf-8").replace("given", "taken"), encoding="utf-8")
-    assert Lists(tmp_path).read("k") is None
+    assert Lists(tmp_path).get("k") is None
 
 
 def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None:
@@ -215,18 +215,18 @@ def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
 
 def test_what_was_never_seen_is_pinned_and_what_changed_is_told(tmp_path: Path) -> None:
     pins, changed = Pins(tmp_path / "pins.json"), replace(ECHO, description="Something else.")
-    assert pins.compare("s", [ECHO]) == ({}, {})
-    difference = pins.compare("s", [changed]).changed["echo"]
+    assert compare(pins, "s", [ECHO]) == ({}, {})
+    difference = compare(pins, "s", [changed]).changed["echo"]
     assert '- "description": "What it was given."' in difference
     assert '+ "description": "Something else."' in difference
-    assert pins.compare("other", [changed]) == ({}, {})
+    assert compare(pins, "other", [changed]) == ({}, {})
 
 
 def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.compare("s", [ECHO])
-    assert pins.compare("s", []) == ({}, {})
-    assert pins.compare("s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
+    compare(pins, "s", [ECHO])
+    assert compare(pins, "s", []) == ({}, {})
+    assert compare(pins, "s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
 )
 def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, Any]) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.compare("s", [ECHO])
-    assert pins.compare("s", [replace(ECHO, **change)]).changed.keys() == {"echo"}
+    compare(pins, "s", [ECHO])
+    assert compare(pins, "s", [replace(ECHO, **change)]).changed.keys() == {"echo"}
 
 
 def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
@@ -248,25 +248,25 @@ def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
 
 def test_a_strictly_pinned_server_adds_nothing_by_itself(tmp_path: Path) -> None:
     pins, added = Pins(tmp_path / "pins.json"), replace(ECHO, name="added")
-    assert pins.compare("s", [ECHO], is_strict=True) == ({}, {})
+    assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
     for _ in range(2):
-        assert pins.compare("s", [ECHO, added], is_strict=True).new.keys() == {"added"}
-    pins.accept("s", [ECHO, added])
-    assert pins.compare("s", [ECHO, added], is_strict=True) == ({}, {})
+        assert compare(pins, "s", [ECHO, added], is_strict=True).new.keys() == {"added"}
+    accept(pins, "s", [ECHO, added])
+    assert compare(pins, "s", [ECHO, added], is_strict=True) == ({}, {})
 
 
 def test_a_first_list_without_tools_counts_as_the_first(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    assert pins.compare("s", [], is_strict=True) == ({}, {})
-    assert pins.compare("s", [ECHO], is_strict=True).new.keys() == {"echo"}
+    assert compare(pins, "s", [], is_strict=True) == ({}, {})
+    assert compare(pins, "s", [ECHO], is_strict=True).new.keys() == {"echo"}
 
 
 def test_a_tool_that_went_away_comes_back_only_as_it_was(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.compare("s", [ECHO], is_strict=True)
-    pins.compare("s", [], is_strict=True)
-    assert pins.compare("s", [ECHO], is_strict=True) == ({}, {})
-    assert pins.compare("s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
+    compare(pins, "s", [ECHO], is_strict=True)
+    compare(pins, "s", [], is_strict=True)
+    assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
+    assert compare(pins, "s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
 
 
 def test_pins_of_an_older_version_take_up_what_they_lack(tmp_path: Path) -> None:
@@ -274,24 +274,15 @@ def test_pins_of_an_older_version_take_up_what_they_lack(tmp_path: Path) -> None
     older = {"name": ECHO.name, "description": ECHO.description, "input_schema": ECHO.input_schema}
     file.write_text(json.dumps({"version": 1, "servers": {"s": {"echo": older}}}), encoding="utf-8")
     titled = replace(ECHO, title="Echo")
-    assert Pins(file).compare("s", [titled], is_strict=True) == ({}, {})
-    assert Pins(file).compare("s", [replace(titled, title="Other")], is_strict=True).changed.keys() == {"echo"}
-
-
-def test_what_one_process_accepts_another_knows(tmp_path: Path) -> None:
-    ours, theirs, changed = Pins(tmp_path / "p"), Pins(tmp_path / "p"), replace(ECHO, description="new")
-    ours.compare("s", [ECHO])
-    ours.compare("other", [ECHO])
-    theirs.accept("s", [changed])
-    assert ours.compare("s", [changed]) == ({}, {})
-    assert ours.compare("other", [changed]).changed.keys() == {"echo"}
+    assert compare(Pins(file), "s", [titled], is_strict=True) == ({}, {})
+    assert compare(Pins(file), "s", [replace(titled, title="Other")], is_strict=True).changed.keys() == {"echo"}
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
-    pins.compare("s", [ECHO])
+    compare(pins, "s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
-    difference = pins.compare("s", [replace(ECHO, input_schema=large)]).changed["echo"]
+    difference = compare(pins, "s", [replace(ECHO, input_schema=large)]).changed["echo"]
     assert len(difference.splitlines()) == MOST_LINES + 1
     assert "more lines" in difference
 
@@ -300,7 +291,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "pins.json").write_bytes(damaged)
     with pytest.raises(ToolError, match=r"pins\.json"):
-        Pins(tmp_path / "pins.json").compare("s", [ECHO])
+        compare(Pins(tmp_path / "pins.json"), "s", [ECHO])
 
 
 # --- media -------------------------------------------------------------------------------------------------
@@ -308,37 +299,31 @@ def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damag
 
 def test_media_are_for_who_got_them(tmp_path: Path) -> None:
     media = Media(tmp_path / "tmp", HOUR)
-    handle = media.keep(b"data", "image/png", "ada")
-    assert media.read(handle, "ada") == (b"data", "image/png")
+    handle = media.put(b"data", "image/png", "ada")
+    assert media.get(handle, "ada") == (b"data", "image/png")
     with pytest.raises(ToolError, match="there is no media"):
-        media.read(handle, "bob")
+        media.get(handle, "bob")
 
 
 @pytest.mark.parametrize("handle", [None, 5, "", "../x", "f" * 32, "F" * 32, "a" * 33, ["a"]])
 def test_a_handle_that_is_none_is_refused(tmp_path: Path, handle: object) -> None:
     with pytest.raises(ToolError, match="there is no media"):
-        Media(tmp_path, HOUR).read(handle, "ada")
+        Media(tmp_path, HOUR).get(handle, "ada")
 
 
 def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> None:
     now = [0.0]
     media = Media(tmp_path, HOUR, lambda: now[0])
-    handle = media.keep(b"data", "image/png", "ada")
+    handle = media.put(b"data", "image/png", "ada")
     files = list(tmp_path.glob(f"media-{handle}.*"))
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     (tmp_path / "media-of-somebody-else.bin").touch()
     now[0] = max(file.stat().st_mtime for file in files) + HOUR + 1
     with pytest.raises(ToolError, match="expired"):
-        media.read(handle, "ada")
-    media.keep(b"more", "image/png", "ada")
+        media.get(handle, "ada")
+    media.put(b"more", "image/png", "ada")
     assert not [file for file in files if file.exists()]
     assert (tmp_path / "media-of-somebody-else.bin").exists()
-
-
-def test_media_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ToolError, match="image/png could not be stored"):
-        Media(tmp_path / "file", HOUR).keep(b"data", "image/png", "ada")
 
 
 # --- what a run remembers of servers -----------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
@@ -57,7 +56,7 @@ def results(folder: Path, clock: Clock) -> ResultStore:
 
 
 def keep(results: ResultStore, text: str, **more: Any) -> str:
-    handle = results.store(text, tool="demo.tool", **more)["handle"]
+    handle = results.put(text, tool="demo.tool", **more)["handle"]
     assert isinstance(handle, str)
     return handle
 
@@ -111,7 +110,7 @@ def test_the_oldest_results_of_an_agent_make_room(folder: Path, clock: Clock) ->
         clock.now += 1
     assert [is_there(results, handle) for handle in handles] == [False, False, False, True, True]
     assert is_there(results, other, "other")
-    assert results.store("x" * 40_000, tool="t")["note"] == "1 older result removed to make room"
+    assert results.put("x" * 40_000, tool="t")["note"] == "1 older result removed to make room"
 
 
 def test_the_oldest_results_of_all_make_room(folder: Path, clock: Clock) -> None:
@@ -143,7 +142,7 @@ def test_the_quota_holds_for_results_that_are_stored_at_the_same_time(folder: Pa
         yield "x" * 900_000
 
     def store() -> None:
-        ResultStore(folder, HOUR, 3, quota=Quota(1_000_000, 1_000_000)).store(pieces(), tool="t")
+        ResultStore(folder, HOUR, 3, quota=Quota(1_000_000, 1_000_000)).put(pieces(), tool="t")
 
     with ThreadPoolExecutor(8) as pool:
         for stored in [pool.submit(store) for _ in range(8)]:
@@ -164,7 +163,7 @@ def test_the_value_beside_a_text_and_unfinished_files_count(folder: Path, clock:
     third = keep(results, "x" * 10_000)
     assert (is_there(results, second), is_there(results, third), unfinished.exists()) == (False, True, True)
     with pytest.raises(StorageError, match="max_stored_bytes"):
-        results.store("x" * 60_000, tool="t", beside="1" * 60_000)
+        results.put("x" * 60_000, tool="t", beside="1" * 60_000)
 
 
 def test_many_small_results_count_what_they_take_on_the_disk(folder: Path, clock: Clock) -> None:
@@ -179,7 +178,7 @@ def test_a_result_that_is_larger_than_the_quota_is_an_error(folder: Path, clock:
     results = limited(folder, clock, 1_000_000, 100_000)
     kept = keep(results, "kept")
     with pytest.raises(StorageError, match=r"max_stored_bytes_per_agent is 100000 bytes\nHint: return a smaller"):
-        results.store(("x" * 10_000 for _ in range(1_000_000)), tool="t")
+        results.put(("x" * 10_000 for _ in range(1_000_000)), tool="t")
     assert is_there(results, kept)
     assert len(names(folder)) == 3
 
@@ -198,7 +197,7 @@ def test_traces_of_removed_results_are_bounded(folder: Path, clock: Clock) -> No
 
 def test_what_stands_for_a_result(results: ResultStore) -> None:
     text = numbered(1200)
-    answer = results.store(text, tool="demo.tool")
+    answer = results.put(text, tool="demo.tool")
     handle = answer.pop("handle")
     assert re.fullmatch("[0-9a-f]{32}", handle)
     assert answer == {
@@ -251,7 +250,7 @@ def test_handles_do_not_repeat(results: ResultStore) -> None:
     ],
 )
 def test_lines_end_at_line_feeds_only(results: ResultStore, text: str, lines: list[str]) -> None:
-    answer = results.store(text, tool="demo.tool")
+    answer = results.put(text, tool="demo.tool")
     assert answer["total_lines"] == len(lines)
     assert answer["preview"] == lines
     assert results.window(answer["handle"], unit="lines")["lines"] == lines
@@ -259,8 +258,8 @@ def test_lines_end_at_line_feeds_only(results: ResultStore, text: str, lines: li
 
 def test_the_preview_is_short_whatever_the_lines_are(folder: Path) -> None:
     long = "x" * 10_000
-    assert ResultStore(folder, HOUR, 0).store(numbered(5), tool="t")["preview"] == []
-    (first, second) = ResultStore(folder, HOUR, 2).store(f"{long}\n{long}\nend", tool="t")["preview"]
+    assert ResultStore(folder, HOUR, 0).put(numbered(5), tool="t")["preview"] == []
+    (first, second) = ResultStore(folder, HOUR, 2).put(f"{long}\n{long}\nend", tool="t")["preview"]
     assert first == second == "x" * 500 + "… [9,500 more characters]"
 
 
@@ -273,11 +272,11 @@ def test_the_preview_is_short_whatever_the_lines_are(folder: Path) -> None:
     ],
 )
 def test_the_preview_counts_what_a_line_holds(results: ResultStore, line: str, shown: str) -> None:
-    assert results.store(f"{line}\nend", tool="t")["preview"] == [shown, "end"]
+    assert results.put(f"{line}\nend", tool="t")["preview"] == [shown, "end"]
 
 
 def test_who_has_no_value_says_what_it_is(results: ResultStore, folder: Path) -> None:
-    answer = results.store("a: 1\n", tool="t", about="JSON object with key a", beside='{"a": 1}')
+    answer = results.put("a: 1\n", tool="t", about="JSON object with key a", beside='{"a": 1}')
     assert answer["summary"] == "JSON object with key a, 1 line, 5 bytes"
     assert results.load(answer["handle"]) == {"a": 1}
     assert (folder / f"result-{answer['handle']}.json").exists()
@@ -287,7 +286,7 @@ def test_who_has_no_value_says_what_it_is(results: ResultStore, folder: Path) ->
 @given(st.lists(st.sampled_from(["", "a", "\n", "é\r", "x" * 65_536, "yz\n" * 30_000, "😀" * 501]), max_size=9))
 def test_pieces_are_the_text_they_make_together(shared: ResultStore, pieces: list[str]) -> None:
     text = "".join(pieces)
-    whole, cut = shared.store(text, tool="t"), shared.store(iter(pieces), tool="t")
+    whole, cut = shared.put(text, tool="t"), shared.put(iter(pieces), tool="t")
     assert shared.load(whole["handle"]) == shared.load(cut["handle"]) == text
     assert whole["query"].replace(whole.pop("handle"), cut["handle"]) == cut["query"]
     assert {**whole, "query": cut["query"], "handle": cut["handle"]} == cut
@@ -299,12 +298,12 @@ def test_what_fails_while_its_pieces_are_made_leaves_nothing(results: ResultStor
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
-        results.store(pieces(), tool="t")
+        results.put(pieces(), tool="t")
     assert names(folder) == set()
 
 
 def test_the_summary_of_data_that_is_known_by_its_text_only(results: ResultStore) -> None:
-    assert results.store("[1,2]", tool="t", is_json=True)["summary"] == "JSON, 1 line, 5 bytes"
+    assert results.put("[1,2]", tool="t", is_json=True)["summary"] == "JSON, 1 line, 5 bytes"
 
 
 def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
@@ -328,7 +327,7 @@ from ot.results import ResultStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 try:
-    ResultStore(Path(sys.argv[1]), 60, 3).store("x" * 1_000_000, tool="t")
+    ResultStore(Path(sys.argv[1]), 60, 3).put("x" * 1_000_000, tool="t")
 except ToolError as error:
     print(error)
 """
@@ -493,52 +492,6 @@ def test_what_a_killed_process_left_is_no_result_and_goes_with_time(
     assert not any(file.exists() for file in left)
 
 
-STORE_FOR_EVER = """
-import sys
-from pathlib import Path
-from ot.results import ResultStore
-results = ResultStore(Path(sys.argv[1]), 3600, 3)
-while True:
-    print(results.store("0123456789" * 300_000, tool="t")["handle"], flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("milliseconds", [0, 2, 5])
-def test_a_kill_at_any_moment_leaves_whole_results_only(folder: Path, milliseconds: int) -> None:
-    with run_program(STORE_FOR_EVER, folder) as program:
-        assert program.stdout is not None
-        told = {program.stdout.readline().strip()}
-        time.sleep(milliseconds / 1000)
-        program.send_signal(signal.SIGKILL)
-        told |= set(program.stdout.read().split())
-    results = ResultStore(folder, HOUR, 3)
-    found = {path.name[len("result-") : -len(".meta.json")] for path in folder.glob("*.meta.json")}
-    assert told <= found
-    assert all(results.window(handle, 2_999_991)["lines"] == ["0123456789"] for handle in found)
-
-
-STORE_MANY = """
-import sys
-from pathlib import Path
-from ot.results import ResultStore
-results = ResultStore(Path(sys.argv[1]), 3600, 3)
-for number in range(100):
-    print(results.store(f"{sys.argv[2]} {number}\\n" * 2000, tool="t")["handle"], sys.argv[2], number)
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_a_folder(folder: Path) -> None:
-    programs = [run_program(STORE_MANY, folder, name) for name in ("one", "two", "three")]
-    told = [line.split() for program in programs for line in program.communicate()[0].splitlines()]
-    results = ResultStore(folder, HOUR, 3)
-    assert len(told) == 300
-    for handle, name, number in told:
-        window = results.window(handle, 2000)
-        assert (window["lines"], window["total_lines"]) == ([f"{name} {number}"], 2000)
-
-
 # --- windows by lines --------------------------------------------------------------------------------------
 
 
@@ -596,7 +549,7 @@ def test_a_window_that_cannot_be(results: ResultStore, arguments: Any, message: 
 def test_one_line_of_json_is_shown_by_characters(results: ResultStore) -> None:
     value = [{"name": f"nämé {number}", "id": number} for number in range(150_000)]
     text = json.dumps(value, ensure_ascii=False)
-    answer = results.store(text, tool="demo.tool", is_json=True)
+    answer = results.put(text, tool="demo.tool", is_json=True)
     handle = answer["handle"]
     assert answer["total_lines"] == 1
     assert answer["query"] == f"ot.result(handle='{handle}', offset=1, limit=5000, unit='chars')"
@@ -1029,12 +982,12 @@ def least_time(*window, **more):
 
 line = "a line of sixty-three bytes, as long as many lines are, %07d\\n"
 results = ResultStore(Path(sys.argv[1]), 3600, 10)
-small = results.store("".join(line % number for number in range(1_600)), tool="t")["handle"]
+small = results.put("".join(line % number for number in range(1_600)), tool="t")["handle"]
 results.window(small, search="import all that is needed"), results.window(small, search="fuzzy", fuzzy=True)
 text = "".join(line % number for number in range(1_600_000))
 assert len(text) > 100_000_000
 before = peak()
-large = results.store(text, tool="t")["handle"]
+large = results.put(text, tool="t")["handle"]
 last = results.window(large, 1_599_901)
 found = results.window(large, search="1599999$")
 similar = results.window(large, search="line 1599999", fuzzy=True, limit=1)
@@ -1074,13 +1027,13 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)
 
 results = ResultStore(Path(sys.argv[1]), 3600, 10)
-results.window(results.store("x", tool="t")["handle"], search="import all that is needed", fuzzy=True)
+results.window(results.put("x", tool="t")["handle"], search="import all that is needed", fuzzy=True)
 start = peak()
-results.store(("x" * 1_000_000 for _ in range(100)), tool="t")
+results.put(("x" * 1_000_000 for _ in range(100)), tool="t")
 assert peak() - start < 40
 text = "x" * 100_000_000
 before = peak()
-handle = results.store(text, tool="t")["handle"]
+handle = results.put(text, tool="t")["handle"]
 del text
 assert len(results.window(handle, unit="lines")["lines"][0]) == 100_000_000
 assert results.window(handle, 99_999_999)["lines"] == ["xx"]

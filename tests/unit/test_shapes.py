@@ -316,17 +316,6 @@ def test_a_damaged_file_is_kept_aside(file: Path, damaged: bytes) -> None:
     assert Shapes(file).text("a.b") == "int"
 
 
-def test_a_file_of_a_newer_version_is_left_alone(file: Path) -> None:
-    file.parent.mkdir()
-    file.write_text('{"version": 99, "shapes": {}}', encoding="utf-8")
-    known = Shapes(file)
-    known.learn("a.b", 1)
-    known.close()
-    assert "newer OneTool" in str(known.problem)
-    assert known.text("a.b") == "int"
-    assert "99" in file.read_text(encoding="utf-8")
-
-
 def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     known = Shapes(tmp_path / "file" / "shapes.json")

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -28,7 +26,7 @@ from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, Sessi
 from ot.stats.report import html
 from ot.stats.rollup import DAY, HOUR
 from ot.stats.summary import MOST_BARS, Summary, summarise
-from ot.util.background import GATHER_SECONDS, Background
+from ot.util.background import Background
 
 NOW = 1_800_000_000.0
 
@@ -211,34 +209,6 @@ def test_processes_that_write_at_once_are_all_counted(file: Path) -> None:
     assert verdict(file) == "ok"
 
 
-ENDLESS_WRITER = """if True:
-    import sys, time
-    from pathlib import Path
-    from ot.stats.record import CallRecord, Recorder
-    recorder = Recorder(Path(sys.argv[1]), enabled=True)
-    number = 0
-    while True:
-        recorder.add(CallRecord("a.b", "default", "s", "", 0.1, None, number))
-        number += 1
-        time.sleep(0.001)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_writer_loses_what_it_had_not_yet_written_and_nothing_else(file: Path) -> None:
-    writer = subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, str(file)])
-    while summarise(file)["total_calls"] < 1500:
-        time.sleep(0.05)
-    os.kill(writer.pid, signal.SIGKILL)
-    writer.wait()
-    assert verdict(file) == "ok"
-    database = sqlite3.connect(file)
-    count, last = database.execute("SELECT count(*), max(result_tokens) FROM calls").fetchone()
-    database.close()
-    assert count == last + 1  # none is missing in between
-    assert GATHER_SECONDS < 1  # and so long at most a record waits for its turn
-
-
 # --- files that are not as they should be -------------------------------------------------------------------------
 
 
@@ -312,20 +282,6 @@ def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> No
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     assert len(list(file.parent.glob("stats.db.damaged-*"))) == 1
     assert rows(file) == 1500
-
-
-def test_a_file_of_a_newer_version_is_left_alone(file: Path) -> None:
-    filled(file, calls=3)
-    database = sqlite3.connect(file)
-    database.execute("PRAGMA user_version = 99")
-    database.close()
-    recorder = Recorder(file, enabled=True)
-    recorder.add(a_call())
-    recorder.close()
-    assert "newer OneTool" in str(recorder.problem)
-    assert rows(file) == 3
-    with pytest.raises(ToolError, match="newer OneTool"):
-        summarise(file)
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """A switch is kept, is seen by others, and a file that cannot be read disables everything and is not overwritten."""
 
 import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,18 +63,3 @@ def test_half_a_character_in_a_name_breaks_nothing(tmp_path: Path) -> None:
     switches = Switches(tmp_path)
     switches.set("pack.\ud800", on=False)
     assert switches.off() == {"pack.\ud800"}
-
-
-def test_switches_of_many_at_once_are_all_kept(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from ot.switches import Switches\n"
-    code += "for n in range(20): Switches(Path(sys.argv[1])).set(f'{sys.argv[2]}.{n}', on=False)"
-    others = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), f"process{n}"]) for n in range(2)]
-
-    def switch(name: str) -> None:
-        for number in range(20):
-            Switches(tmp_path).set(f"{name}.{number}", on=False)
-
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(switch, ["one", "two"]))
-    assert [other.wait(30) for other in others] == [0, 0]
-    assert len(Switches(tmp_path).off()) == 80

@@ -1,9 +1,6 @@
 """Trust: a folder that somebody cloned does nothing until a person says so, and again when it changes."""
 
-import json
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -276,15 +273,3 @@ def test_the_store_is_private_and_leaves_no_scraps(project: Path, user: Path) ->
     assert stat.S_IMODE((user / "trust.json").stat().st_mode) == 0o600
     assert stat.S_IMODE(user.stat().st_mode) == 0o700
     assert {path.name for path in user.iterdir()} == {"trust.json", "trust.json.lock"}
-
-
-def test_processes_at_once_lose_no_entry(user: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from ot.config.trust import trust\n"
-        "for n in range(20): trust(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}', Path(sys.argv[3]))"
-    )
-    runs = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(number), str(user)]) for number in range(3)
-    ]
-    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
-    assert len(json.loads((user / "trust.json").read_text())["folders"]) == 60

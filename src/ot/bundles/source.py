@@ -26,6 +26,7 @@ from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.stats.tokens import BYTES_A_TOKEN
+from ot.storage import BundleStorage
 from ot.tool import Backend, Result, Tool
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class BundleSource:
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
         self._rates: SharedRates | None = None
-        self._store: BundleStore | None = None
+        self._store: BundleStorage | None = None
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._off: dict[str, Problem] = {}  # packs that are disabled, and why they cannot be called
@@ -79,7 +80,7 @@ class BundleSource:
         self.keeps_running = False  # whether this process outlives one command
         registry.stored = self
 
-    def use(self, loaded: Loaded) -> "BundleStore | None":
+    def use(self, loaded: Loaded) -> BundleStorage | None:
         """From now on. The store that is not used any more, for somebody to close."""
         wanted = (folder_of(loaded), loaded.settings.bundles.max_tools)
         self._loaded, made_for = loaded, self._made_for
@@ -92,7 +93,7 @@ class BundleSource:
         return old
 
     @property
-    def store(self) -> "BundleStore":
+    def store(self) -> BundleStorage:
         if self._store is None:
             self._store = store_of(self._loaded)
         return self._store
@@ -160,7 +161,7 @@ class BundleSource:
             building = self._building = loop.create_future()
             self._patience_ends = loop.time() + LIST_SECONDS
 
-            def build(store: "BundleStore") -> None:
+            def build(store: BundleStorage) -> None:
                 with suppress(BundleError):  # who reads the store next is told
                     store.version()
                 with suppress(RuntimeError):  # the loop has ended

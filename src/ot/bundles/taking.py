@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from ot.bundles.imported import Imported, ToolEntry
 from ot.bundles.model import Bundle, StoredTool, ToolDraft
-from ot.bundles.store import BundleStore
 from ot.errors import BundleError
+from ot.storage import BundleStorage
 
 START_OF_ZIP: Final = b"PK\x03\x04"
 ROOM: Final = 58  # of the 64 characters of a slug, for a number behind them
@@ -64,7 +64,7 @@ def read(content: bytes, *, name: str = "", server: str | None = None) -> Import
     return found
 
 
-def take_over(store: BundleStore, found: Imported, *, dry: bool = False) -> Taken:
+def take_over(store: BundleStorage, found: Imported, *, dry: bool = False) -> Taken:
     """Have it in the store: as a new bundle, or as new versions in the one that has its name. `dry` only tells."""
     there = store.bundle_by_slug(found.bundle["slug"])
     if there is None or there.slug != found.bundle["slug"]:
@@ -76,7 +76,7 @@ def take_over(store: BundleStore, found: Imported, *, dry: bool = False) -> Take
     return Taken(there, is_new=False, added=added)
 
 
-def _as_new(store: BundleStore, found: Imported) -> Taken:
+def _as_new(store: BundleStorage, found: Imported) -> Taken:
     """A new bundle with all the tools; nothing is left of it where one of them is refused."""
     bundle_id = store.new_id()
     is_enabled = bool(found.bundle.get("isEnabled", True))
@@ -95,7 +95,7 @@ def _shown(found: Imported) -> Bundle:
     return Bundle.model_construct(slug=body["slug"], display_name=body["displayName"], description=body["description"])
 
 
-def _refuse_other(store: BundleStore, found: Imported, there: Bundle) -> None:
+def _refuse_other(store: BundleStorage, found: Imported, there: Bundle) -> None:
     """Two things of one name are told apart by their tools: versions of one thing have some in common."""
     slugs = {tool.slug for tool in store.tools_of(there.id)}
     if there.is_built_in:
@@ -104,7 +104,7 @@ def _refuse_other(store: BundleStore, found: Imported, there: Bundle) -> None:
         raise _taken(store, there, "is there already, with other tools")
 
 
-def _added(store: BundleStore, found: Imported, there: Bundle) -> list[ToolEntry]:
+def _added(store: BundleStorage, found: Imported, there: Bundle) -> list[ToolEntry]:
     known = {(tool.slug, tool.version): tool for tool in store.tools_of(there.id)}
     for slug, version, body in found.tools:
         old = known.get((slug, version))
@@ -118,12 +118,12 @@ def _is_same(old: StoredTool, body: Mapping[str, Any]) -> bool:
     return all(getattr(old, name) == getattr(new, name) for name in _DRAFT_FIELDS if name != "is_enabled")
 
 
-def _taken(store: BundleStore, there: Bundle, reason: str) -> BundleError:
+def _taken(store: BundleStorage, there: Bundle, reason: str) -> BundleError:
     free = free_slug(store, there.slug)
     details = {"slug": there.slug, "bundleID": there.id, "suggestion": free}
     return BundleError(f"the bundle {there.slug} {reason}", code="slug_taken", details=details)
 
 
-def free_slug(store: BundleStore, taken: str) -> str:
+def free_slug(store: BundleStorage, taken: str) -> str:
     candidates = (f"{taken[:ROOM].rstrip('-')}-{number}" for number in count(2))
     return next(slug for slug in candidates if store.bundle_by_slug(slug) is None)

@@ -19,7 +19,7 @@ from ot_child.summary import number
 if TYPE_CHECKING:
     from ot.app import OneTool
     from ot.bundles.model import Bundle, StoredTool
-    from ot.bundles.store import BundleStore
+    from ot.storage import BundleStorage
 
 STDOUT = "-"
 ABOUT = 80
@@ -279,7 +279,7 @@ def _parts(what: str) -> tuple[str, str, str]:
     return slug, tool, version
 
 
-def _switched(store: "BundleStore", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
+def _switched(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
     try:
         store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
     except BundleError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ot.cli.signals import undisturbed
 from ot.clients import files
 from ot.config.trust import is_trusted, trust
-from ot.errors import ToolError
+from ot.errors import StorageError
 from ot.paths import Folders
 from ot.util.locks import locked
 
@@ -22,7 +22,7 @@ def configuration(folders: Folders) -> Iterator[files.Read]:
         with locked(folders.user / LOCK), undisturbed():
             yield files.read(folders.config_of(folders.data))
     except OSError as error:
-        raise ToolError(f"{folders.user} cannot be written: {error.strerror or error}") from None
+        raise StorageError(f"{folders.user} cannot be written: {error.strerror or error}") from None
 
 
 def write(folders: Folders, before: files.Read, text: str, *, keep: bool) -> Path | None:

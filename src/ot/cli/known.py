@@ -79,7 +79,7 @@ class Known:
             return self._outline(pack)
         if pack in self.servers:
             with suppress(ToolError):
-                pinned = Pins(self.folders.data / "pins.json").read().get(pack, {})
+                pinned = Pins(self.folders.data / "pins.json").get(pack) or {}
                 return {
                     f"{pack}.{python_name(tool)}": _properties(pin.get("input_schema")) for tool, pin in pinned.items()
                 }

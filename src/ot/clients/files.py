@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-from ot.errors import ConfigError, ToolError
+from ot.errors import ConfigError, StorageError, ToolError
 from ot.problem import Location
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -82,7 +82,7 @@ def write(before: Read, text: str, *, mode: int | None = None, keep: bool = True
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise ToolError(f"{before.path} cannot be written: {error.strerror or error}; nothing was changed") from None
+        raise StorageError(f"{before.path} cannot be written: {error.strerror or error}; nothing was changed") from None
     return backup
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
@@ -18,11 +18,13 @@ from shlex import quote
 from typing import Any
 
 from ot import paths
-from ot.errors import ConfigError, ToolError
+from ot.errors import ConfigError, StorageError, ToolError
 from ot.problem import UNTRUSTED, Location, Problem, storage_problem
+from ot.storage import TrustStorage
 from ot.util import atomic, yaml12
 from ot.util.locks import locked
 from ot.util.newer import Newer, refuse_newer
+from ot.util.storage_errors import storage_error
 
 STORE = "trust.json"
 VERSION = 2
@@ -77,19 +79,19 @@ def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
         return _untrusted(project, f"was ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
         return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
-    return _remembered(project, user_folder)
+    return _remembered(project, user_folder, TrustFile(user_folder))
 
 
-def _remembered(project: Path, user_folder: Path) -> Verdict:
+def _remembered(project: Path, user_folder: Path, store: TrustStorage) -> Verdict:
     try:
-        known, problems = _read_store(user_folder)
+        record = store.get(_key(project))
     except Newer as error:
         message = f"{project} is not trusted and was ignored: {error.message}"
         return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
     # Nothing of a directory that nobody vouched for is read, not even to compare it.
-    if _key(project) not in known:
-        return _untrusted(project, "is not trusted and was ignored", "", *problems)
-    changes = _changes(known[_key(project)], project, user_folder.parent)
+    if record is None:
+        return _untrusted(project, "is not trusted and was ignored", "", *store.problems)
+    changes = _changes(record, project, user_folder.parent)
     if changes:
         return _untrusted(project, f"has changed since it was trusted and was ignored: {describe(changes)}")
     return Verdict(trusted=True)
@@ -124,8 +126,7 @@ def since_start(project: Path, changes: list[Change]) -> Problem:
 
 def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
     """List what differs from what was trusted last; None if it never was."""
-    known, _ = _read_store(user_folder)
-    record = known.get(_key(project))
+    record = TrustFile(user_folder).get(_key(project))
     return None if record is None else _changes(record, project, user_folder.parent)
 
 
@@ -139,20 +140,12 @@ def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
 
 def trust(project: Path, user_folder: Path, record: Mapping[str, Any] | None = None) -> None:
     """Remember a directory as it was when the record was made, or as it is."""
-    record = record or record_of(project, user_folder)
-    with _locked(user_folder):
-        known, _ = _read_store(user_folder)
-        _write_store(user_folder, {**known, _key(project): record})
+    TrustFile(user_folder).put(_key(project), record or record_of(project, user_folder))
 
 
 def untrust(project: Path, user_folder: Path) -> bool:
     """Forget the directory; return False if it was not known."""
-    with _locked(user_folder):
-        known, _ = _read_store(user_folder)
-        if known.pop(_key(project), None) is None:
-            return False
-        _write_store(user_folder, known)
-        return True
+    return TrustFile(user_folder).delete(_key(project))
 
 
 def describe(changes: list[Change]) -> str:
@@ -294,30 +287,54 @@ def _key(folder: Path) -> str:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def _read_store(user_folder: Path) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Return the records by directory, and what is wrong with the file. One of a newer OneTool raises."""
-    path = user_folder / STORE
-    try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}, ()
-    except (OSError, ValueError, RecursionError):
-        known = None
-    if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
-        refuse_newer(known["version"], VERSION, path)
-        known = known.get("folders")
-    if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
-        return known, ()
-    hint = f"type `rm {quote(str(path))}`, then `onetool trust` in your projects"
-    return {}, (storage_problem(f"{path} is damaged, so that no project folder is trusted", path, hint),)
+class TrustFile:
+    """The records of all directories, in one file of the person's own folder. `problems` are of the last read."""
 
+    def __init__(self, user_folder: Path) -> None:
+        self._file = user_folder / STORE
+        self.problems: tuple[Problem, ...] = ()
 
-def _write_store(user_folder: Path, known: Mapping[str, Any]) -> None:
-    data = {"version": VERSION, "folders": known}
-    atomic.write(user_folder / STORE, json.dumps(data, indent=2, sort_keys=True), durable=True)
+    def get(self, project: str) -> Mapping[str, Any] | None:
+        return self._read().get(project)
 
+    def put(self, project: str, record: Mapping[str, Any]) -> None:
+        with self._writing() as known:
+            known[project] = record
 
-def _locked(user_folder: Path) -> AbstractContextManager[None]:
-    """Only one process at a time changes the store."""
-    user_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return locked(user_folder / f"{STORE}.lock")
+    def delete(self, project: str) -> bool:
+        with self._writing() as known:
+            return known.pop(project, None) is not None
+
+    def _read(self) -> dict[str, Mapping[str, Any]]:
+        """Return the records by directory. A file of a newer OneTool raises."""
+        self.problems = ()
+        try:
+            known = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            known = None
+        if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
+            refuse_newer(known["version"], VERSION, self._file)
+            known = known.get("folders")
+        if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
+            return known
+        hint = f"type `rm {quote(str(self._file))}`, then `onetool trust` in your projects"
+        message = f"{self._file} is damaged, so that no project folder is trusted"
+        self.problems = (storage_problem(message, self._file, hint),)
+        return {}
+
+    @contextmanager
+    def _writing(self) -> Iterator[dict[str, Mapping[str, Any]]]:
+        """Yield the records to be changed, which no other process changes meanwhile."""
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self._file.with_name(f"{STORE}.lock")):
+                known = self._read()
+                before = dict(known)
+                yield known
+                if known != before:
+                    data = {"version": VERSION, "folders": known}
+                    atomic.write(self._file, json.dumps(data, indent=2, sort_keys=True), durable=True)
+        except OSError as error:
+            raise storage_error(self._file.parent, error, StorageError) from error

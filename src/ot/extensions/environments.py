@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 
@@ -21,6 +21,9 @@ from ot.extensions.pep723 import Header
 from ot.problem import Location
 from ot.util import atomic
 from ot.util.storage_errors import storage_error
+
+if TYPE_CHECKING:
+    from ot.storage import EnvironmentStorage
 
 Tell = Callable[[str], None]
 LONGEST_ERROR = 4000
@@ -85,6 +88,7 @@ class Environments:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder, self._environment = folder, for_scripts(environment)
+        self._interpreters: EnvironmentStorage = InterpreterFiles(folder)
         self._making: dict[str, asyncio.Task[str]] = {}
 
     async def start_of(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> Start:
@@ -94,7 +98,7 @@ class Environments:
         if header.names_local_files or header.digest in self._making:
             tell(PREPARING)
             return Start((await self._made(header, file, tell),))
-        known = await anyio.to_thread.run_sync(_noted, self._note(header))
+        known = await anyio.to_thread.run_sync(self._interpreters.get, header.digest)
         if known:
             return Start((known,))
         script, uv = await anyio.to_thread.run_sync(self._script, header)
@@ -103,13 +107,13 @@ class Environments:
 
     async def build(self, header: Header, file: Path, tell: Tell) -> None:
         """Have the environment ready before it is needed."""
-        if not await anyio.to_thread.run_sync(_noted, self._note(header)):
+        if not await anyio.to_thread.run_sync(self._interpreters.get, header.digest):
             await self._made(header, file, tell)
 
     async def remember(self, header: Header | None, python: str) -> None:
         """Where a worker that uv has started found its Python."""
         if header is not None and not header.names_local_files:
-            await anyio.to_thread.run_sync(_write, self._note(header), python)
+            await anyio.to_thread.run_sync(self._interpreters.put, header.digest, python)
 
     @property
     def _options(self) -> tuple[str, ...]:
@@ -122,9 +126,6 @@ class Environments:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _note(self, header: Header) -> Path:
-        return self.folder / f"{header.digest}.path"
 
     def _script(self, header: Header) -> tuple[str, str]:
         script = self.folder / f"{header.digest}.py"
@@ -195,13 +196,22 @@ def _uv_program() -> str:
         raise ToolError(f"uv is not installed, so extension tools cannot be started: {error}", code=NO_UV) from None
 
 
-def _noted(file: Path) -> str | None:
-    """The interpreter of an environment that was made before, if it is still there."""
-    try:
-        python = file.read_text(encoding="utf-8")
-        return python if Path(python).is_file() and os.access(python, os.X_OK) else None
-    except (OSError, ValueError):
-        return None
+class InterpreterFiles:
+    """The interpreters of environments that were made before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, digest: str) -> str | None:
+        """Return the path of an interpreter, if it is still there."""
+        try:
+            python = (self._folder / f"{digest}.path").read_text(encoding="utf-8")
+            return python if Path(python).is_file() and os.access(python, os.X_OK) else None
+        except (OSError, ValueError):
+            return None
+
+    def put(self, digest: str, python: str) -> None:
+        _write(self._folder / f"{digest}.path", python)
 
 
 def _write(file: Path, text: str) -> None:

@@ -118,7 +118,7 @@ class Lists:
     ) -> None:
         self._folder, self._redact, self.clock = folder, redact, clock
 
-    def read(self, key: str) -> tuple[Definition, ...] | None:
+    def get(self, key: str) -> tuple[Definition, ...] | None:
         try:
             data = json.loads(self._file(key).read_bytes())
             if data["version"] != VERSION:
@@ -128,14 +128,14 @@ class Lists:
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
-    def write(self, key: str, definitions: Iterable[Definition]) -> None:
+    def put(self, key: str, definitions: Iterable[Definition]) -> None:
         known = list(definitions)
         data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
         with suppress(OSError):
             atomic.write(self._file(key), json.dumps(data))
             self._failure_file(key).unlink(missing_ok=True)
 
-    def read_failure(self, key: str) -> Failure | None:
+    def get_failure(self, key: str) -> Failure | None:
         try:
             data = json.loads(self._failure_file(key).read_bytes())
             if data.pop("version") != FAILURE_VERSION:
@@ -146,9 +146,9 @@ class Lists:
             return None
         return failure if failure.count > 0 and isfinite(failure.at) else None
 
-    def write_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
+    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
         """Record one more failed attempt and return it. An interruption never hides a failure that has a reason."""
-        before = self.read_failure(key)
+        before = self.get_failure(key)
         if before is not None and is_interrupted and not before.is_interrupted:
             reason, summary, is_interrupted = before.reason, before.summary, False
         count = 1 if before is None else before.count + 1

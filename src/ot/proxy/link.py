@@ -18,9 +18,10 @@ from ot.config.model import Server
 from ot.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from ot.problem import Problem
 from ot.proxy.connection import Changed, Connection, innermost
-from ot.proxy.definitions import Definition, Failure, Lists, key_of, sound
+from ot.proxy.definitions import Definition, Failure, key_of, sound
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
+from ot.storage import ToolListStorage
 from ot.util.background_tasks import BackgroundTasks
 
 LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
@@ -37,7 +38,7 @@ class Link:
         name: str,
         server: Server,
         *,
-        lists: Lists,
+        lists: ToolListStorage,
         launch: Launch,
         keep: Callable[[bytes, str, str, str], str],
         on_change: Callable[[], Awaitable[None]],
@@ -156,8 +157,8 @@ class Link:
         self._recorded = (failure or self._recorded) if known is None else None
 
     def _read(self) -> tuple[tuple[Definition, ...] | None, Failure | None]:
-        known = self._lists.read(self.key)
-        return known, self._lists.read_failure(self.key) if known is None else None
+        known = self._lists.get(self.key)
+        return known, self._lists.get_failure(self.key) if known is None else None
 
     # --- listing in the background ------------------------------------------------------------------------------------
 
@@ -310,7 +311,7 @@ class Link:
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         """Tell other processes why there is no list."""
         if not self.is_known:
-            write = partial(self._lists.write_failure, self.key, reason, summary, is_interrupted=is_interrupted)
+            write = partial(self._lists.put_failure, self.key, reason, summary, is_interrupted=is_interrupted)
             self._recorded = await anyio.to_thread.run_sync(write)
 
     async def _ask_for_tools(self, connection: Connection) -> None:
@@ -329,7 +330,7 @@ class Link:
 
     def _kept(self, tools: list[Any]) -> tuple[Definition, ...]:
         definitions = tuple(sound(Definition.of(each)) for each in tools)
-        self._lists.write(self.key, definitions)
+        self._lists.put(self.key, definitions)
         return definitions
 
     async def _know(self, definitions: tuple[Definition, ...]) -> None:

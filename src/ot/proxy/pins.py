@@ -11,17 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 from ot.problem import STORAGE, Location
 from ot.proxy.definitions import Definition
+from ot.storage import Pinned, PinStorage
 from ot.util import atomic
 from ot.util.locks import locked
 from ot.util.newer import refuse_newer
+from ot.util.storage_errors import storage_error
 
 VERSION = 1
 MOST_LINES = 40
-Tools = dict[str, dict[str, Any]]  # definitions by name
-Pinned = dict[str, Tools]
 
 
 class Differences(NamedTuple):
@@ -31,29 +31,48 @@ class Differences(NamedTuple):
     new: dict[str, str]
 
 
+def compare(
+    pins: PinStorage, server: str, definitions: Iterable[Definition], *, is_strict: bool = False
+) -> Differences:
+    """Compare definitions with the pins. The first list of a server is pinned as it is.
+
+    Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
+    """
+    now = {each.name: asdict(each) for each in definitions}
+    pinned = pins.get(server)
+    if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
+        pinned = pins.update(server, lambda known: _completed(known, now, is_strict))
+    changed = {
+        name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
+    }
+    return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
+
+
+def accept(pins: PinStorage, server: str, definitions: Iterable[Definition]) -> None:
+    pins.update(server, lambda _: {each.name: asdict(each) for each in definitions})
+
+
 class Pins:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def compare(self, server: str, definitions: Iterable[Definition], *, is_strict: bool = False) -> Differences:
-        """Compare definitions with the pins. The first list of a server is pinned as it is.
+    def get(self, server: str) -> Pinned | None:
+        """Return the pins as they are now: a person accepts changes in another process."""
+        return self._read().get(server)
 
-        Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
-        """
-        now = {each.name: asdict(each) for each in definitions}
-        pinned = self.read().get(server)
-        if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
-            pinned = self._write(server, lambda known: _completed(known, now, is_strict))
-        changed = {
-            name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
-        }
-        return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
+    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self._file.with_name(f"{self._file.name}.lock")):
+                pinned = self._read()
+                pinned[server] = change(pinned.get(server))
+                data = {"version": VERSION, "servers": pinned}
+                atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
+        except OSError as error:
+            raise storage_error(self._file.parent, error, StorageError) from error
+        return pinned[server]
 
-    def accept(self, server: str, definitions: Iterable[Definition]) -> None:
-        self._write(server, lambda _: {each.name: asdict(each) for each in definitions})
-
-    def read(self) -> Pinned:
-        """As they are now: a person accepts changes in another process."""
+    def _read(self) -> dict[str, Pinned]:
         try:
             pinned: Any = json.loads(self._file.read_bytes())
         except FileNotFoundError:
@@ -71,15 +90,6 @@ class Pins:
         hint, place = "mend it, or delete it to pin anew", Location(str(self._file))
         return ToolError(f"{self._file} {reason}", hint=hint, location=place, code=STORAGE)
 
-    def _write(self, server: str, change: Callable[[Tools | None], Tools]) -> Tools:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(self._file.with_name(f"{self._file.name}.lock")):
-            pinned = self.read()
-            pinned[server] = change(pinned.get(server))
-            data = {"version": VERSION, "servers": pinned}
-            atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
-        return pinned[server]
-
 
 def _is_tools(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(pin, dict) for pin in value.values())
@@ -90,7 +100,7 @@ def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_stri
     return not is_strict if pin is None else bool(definition.keys() - pin.keys())
 
 
-def _completed(known: Tools | None, now: Tools, is_strict: bool) -> Tools:
+def _completed(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
     """Add missing fields to the pins, and pins for tools that need no acceptance."""
     if known is None:
         return now

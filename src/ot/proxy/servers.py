@@ -24,12 +24,13 @@ from ot.problem import PROBLEM, WARNING, Problem
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
 from ot.proxy.launch import Launch, launch_of
-from ot.proxy.pins import Differences, Pins
+from ot.proxy.pins import Differences, Pins, accept, compare
 from ot.proxy.upstream import Upstream
 from ot.redact import Redactor
 from ot.registry import Registry, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
+from ot.storage import PinStorage, ToolListStorage
 from ot.tool import Tool
 from ot.util.background_tasks import BackgroundTasks
 from ot.util.invisible import replace_in_name
@@ -65,7 +66,7 @@ class Servers:
         self._unpinnable: dict[str, ToolError] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
         self._retired = BackgroundTasks()
-        self._pins: Pins
+        self._pins: PinStorage
         self._log: Callable[..., None]
 
     def use(self, loaded: Loaded, log: Callable[..., None], keep: Keep) -> None:
@@ -82,7 +83,7 @@ class Servers:
                 launch = launch_of(name, server, loaded, self.environment)
                 self._upstreams[name] = self._upstream(name, server, lists, launch, keep)
 
-    def _upstream(self, name: str, server: Server, lists: Lists, launch: Launch, keep: Keep) -> Upstream:
+    def _upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch, keep: Keep) -> Upstream:
         upstream: Upstream = Upstream(
             name,
             server,
@@ -226,7 +227,7 @@ class Servers:
         await upstream.recall()
         await upstream.connection()
         differences = self._changed.get(name, UNCHANGED)
-        await anyio.to_thread.run_sync(self._pins.accept, name, upstream.definitions)
+        await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
         await self._register(upstream)
         return {**differences.changed, **differences.new}
 
@@ -273,7 +274,7 @@ class Servers:
         pin = upstream.server.pin
         if pin == "off":
             return UNCHANGED
-        found = self._pins.compare(upstream.name, upstream.definitions, is_strict=pin == "strict")
+        found = compare(self._pins, upstream.name, upstream.definitions, is_strict=pin == "strict")
         return Differences(
             *({name: clean(each[name], LONGEST_DIFFERENCE) for name in each if name in chosen} for each in found)
         )

@@ -24,8 +24,8 @@ _REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is tol
 _ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
 DEFAULT_MAX_REMEMBERED = 1_000
 _BLOCK_BYTES = 4_096  # what a small file takes on a disk
-_HANDLE = re.compile("[0-9a-f]{32}")
-_OUR_FILE = re.compile(rf"result-({_HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
+HANDLE = re.compile("[0-9a-f]{32}")
+_OUR_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
 
 
 def new_handle() -> str:
@@ -34,7 +34,7 @@ def new_handle() -> str:
 
 def is_handle(handle: object) -> TypeGuard[str]:
     """Whether it may stand in the name of a file."""
-    return isinstance(handle, str) and _HANDLE.fullmatch(handle) is not None
+    return isinstance(handle, str) and HANDLE.fullmatch(handle) is not None
 
 
 @dataclass(slots=True)

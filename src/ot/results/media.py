@@ -6,7 +6,6 @@ Code passes the handle on; a run that returns it shows its client the real thing
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ot.errors import StorageError, ToolError
+from ot.results.files import HANDLE, is_handle, new_handle
 from ot.util.newer import refuse_newer
 
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
-HANDLE = re.compile("[0-9a-f]{32}")
 OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 
 
@@ -35,9 +34,9 @@ class Media:
     ) -> None:
         self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
 
-    def keep(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
+    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store it and return the handle under which this agent, with this token, finds it again."""
-        handle = secrets.token_hex(16)
+        handle = new_handle()
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(len(data))
@@ -45,14 +44,17 @@ class Media:
             about = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
             self._write(handle, "json", json.dumps(about).encode())
         except OSError as error:
+            for part in ("bin", "json"):
+                with suppress(OSError):
+                    self._file(handle, part).unlink()
             reason = error.strerror or error
             raise StorageError(f"{mime_type} could not be stored in {self._folder}: {reason}") from None
         return handle
 
-    def read(self, handle: object, agent: str, token_id: str = "") -> Content:
+    def get(self, handle: object, agent: str, token_id: str = "") -> Content:
         """Return what is stored under the handle. Without a token, an agent reads what any of its tokens stored."""
         missing = ToolError(f"there is no media {str(handle)[:50]!r}, or it has expired; run the call again")
-        if not isinstance(handle, str) or not HANDLE.fullmatch(handle):
+        if not is_handle(handle):
             raise missing
         try:
             about = json.loads(self._file(handle, "json").read_bytes())

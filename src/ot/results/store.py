@@ -48,7 +48,7 @@ class ResultStore:
         self._quota = quota or Quota()
         self._agents: dict[str, str] = {}  # by handle
 
-    def store(
+    def put(
         self,
         text: str | Iterable[str],
         *,

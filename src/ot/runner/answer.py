@@ -17,10 +17,10 @@ from ot.context import Foreign, ToolContext
 from ot.errors import ArgumentError, ToolError, error_type
 from ot.redact import Redactor
 from ot.render import render
-from ot.results import ResultStore
 from ot.results.window import find_largest_limit
 from ot.runner import explain
 from ot.sanitise import sanitise
+from ot.storage import ResultStorage
 from ot.util.invisible import escape_invisible
 from ot_child.data import FORMATS, has_too_much_indentation, record_lines
 from ot_child.summary import summary
@@ -127,7 +127,7 @@ class _Block:
 class Presenter:
     """How answers look, by the settings of `output:`."""
 
-    def __init__(self, output: Output, store: ResultStore, redact: Redactor) -> None:
+    def __init__(self, output: Output, store: ResultStorage, redact: Redactor) -> None:
         self._output, self._store, self._redact = output, store, redact
 
     def live(self, journal: Journal) -> Live:
@@ -186,7 +186,7 @@ class Presenter:
         beside = None if block.beside is None else self._redact(block.beside())
         tool, about = _tool(journal), block.about
         try:
-            standing_for_it = self._store.store(
+            standing_for_it = self._store.put(
                 kept,
                 tool=tool,
                 agent=caller.agent_id,

@@ -20,6 +20,7 @@ from ot.stats import rollup
 from ot.stats.rollup import DAY
 from ot.util.background import Background, alone, put_aside
 from ot.util.newer import refuse_newer
+from ot.util.storage_errors import is_full_disk
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -241,8 +242,10 @@ def opened(file: Path) -> "Iterator[Connection]":
 
 
 def database_uri(file: Path, mode: str) -> str:
-    """Return the URI of a database. On a read-only disk SQLite cannot lock it, and must not try to."""
-    options = f"mode={mode}" if os.access(file.parent, os.W_OK) else "mode=ro&immutable=1"
+    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, and must not try to."""
+    is_used = Path(f"{file}-shm").exists()  # by another process, with whose files it can be read
+    can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
+    options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"
     return f"{file.absolute().as_uri()}?{options}"
 
 

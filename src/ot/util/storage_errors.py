@@ -49,6 +49,15 @@ def is_full(error: ToolError) -> bool:
     return error.fields.get("code") == STORAGE and error.fields["details"]["reason"] == "full"
 
 
+def is_full_disk(directory: Path) -> bool:
+    """Return whether no file can be added to the directory for lack of space."""
+    try:
+        status = os.statvfs(directory)
+    except (OSError, AttributeError):
+        return False
+    return status.f_bavail == 0 or (status.f_favail == 0 and status.f_files > 0)
+
+
 def mount_point(directory: Path) -> str:
     place = Path(os.path.realpath(directory))
     return str(next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor))
@@ -69,6 +78,6 @@ def _state_of(directory: Path) -> Reason:
         return "failed"
     if status.f_flag & os.ST_RDONLY:
         return "read_only"
-    if status.f_bavail == 0:
+    if is_full_disk(directory):
         return "full"
     return "failed" if os.access(directory, os.W_OK) else "denied"

@@ -18,11 +18,12 @@ from ot.faces.http.gate import Bind, Gate
 from ot.faces.http.keys import LiveTokens
 from ot.faces.http.metrics import Counting, Metrics
 from ot.faces.http.routing import document
+from ot.storage import TokenStorage
 
 PARTS: Final = ("the page at /", "MCP at /mcp", "REST at /tools", "programs at /api")
 
 
-def build(app: OneTool, bind: Bind, tokens: LiveTokens | None = None) -> Gate:
+def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> Gate:
     """Everything that the server answers to."""
     metrics = Metrics(app)
     operations = tuple(routes.operations(app, metrics))

@@ -278,7 +278,7 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
 async def _media(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
     """The thing itself; nothing where the code made the handle up."""
     try:
-        data, mime_type = await anyio.to_thread.run_sync(app.media.read, handle, agent, token_id)
+        data, mime_type = await anyio.to_thread.run_sync(app.media.get, handle, agent, token_id)
     except ToolError:
         return []
     text = base64.b64encode(data).decode("ascii")

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch
-from ot.bundles.store import BundleStore
 from ot.faces.http import callers, models
 from ot.faces.http.answers import precondition, stored, tagged
 from ot.faces.http.api.common import Api
@@ -19,6 +18,7 @@ from ot.faces.http.models import BundlesQuery, StoredSearchQuery, StoredToolsQue
 from ot.faces.http.routing import Answer, Operation
 from ot.registry import python_name
 from ot.schema import JSON
+from ot.storage import BundleStorage
 
 T = TypeVar("T")
 ROOT: Final = "/tools"
@@ -81,7 +81,7 @@ class Bundles:
     async def list_bundles(self, request: Request) -> Response:
         query = BundlesQuery.of(request)
 
-        def read(store: BundleStore) -> Response:
+        def read(store: BundleStorage) -> Response:
             page = store.list_bundles(
                 ids=query.bundle_ids,
                 include_disabled=query.include_disabled,
@@ -180,7 +180,7 @@ class Bundles:
         query = StoredToolsQuery.of(request)
         await self._app.discover(set())  # functions, without waiting for somebody else's server
 
-        def read(store: BundleStore) -> Response:
+        def read(store: BundleStorage) -> Response:
             def some(size: int, token: str | None) -> Page[StoredTool]:
                 page = store.list_tools(
                     tags=query.tags,
@@ -200,7 +200,7 @@ class Bundles:
         query = StoredSearchQuery.of(request)
         await self._app.discover(set())
 
-        def read(store: BundleStore) -> Response:
+        def read(store: BundleStorage) -> Response:
             def some(size: int, token: str | None) -> Page[Found]:
                 page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
                 hits = [Found(self._app.bundles.shown(hit.tool), hit.score, hit.match) for hit in page.items]
@@ -214,7 +214,7 @@ class Bundles:
     # --- around ------------------------------------------------------------------------------------------------
 
     @property
-    def _store(self) -> BundleStore:
+    def _store(self) -> BundleStorage:
         return self._app.bundles.store
 
     async def _stored(self, request: Request) -> StoredTool:
@@ -226,7 +226,7 @@ class Bundles:
             await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
         return await self._api.in_thread(lambda: self._app.bundles.shown(tool))
 
-    async def _reading(self, work: Callable[[BundleStore], T]) -> T:
+    async def _reading(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()
         return await self._api.in_thread(lambda: work(self._store))
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from ot.bundles import archive, taking
 from ot.bundles.model import StoredTool
-from ot.bundles.store import BundleStore
 from ot.bundles.taking import Taken
 from ot.context import ToolContext
 from ot.faces.http import callers
@@ -22,6 +21,7 @@ from ot.faces.http.errors import ApiError
 from ot.faces.http.models import ImportedBundle, ImportQuery
 from ot.faces.http.routing import BYTES, IN_JSON, TEXT, Answer, Operation
 from ot.schema import JSON
+from ot.storage import BundleStorage
 
 ZIP: Final = "application/zip"
 DOCUMENT: Final = {IN_JSON: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
@@ -93,7 +93,7 @@ class Imports:
         return tool is not None and context.admits(tool)
 
 
-def _refuse_taken(store: BundleStore, slug: str) -> None:
+def _refuse_taken(store: BundleStorage, slug: str) -> None:
     """Without `update`, an import makes a bundle; it adds nothing to one that somebody else may have made."""
     there = store.bundle_by_slug(slug)
     if there is not None and there.slug == slug:

@@ -68,7 +68,7 @@ class Results:
             token_id_of(request.scope),
         )
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent, token_id))
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(handle, agent, token_id))
         except ToolError:
             raise _gone() from None
         if mime_type in SHOWN:

@@ -83,7 +83,7 @@ class RunHandlers:
     async def _media(self, handle: str, agent: str, token_id: str) -> list[Medium]:
         """The thing itself; nothing where the code made the handle up."""
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.read(handle, agent, token_id))
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(handle, agent, token_id))
         except ToolError:
             return []
         encoded = await self._api.in_thread(lambda: base64.b64encode(data).decode("ascii"))

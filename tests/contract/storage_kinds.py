@@ -1,0 +1,370 @@
+"""Every kind of state that is kept, seen alike: a key is written, and read as it was written or not at all.
+
+`KINDS` speaks to the protocols of `ot.storage` alone. `BACKENDS` says how each backend opens a kind in a folder.
+`python -m tests.contract.storage_kinds BACKEND KIND FOLDER PREFIX [COUNT]` writes keys and prints each that is kept.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+from unittest.mock import patch
+
+import yaml
+
+from ot.bundles import BundleStore
+from ot.cli import token
+from ot.config.load import load
+from ot.config.trust import TrustFile
+from ot.errors import StorageError, ToolError
+from ot.extensions.environments import InterpreterFiles
+from ot.logging import Log
+from ot.notify import NoticeFiles
+from ot.paths import find_folders
+from ot.proxy.definitions import Definition, Lists
+from ot.proxy.pins import Pins
+from ot.results import ResultStore
+from ot.results.media import Media
+from ot.stats.record import CallRecord, Recorder
+from ot.stats.shapes import Shapes
+from ot.stats.summary import summarise
+from ot.storage import (
+    AuditStorage,
+    BundleStorage,
+    EnvironmentStorage,
+    MediaStorage,
+    NoticeStorage,
+    PinStorage,
+    ResultStorage,
+    ShapeStorage,
+    StatisticsStorage,
+    SwitchStorage,
+    ToolListStorage,
+    TrustStorage,
+)
+from ot.switches import Switches
+
+HOUR = 3600.0
+CONTENT = "0123456789" * 2_000  # so much that half of it would be seen
+
+
+class Kind(Protocol):
+    """`write` returns the name under which the key is read, which may be a handle. Errors are ToolErrors."""
+
+    def __init__(self, store: Any) -> None: ...
+    def write(self, key: str, /) -> str: ...
+    def read(self, name: str) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Stored:
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def close(self) -> None:
+        """Most hold nothing open."""
+
+
+def is_whole(found: object, expected: object) -> bool:
+    assert found in (None, expected)
+    return found is not None
+
+
+class Results(Stored):
+    store: ResultStorage
+
+    def write(self, _key: str) -> str:
+        return str(self.store.put(CONTENT, tool="t")["handle"])
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.load(name), CONTENT)
+
+
+class MediaKind(Stored):
+    store: MediaStorage
+
+    def write(self, _key: str) -> str:
+        return self.store.put(CONTENT.encode(), "image/png", "default")
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.get(name, "default").data, CONTENT.encode())
+
+
+class Counted(NamedTuple):
+    """Statistics are read as sums."""
+
+    store: StatisticsStorage
+    count: Callable[[str], int]
+
+
+class Statistics(Stored):
+    store: Counted
+
+    def write(self, key: str) -> str:
+        self.store.store.add(CallRecord(key, "default", "s", "", 0.1, None, 7))
+        self.store.store.flush()
+        return check(self.store.store.problem, key)
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.count(name) or None, 1)
+
+    def close(self) -> None:
+        self.store.store.close()
+
+
+class ShapeKind(Stored):
+    store: ShapeStorage
+
+    def write(self, key: str) -> str:
+        self.store.learn(key, {"number": 1, "text": CONTENT})
+        self.store.flush()
+        return check(self.store.problem, key)
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.text(name), "{number: int, text: str}")
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Read(NamedTuple):
+    """What is only appended to is read by people and programs of theirs."""
+
+    store: Any
+    records: Callable[[], Iterator[dict[str, Any]]]
+
+
+class AuditKind(Stored):
+    store: Read
+
+    def write(self, key: str) -> str:
+        log: AuditStorage = self.store.store
+        try:
+            log.write("call.started", key=key, content=CONTENT)
+        except OSError as error:
+            raise StorageError(str(error)) from error
+        return key
+
+    def read(self, name: str) -> bool:
+        return is_whole(next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT)
+
+    def close(self) -> None:
+        self.store.store.close()
+
+
+class NoticeKind(Stored):
+    store: Read
+
+    def write(self, key: str) -> str:
+        notices: NoticeStorage = self.store.store
+        notices.append("notes.yaml", f"---\nkey: {key}\ncontent: {CONTENT!r}\n".encode())
+        return key
+
+    def read(self, name: str) -> bool:
+        return is_whole(next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT)
+
+
+class SwitchKind(Stored):
+    store: SwitchStorage
+
+    def write(self, key: str) -> str:
+        self.store.set(key, on=False)
+        return key
+
+    def read(self, name: str) -> bool:
+        off = self.store.off()
+        assert "*" not in off or self.store.problem is not None
+        return check(str(self.store.problem) if self.store.problem else None, name) in off
+
+
+class PinKind(Stored):
+    store: PinStorage
+
+    def write(self, key: str) -> str:
+        self.store.update(key, lambda _: {"tool": {"description": CONTENT}})
+        return key
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.get(name), {"tool": {"description": CONTENT}})
+
+
+class TrustKind(Stored):
+    store: TrustStorage
+
+    def write(self, key: str) -> str:
+        self.store.put(key, {"salt": "s", "facts": {"onetool.yaml": {"[]": CONTENT}}})
+        return key
+
+    def read(self, name: str) -> bool:
+        found = self.store.get(name)
+        assert self.store.problems == ()
+        return is_whole(found, {"salt": "s", "facts": {"onetool.yaml": {"[]": CONTENT}}})
+
+
+class EnvironmentKind(Stored):
+    store: EnvironmentStorage
+
+    def write(self, key: str) -> str:
+        self.store.put(key, sys.executable)
+        return key
+
+    def read(self, name: str) -> bool:
+        return is_whole(self.store.get(name), sys.executable)
+
+
+class ToolListKind(Stored):
+    store: ToolListStorage
+    definition: ClassVar = Definition("tool", CONTENT, {"type": "object"})
+
+    def write(self, key: str) -> str:
+        self.store.put(key, [self.definition])
+        self.store.put_failure(f"{key}-failed", CONTENT)
+        return key
+
+    def read(self, name: str) -> bool:
+        failure = self.store.get_failure(f"{name}-failed")
+        assert failure is None or failure.reason == CONTENT
+        return is_whole(self.store.get(name), (self.definition,))
+
+
+class BundleKind(Stored):
+    store: BundleStorage
+
+    def write(self, key: str) -> str:
+        bundle = self.store.new_id()
+        self.store.put_bundle(
+            bundle, {"slug": key, "displayName": key, "isEnabled": True, "description": CONTENT[:200]}
+        )
+        return key
+
+    def read(self, name: str) -> bool:
+        found = self.store.bundle_by_slug(name)
+        return is_whole(found and found.description, CONTENT[:200])
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class TokenKind(Stored):
+    """Tokens stand in the settings of a home, which the command changes."""
+
+    store: Path
+
+    def write(self, key: str) -> str:
+        environment = patch.dict(os.environ, {"HOME": str(self.store)})
+        with environment, contextlib.redirect_stdout(io.StringIO()):
+            token.main(Namespace(action="create", name=key, agent="default", json=True, config=None))
+        return key
+
+    def read(self, name: str) -> bool:
+        tokens = load(find_folders({}, self.store, None, self.store), {}).settings.auth.tokens
+        found = {each.name: each.hash for each in tokens}
+        return name in found and len(found[name] or "") == 64
+
+
+def check(problem: str | None, key: str) -> str:
+    """What nobody waits for reports a problem in place of an error."""
+    if problem is not None:
+        raise StorageError(problem)
+    return key
+
+
+KINDS: dict[str, type[Kind]] = {
+    "results": Results,
+    "media": MediaKind,
+    "statistics": Statistics,
+    "shapes": ShapeKind,
+    "audit": AuditKind,
+    "switches": SwitchKind,
+    "pins": PinKind,
+    "trust": TrustKind,
+    "tokens": TokenKind,
+    "environments": EnvironmentKind,
+    "notices": NoticeKind,
+    "bundles": BundleKind,
+    "tool lists": ToolListKind,
+}
+CACHES = {"tool lists"}  # which go on without what cannot be written
+
+
+# --- the backends --------------------------------------------------------------------------------------------------
+
+
+def statistics_file(folder: Path) -> Counted:
+    file = folder / "stats" / "stats.db"
+    return Counted(Recorder(file, enabled=True), lambda tool: int(summarise(file, tool=tool)["total_calls"]))
+
+
+def audit_file(folder: Path) -> Read:
+    file = folder / "logs" / "audit.jsonl"
+
+    def records() -> Iterator[dict[str, Any]]:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a line for which there was no space, of a call that was not made
+                yield json.loads(line)
+
+    return Read(Log(file, gathers=False), records)
+
+
+def notice_files(folder: Path) -> Read:
+    return Read(NoticeFiles(folder), lambda: yaml.safe_load_all((folder / "notes.yaml").read_bytes()))
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "results": lambda folder: ResultStore(folder / "tmp", HOUR, 3),
+    "media": lambda folder: Media(folder / "tmp", HOUR),
+    "statistics": statistics_file,
+    "shapes": lambda folder: Shapes(folder / "stats" / "shapes.json"),
+    "audit": audit_file,
+    "switches": Switches,
+    "pins": lambda folder: Pins(folder / "pins.json"),
+    "trust": TrustFile,
+    "tokens": lambda folder: folder.parent,
+    "environments": lambda folder: InterpreterFiles(folder / "environments"),
+    "notices": notice_files,
+    "bundles": lambda folder: BundleStore(folder / "bundles"),
+    "tool lists": lambda folder: Lists(folder / "cache"),
+}
+BACKENDS = {"files": FILES}
+
+
+@contextlib.contextmanager
+def opened(backend: str, kind: str, folder: Path) -> Iterator[Kind]:
+    stored = KINDS[kind](BACKENDS[backend][kind](folder))
+    try:
+        yield stored
+    finally:
+        stored.close()
+
+
+def reads(stored: Kind, name: str) -> bool:
+    """Return whether the key is there; what is not found raises for some kinds."""
+    try:
+        return stored.read(name)
+    except ToolError as error:
+        if type(error) is not ToolError:
+            raise
+        return False
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(backend: str, kind: str, folder: str, prefix: str, count: str = "") -> None:
+    with opened(backend, kind, Path(folder)) as stored:
+        say("ready")
+        sys.stdin.readline()
+        for number in range(int(count or sys.maxsize)):
+            key = f"{prefix}-{number}"
+            say(f"{key} {stored.write(key)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
