@@ -111,17 +111,13 @@ def _converter(hint: Any) -> Convert | None:
 
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
-        return _of_union(parts)
+        # `Path | None` is a path where there is something; where more is possible, the data is left alone.
+        real = [part for part in parts if part is not types.NoneType]
+        convert = _converter(real[0]) if len(real) == 1 else None
+        return None if convert is None else lambda value: value if value is None else convert(value)
     if isinstance(origin, type):
         return _of_collection(origin, parts)
     return _of_class(hint) if isinstance(hint, type) else None
-
-
-def _of_union(parts: tuple[Any, ...]) -> Convert | None:
-    """`Path | None` is a path where there is something; where more is possible, the data is left alone."""
-    real = [part for part in parts if part is not types.NoneType]
-    convert = _converter(real[0]) if len(real) == 1 else None
-    return None if convert is None else lambda value: value if value is None else convert(value)
 
 
 def _of_collection(kind: type, parts: tuple[Any, ...]) -> Convert | None:
@@ -130,27 +126,15 @@ def _of_collection(kind: type, parts: tuple[Any, ...]) -> Convert | None:
 
     items = [_converter(part) for part in parts]
     if issubclass(kind, tuple) and parts and Ellipsis not in parts:
-        return _of_places(items)
+        return lambda value: tuple(item(each) if item else each for item, each in zip(items, value, strict=True))
     if issubclass(kind, abc.Mapping):
-        return _of_mapping(items)
+        if len(items) != 2 or not any(items):  # noqa: PLR2004 - keys and values
+            return None
+        to_key, to_item = (convert or (lambda same: same) for convert in items)
+        return lambda value: {to_key(name): to_item(each) for name, each in value.items()}
     outer: Convert | None = OUTER.get(kind.__name__)
     item = items[0] if issubclass(kind, abc.Iterable) and items else None
     return outer if item is None else lambda value: (outer or list)(map(item, value))
-
-
-def _of_places(items: list[Convert | None]) -> Convert:
-    return lambda value: tuple(item(each) if item else each for item, each in zip(items, value, strict=True))
-
-
-def _of_mapping(items: list[Convert | None]) -> Convert | None:
-    if len(items) != 2 or not any(items):  # noqa: PLR2004 - keys and values
-        return None
-    key, item = (convert or _same for convert in items)
-    return lambda value: {key(name): item(each) for name, each in value.items()}
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _of_class(kind: type) -> Convert | None:

@@ -43,7 +43,10 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
     """
     body, tail = compile_run(code, filename)
     if find is not None:
-        _bind_unknown(namespace, [body] if tail is None else [body, tail], find)
+        modules = [body] if tail is None else [body, tail]
+        unbound = (name for name in unbound_names(*modules) if name not in namespace)
+        if unknown := sorted(name for name in unbound if not is_reserved(name)):
+            namespace.update(find(unknown, sorted(used_names(*modules))))
     if _is_async(body) or (tail is not None and _is_async(tail)):
         value = _wait_for(_execute_async(body, tail, namespace))
     else:
@@ -52,12 +55,6 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
     if isinstance(value, CoroutineType):
         value = _wait_for(value)
     return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
-
-
-def _bind_unknown(namespace: Namespace, modules: list[CodeType], find: Find) -> None:
-    unbound = (name for name in unbound_names(*modules) if name not in namespace)
-    if unknown := sorted(name for name in unbound if not is_reserved(name)):
-        namespace.update(find(unknown, sorted(used_names(*modules))))
 
 
 async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Namespace) -> Any:
@@ -81,11 +78,7 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    return _wait_in_thread(coroutine)  # a snippet that awaits, called by code that does: its thread has a loop already
-
-
-def _wait_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    import asyncio
+    # A snippet that awaits, called by code that does: its thread has a loop already.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
@@ -99,8 +92,12 @@ def _wait_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
     """The statements, and the expression that gives the value where there is one."""
     tree = parse(code, filename)
-    returns = "return" in code and _top_level(tree, ast.Return)  # the text only saves the walk; the tree decides
-    body, tail = _as_function(tree, filename) if returns else _as_module(tree)
+    if "return" in code and _top_level(tree, ast.Return):  # the text only saves the walk; the tree decides
+        body, tail = _as_function(tree, filename)
+    else:
+        body, tail = tree, _final_value(tree)
+        if tail is not None:
+            tree.body.pop()
     value = None if tail is None else _compile(ast.Expression(tail), filename, "eval")
     return _compile(body, filename, "exec"), value
 
@@ -108,12 +105,6 @@ def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType
 def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> CodeType:
     code: CodeType = compile(tree, filename, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return code
-
-
-def _as_module(tree: ast.Module) -> tuple[ast.Module, ast.expr | None]:
-    if (value := _final_value(tree)) is not None:
-        tree.body.pop()
-    return tree, value
 
 
 def _final_value(tree: ast.Module) -> ast.expr | None:
@@ -132,7 +123,8 @@ def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr 
     """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
     for node in _top_level(tree, ast.Yield, ast.YieldFrom):
         raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
-    waits = _waits(tree)
+    is_async = any(part.is_async for part in _top_level(tree, ast.comprehension))
+    waits = is_async or bool(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
     future = [statement for statement in tree.body if _is_future(statement)]
     arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
     kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
@@ -150,11 +142,6 @@ def _function_body(tree: ast.Module) -> list[ast.stmt]:
     if value is not None:
         body[-1] = ast.copy_location(ast.Return(value), value)
     return [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
-
-
-def _waits(tree: ast.Module) -> bool:
-    asynchronous = any(part.is_async for part in _top_level(tree, ast.comprehension))
-    return asynchronous or bool(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
 
 
 def _is_future(statement: ast.stmt) -> bool:
@@ -241,10 +228,7 @@ def parse(code: str, filename: str = FILENAME) -> ast.Module:
     try:
         return ast.parse(code, filename)
     except IndentationError as error:
-        return _parse_mended(code, filename, error)
-
-
-def _parse_mended(code: str, filename: str, mistake: SyntaxError) -> ast.Module:
+        mistake: SyntaxError = error
     for mended in _mended(code):
         try:
             return _parse_block(mended, filename)
@@ -257,9 +241,12 @@ def _parse_mended(code: str, filename: str, mistake: SyntaxError) -> ast.Module:
 
 
 def _mended(code: str) -> Iterator[str]:
+    """The texts that may be meant. One that lost the indentation of its first line had one of those that follow."""
     for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
         yield text
-        yield from _first_line_indented(text)
+        first, _, rest = text.partition("\n")
+        for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:INDENTATIONS_TRIED]:
+            yield f"{indent}{first}\n{rest}"
 
 
 def _parse_block(code: str, filename: str) -> ast.Module:
@@ -277,13 +264,6 @@ def _parse_block(code: str, filename: str) -> ast.Module:
     if more or block.orelse:  # only a part of it is indented
         raise IndentationError("unexpected indent", (filename, 1, 1, None))
     return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
-
-
-def _first_line_indented(code: str) -> Iterator[str]:
-    """Text that lost the indentation of its first line when it was cut out: it was one of those that follow."""
-    first, _, rest = code.partition("\n")
-    for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:INDENTATIONS_TRIED]:
-        yield f"{indent}{first}\n{rest}"
 
 
 def _tabs_expanded(code: str, width: int) -> str:

@@ -53,7 +53,8 @@ class Cell:
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
         self._deadline = 0.0
-        _add_interactive_builtins()
+        # What `site` adds, which is not loaded here, and what people and models expect to be there all the same.
+        vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
         if HAS_TIMER:
             signals.signal(signals.SIGALRM, self._on_alarm)
 
@@ -64,7 +65,7 @@ class Cell:
             self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
             sys.stdout = sys.stderr = self._output.stream
             sys.stdin = io.StringIO()
-            if not _readable(reader):
+            if not select.select([reader], [], [], 0)[0]:
                 self.rehearse()
             request = self._peer.receive()
             self._id, self._params = request["id"], request["params"]
@@ -82,7 +83,8 @@ class Cell:
             self._success(execute(REHEARSAL, self._namespace()))
 
     def _run(self) -> None:
-        _seed()
+        if "random" in sys.modules:  # every cell is a copy of the zygote, its random numbers too
+            sys.modules["random"].seed()
         try:
             self._start_clock()
             answer = self._success(execute(self._params["code"], self._namespace(), find=self._find))
@@ -94,7 +96,8 @@ class Cell:
     # --- the answer ---------------------------------------------------------------------------------------------
 
     def _success(self, value: Any) -> str:
-        chosen = self._format()
+        chosen = self._main.get("__format__")
+        chosen = chosen if isinstance(chosen, str) and chosen in data.FORMATS else None
         result = {
             "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
             "has_value": value is not NO_VALUE,
@@ -108,24 +111,17 @@ class Cell:
         # YAML takes a second a megabyte, and JSON is YAML too.
         is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(result["value"])
         text, told = _text_and_value(result["value"], line, 2 if is_indented else None)
-        self._send_in_pieces(text)
+        limit = self._params["max_output"]
+        if len(text) > limit:
+            raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
+        # It crosses as the text it will be shown as, so that the server never has to take it apart.
+        self._peer.send_pieces("value", messages.split_text(text))
         about = {"value": None, "is_json": not isinstance(told, str), "about": summary(told)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
-
-    def _format(self) -> str | None:
-        chosen = self._main.get("__format__")
-        return chosen if isinstance(chosen, str) and chosen in data.FORMATS else None
 
     def _sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")
         return chosen if isinstance(chosen, bool) else None
-
-    def _send_in_pieces(self, text: str) -> None:
-        """A large value crosses as the text it will be shown as, so that the server never has to take it apart."""
-        limit = self._params["max_output"]
-        if len(text) > limit:
-            raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
-        self._peer.send_pieces("value", messages.split_text(text))
 
     def _failure(self, error: BaseException) -> str:
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
@@ -173,7 +169,10 @@ class Cell:
         """What is there before the code starts: errors, packs, aliases and projects that it has a word for."""
         known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
         for pack, tools in names["packs"].items():
-            known[pack] = self._pack(pack, tools)
+            if pack == "ot":
+                known[pack] = OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
+            else:
+                known[pack] = PackProxy(pack, tools, self._call, self._peer.request)
         for name, target in names["tools"].items():
             known[name] = ToolProxy(target, self._call)
         if "projects" in names:
@@ -184,11 +183,6 @@ class Cell:
         """Ask the server for packs, aliases and tools that it did not send along."""
         asked = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
         return self._names_of("", self._peer.request("names", asked))
-
-    def _pack(self, pack: str, tools: list[str]) -> PackProxy:
-        if pack == "ot":
-            return OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
-        return PackProxy(pack, tools, self._call, self._peer.request)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._output.flush()  # who watches sees what was printed before what is waited for
@@ -284,22 +278,6 @@ class _Output(io.RawIOBase):
                 time.sleep(FLUSH_SECONDS)
 
 
-def _add_interactive_builtins() -> None:
-    """What `site` adds, which is not loaded here, and what people and models expect to be there all the same."""
-    helper = _sitebuiltins._Helper()  # noqa: SLF001 - there is no other name for it
-    vars(builtins).update(exit=sys.exit, quit=sys.exit, help=helper)
-
-
-def _readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def _seed() -> None:
-    """Every cell is a copy of the zygote, its random numbers too, unless they start anew."""
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
-
-
 def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
     """What is shown of a value that has been told in the line already, and the value as data."""
     if isinstance(value, str):
@@ -329,12 +307,16 @@ def _line_of(error: BaseException) -> int | None:
     """The line of the sent text at which it happened: the innermost one, or where the syntax is wrong."""
     if isinstance(error, SyntaxError) and error.filename == FILENAME:
         return error.lineno
-    line, trace = None, error.__traceback__
+    return next((line for file, line, _ in _places(error) if file == FILENAME), None)
+
+
+def _places(error: BaseException) -> list[tuple[str, int, FrameType]]:
+    """Where it passed: file, line and frame, the innermost first."""
+    found, trace = [], error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == FILENAME:
-            line = trace.tb_lineno
+        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
         trace = trace.tb_next
-    return line
+    return found[::-1]
 
 
 def _name_missed(error: BaseException) -> dict[str, Any]:
@@ -345,10 +327,7 @@ def _name_missed(error: BaseException) -> dict[str, Any]:
     is_unbound = type(error) is UnboundLocalError
     if not is_unbound and (type(error) is not AttributeError or error.name is None):
         return {}
-    frame, trace = None, error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame if trace.tb_frame.f_code.co_filename == FILENAME else frame
-        trace = trace.tb_next
+    frame = next((frame for file, _, frame in _places(error) if file == FILENAME), None)
     if frame is None or is_unbound:
         unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
         return {"variables": unbound[:MAX_VARIABLES]}
@@ -360,13 +339,9 @@ def _name_missed(error: BaseException) -> dict[str, Any]:
 
 def _place_in_snippet(error: BaseException) -> str:
     """Where in a snippet it happened, which the sent text only calls; as Python says it of wrong syntax."""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file == FILENAME or file.startswith(SNIPPET_FILE):
-            place = "" if file == FILENAME else f" ({file}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
+    ours = ((file, line) for file, line, _ in _places(error) if file == FILENAME or file.startswith(SNIPPET_FILE))
+    file, line = next(ours, (FILENAME, 0))
+    return "" if file == FILENAME else f" ({file}, line {line})"
 
 
 def main(argv: list[str]) -> None:

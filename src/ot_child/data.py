@@ -47,7 +47,9 @@ def _encode_anything(value: Any) -> str:
     except RecursionError:
         raise NotData("the value is nested too deeply to be returned; return a part of it") from None
     except ValueError as error:
-        raise NotData(_why(error)) from None
+        is_circle = "Circular" in str(error)
+        why = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
+        raise NotData(why) from None
 
 
 class _Plain:
@@ -123,12 +125,6 @@ def as_data(value: Any) -> Any:
     return json.loads(encode(value))
 
 
-def _why(error: ValueError) -> str:
-    if "Circular" in str(error):
-        return "the value refers to itself and cannot be returned; return a part of it"
-    return str(error)
-
-
 def _plain(value: Any) -> Any:
     """What an object that JSON does not know looks like as data."""
     for kinds, convert in _CONVERSIONS:
@@ -168,17 +164,13 @@ def _as_list(value: Iterable[Any]) -> list[Any]:
         return list(value)
 
 
-def _error(value: BaseException) -> str:
-    return f"{type(value).__name__}: {value}"
-
-
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
     ((set, frozenset), _as_list),
     (bytes, _base64),
     ((bytearray, memoryview), lambda value: _base64(bytes(value))),
     (Mapping, dict),
     (complex, str),
-    (BaseException, _error),
+    (BaseException, lambda value: f"{type(value).__name__}: {value}"),
 )
 
 

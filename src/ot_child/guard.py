@@ -67,7 +67,10 @@ def _outlived(worker: int, reader: int) -> int:
     import select
 
     woken = _woken_by_signals()
-    _keep_only(reader, woken)
+    # What the guard held open, nobody would see the end of: the pipes of the worker above all.
+    if reader:  # closerange(0, 0) closes everything there is
+        os.closerange(0, reader)
+    os.closerange(reader + 1, woken)
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     poll.register(reader, 0)  # nothing but the end of it
@@ -94,13 +97,6 @@ def _woken_by_signals() -> int:
     for number in (signal.SIGCHLD, *IMPATIENT):
         signal.signal(number, lambda *_: None)
     return woken
-
-
-def _keep_only(reader: int, woken: int) -> None:
-    """What the guard held open, nobody would see the end of: the pipes of the worker above all."""
-    if reader:  # closerange(0, 0) closes everything there is
-        os.closerange(0, reader)
-    os.closerange(reader + 1, woken)
 
 
 def _reaped(worker: int) -> int | None:
@@ -133,21 +129,16 @@ def _send(send: Callable[[int, int], None], process: int, number: int) -> None:
 
 
 def _descendants(process: int) -> set[int]:
-    parents = _parents()
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {process}
-
-
-def _parents() -> dict[int, int]:
-    """The parent of every process; nothing where there is no /proc."""
+    """Find all that the process started; nothing where there is no /proc."""
     parents = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib costs start-up here
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123 - see above
                 parents[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
-    return parents
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {process}
 
 
 def _prctl(option: int, value: int) -> None:

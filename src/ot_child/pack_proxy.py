@@ -116,11 +116,8 @@ class OtProxy(PackProxy):
             asked = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
             part = self._ask("call", asked)  # not by `_call`, which would keep it
             texts.append(part["text"])
-        return _loaded("".join(texts), is_json=part["is_json"])
-
-
-def _loaded(text: str, *, is_json: bool) -> Any:
-    try:
-        return json.loads(text) if is_json else text
-    except ValueError:  # a secret was taken out where JSON has no text, say
-        raise ToolError("The result cannot be read back as data. Use ot.result().") from None
+        text = "".join(texts)
+        try:
+            return json.loads(text) if part["is_json"] else text
+        except ValueError:  # a secret was taken out where JSON has no text, say
+            raise ToolError("The result cannot be read back as data. Use ot.result().") from None

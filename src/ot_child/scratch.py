@@ -59,16 +59,12 @@ def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
     try:
         for inner in os.listdir(folder):  # noqa: PTH208 - see above
             with contextlib.suppress(FileNotFoundError):
-                _move_up(inner, folder, next(fresh), top)
+                if not _unlinked(inner, folder):
+                    os.chmod(inner, 0o700, dir_fd=folder)  # what may not be written may not be moved
+                    os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=top)
-
-
-def _move_up(name: str, folder: int, new_name: str, top: int) -> None:
-    if not _unlinked(name, folder):
-        os.chmod(name, 0o700, dir_fd=folder)  # what may not be written may not be moved
-        os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:

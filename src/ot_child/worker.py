@@ -77,7 +77,14 @@ class Worker:
             self._failed(ident, errors.Cancelled("cancelled before it began"))
             return
         thread = threading.get_ident()
-        self._running[ident] = lambda: _raise_in(thread)
+
+        def cancel() -> None:
+            """Python code notices at its next step; what waits in C, when it comes back."""
+            import ctypes
+
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
+
+        self._running[ident] = cancel
         CURRENT.set(ident)
         try:
             function = self._functions[params["function"]]
@@ -223,13 +230,6 @@ def _tool(*given: Any, **_options: Any) -> Any:
     return given[0] if given and callable(given[0]) else lambda function: function
 
 
-def _raise_in(thread: int) -> None:
-    """Python code notices at its next step; what waits in C, when it comes back."""
-    import ctypes
-
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
-
-
 def _failure(error: BaseException, file: str) -> dict[str, Any]:
     import traceback
 
@@ -265,14 +265,11 @@ def _confine(sandbox: dict[str, Any]) -> None:
 
     try:
         confine.drop_capabilities()
-        readable = [*PROGRAMS, *_readable(), *sandbox["read"]]
+        # Where this interpreter keeps its packages.
+        packages = sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})
+        readable = [*PROGRAMS, *packages, *sandbox["read"]]
         writable = [*sandbox["write"], *DEVICES]
         confine.landlock(readable, writable, programs=True, network=sandbox["network"])
         confine.Filter(syscalls.fence_filter(platform.machine(), network=sandbox["network"])).install()
     except confine.Unavailable as error:
         raise SystemExit(f"its sandbox cannot be put in force on this machine: {error}") from None
-
-
-def _readable() -> list[str]:
-    """Where this interpreter keeps its packages."""
-    return sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})

@@ -152,16 +152,13 @@ class Zygote:
         while True:
             readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
             if not readable:
-                self._load_one()
+                with contextlib.suppress(ImportError):  # a Python without it
+                    importlib.import_module(self._to_load.pop())
             for descriptor in readable:
                 if descriptor != control:
                     self._reap(self._ids[descriptor])
                 elif not self._obey():
                     self._end()
-
-    def _load_one(self) -> None:
-        with contextlib.suppress(ImportError):  # a Python without it
-            importlib.import_module(self._to_load.pop())
 
     def _obey(self) -> bool:
         try:
@@ -176,7 +173,8 @@ class Zygote:
             return True
         ident: int = message["params"]["ident"]
         if message["method"] == "kill":
-            self._kill(ident)
+            if ident in self._cells:  # not reaped yet, so the number is still this cell's
+                _kill_group(self._cells[ident][0])
             return True
         try:
             self._fork(ident, *descriptors)
@@ -188,7 +186,7 @@ class Zygote:
         return True
 
     def _fork(self, ident: int, descriptor: int, stray: int) -> None:
-        scratch = self._scratch(ident)
+        scratch = f"{self._options.scratch}/{ident}"
         os.mkdir(scratch, 0o700)  # noqa: PTH102 - pathlib is slow here
         os.chdir(scratch)
         parent, ruleset = os.getpid(), self._confinement.ruleset(scratch)
@@ -215,13 +213,6 @@ class Zygote:
         finally:
             os._exit(70)
 
-    def _scratch(self, ident: int) -> str:
-        return f"{self._options.scratch}/{ident}"
-
-    def _kill(self, ident: int) -> None:
-        if ident in self._cells:  # not reaped yet, so the number is still this cell's
-            _kill_group(self._cells[ident][0])
-
     def _reap(self, ident: int) -> None:
         """Tell that a cell is gone, and remove its scratch folder if empty; a full one is left to the server."""
         pid, watched = self._cells.pop(ident)
@@ -233,15 +224,12 @@ class Zygote:
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._tell_gone(ident, status, "")
 
-    def _removed(self, ident: int) -> bool:
-        try:
-            os.rmdir(self._scratch(ident))  # noqa: PTH106 - see above
-        except OSError:
-            return False
-        return True
-
     def _tell_gone(self, ident: int, status: int | None, reason: str) -> None:
-        littered = not self._removed(ident)
+        littered = False
+        try:
+            os.rmdir(f"{self._options.scratch}/{ident}")  # noqa: PTH106 - see above
+        except OSError:
+            littered = True
         self._send("gone", {"ident": ident, "status": status, "littered": littered, "reason": reason})
 
     def _send(self, method: str, params: dict[str, object]) -> None:

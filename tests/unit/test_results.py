@@ -23,8 +23,7 @@ from ot.errors import ArgumentError, StorageError, ToolError, ToolTimeout
 from ot.results import Quota, ResultStore
 from ot.results.files import LOCK, Files
 from ot.results.hits import Deadline
-from ot.results.matches import matching_lines, matching_parts
-from ot.results.pattern import compiled
+from ot.results.matches import compiled, matching_lines, matching_parts
 from ot.results.similar import of_lines, similar
 
 HOUR = 3600.0

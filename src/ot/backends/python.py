@@ -23,7 +23,8 @@ class PythonBackend:
         self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        given = {**self._convert(args), **dict.fromkeys(self._context_names, context)}
+        converted = {name: make(args[name]) for name, make in self._converters.items() if name in args}
+        given = {**args, **converted, **dict.fromkeys(self._context_names, context)}
         positional = [given.pop(name) for name in self._positional_only if name in given]
         if self._is_async:
             value = await self.function(*positional, **given)
@@ -33,9 +34,6 @@ class PythonBackend:
         if inspect.isasyncgen(value):
             return [item async for item in value]
         return await self._threads.run(list, value) if inspect.isgenerator(value) else value
-
-    def _convert(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        return {**args, **{name: make(args[name]) for name, make in self._converters.items() if name in args}}
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:

@@ -1,16 +1,19 @@
-"""A path as somebody asked for it: checked for what no file system takes, and placed. The disk is not looked at."""
+"""A path as somebody asked for it: checked for what no file system takes, and placed; and where it really leads."""
 
+import os
 import posixpath
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ot.errors import ArgumentError
+from ot.errors import ArgumentError, ToolError
 from ot.paths import placed
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4095
 MOST_LEFT = 16  # each of them is decided too
+ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,17 @@ def absolute(path: str, base: Path) -> str:
     except RuntimeError:
         home = base / "~"
     return str(placed(path, base, home))
+
+
+def real_path(path: str) -> str:
+    """Return where a path really leads. It need not exist; links in a circle stay in it, and opening it fails.
+
+    `realpath` raises when a link that it has seen is none any more the moment after; then it looks again.
+    """
+    for _ in range(ATTEMPTS):
+        with suppress(OSError):
+            return os.path.realpath(path)
+    raise ToolError("The links of the path keep changing. Name the file itself.")
 
 
 def plain(path: str) -> str:

@@ -6,6 +6,7 @@ file for a link meanwhile gains anything: the attempt fails, and is made again f
 """
 
 import errno
+import json
 import os
 import posixpath
 import stat
@@ -17,14 +18,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from ot.context import ToolContext
-from ot.errors import ArgumentError, ToolError
-from ot.files import refusals
-from ot.files.asked import Asked, asked as read_path
+from ot.errors import ArgumentError, SandboxDenied, ToolError
+from ot.files.asked import Asked, asked as read_path, real_path
 from ot.files.beneath import FOLDER, NO_LINK, PATH_ONLY, PRIVATE, Opener, best_opener, location
-from ot.files.real import real_path
-from ot.files.rules import Refusal, Rules, names_of
+from ot.files.rules import Refusal, Rules, allowed_paths, names_of
 
 ATTEMPTS = 40
+_REASONS = {
+    Refusal.DENIED: "A denied pattern covers it.",
+    Refusal.HIDDEN: "OneTool keeps it for itself.",
+    Refusal.PROTECTED: "Tools never write what OneTool loads or executes; a person may.",
+}
+# A link that has come in the place of a folder is no folder to the kernel, as a file is none.
+_MAY_HAVE_MOVED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EAGAIN}
 Done = TypeVar("Done")
 
 
@@ -107,7 +113,7 @@ class Files:
         """Raise where this real path, which was reached by asking for that one, is not to be opened."""
         refusal = self.rules.refusal(real, writing=writing)
         if refusal is not None:
-            raise refusals.denied(read_path(path, self.context.working_dir), refusal, self.context, advice)
+            raise _denied(read_path(path, self.context.working_dir), refusal, self.context, advice)
 
     def check_opened(self, path: str, descriptor: int, *, writing: bool = False, name: str = "") -> None:
         """Raise where what was really opened, or this name in it, is not to be opened."""
@@ -144,7 +150,9 @@ class Files:
                 last = None
             except OSError as error:
                 last = error
-                if not _may_have_moved(error) or (error.errno == errno.ENOENT and real == _resolved(asked, follow)):
+                if error.errno not in _MAY_HAVE_MOVED or (
+                    error.errno == errno.ENOENT and real == _resolved(asked, follow)
+                ):
                     break
         raise _explained(last, path) from None
 
@@ -152,7 +160,7 @@ class Files:
         real = _resolved(asked, follow)
         refusal = self._refusal(asked, real, writing)
         if refusal is not None:
-            raise refusals.denied(asked, refusal, self.context)
+            raise _denied(asked, refusal, self.context)
         return real
 
     @contextmanager
@@ -202,9 +210,16 @@ def _resolved(asked: Asked, follow: bool) -> str:
     return posixpath.join(real_path(folder), name)
 
 
-def _may_have_moved(error: OSError) -> bool:
-    """A link that has come in the place of a folder is no folder to the kernel, as a file is none."""
-    return error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EAGAIN}
+def _denied(asked: Asked, refusal: Refusal, context: ToolContext, advice: str = "") -> SandboxDenied:
+    """Say no in the same words, whether or not there is anything at the path."""
+    reason = _REASONS.get(refusal)
+    if reason is None:
+        kind = "It may be read, not written. To allow that" if refusal is Refusal.READ_ONLY else "To allow it"
+        paths = [*allowed_paths(context.sandbox or {}), asked.plain]
+        listed = ", ".join(json.dumps(path, ensure_ascii=False) for path in paths)
+        setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
+        reason = f"{kind}, add this to onetool.yaml: {setting}"
+    return SandboxDenied(f"File access denied by sandbox: {asked.given}. {reason}{advice}", path=asked.given)
 
 
 def _explained(error: OSError | None, path: str) -> Exception:

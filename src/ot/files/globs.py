@@ -109,12 +109,9 @@ def alternatives(pattern: str) -> list[str]:
 def for_ripgrep(pattern: str) -> list[str]:
     """The pattern as `--glob` takes it, in both spellings of Unicode; none where ripgrep would read it differently."""
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
-    if any(len(token) > 1 and not _readable_class(token) for token in tokens):
-        return []
+    for token in tokens:
+        ranges = re.findall(r"(.)-(.)", token)
+        if len(token) > 1 and not (_PLAIN_CLASS.fullmatch(token) and all(first <= last for first, last in ranges)):
+            return []
     text = "".join(token if len(token) > 1 else _SPECIAL.get(token, token) for token in tokens)
     return sorted({normalize(form, text) for form in ("NFC", "NFD")})
-
-
-def _readable_class(text: str) -> bool:
-    ranges = re.findall(r"(.)-(.)", text)
-    return bool(_PLAIN_CLASS.fullmatch(text)) and all(first <= last for first, last in ranges)

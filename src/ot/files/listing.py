@@ -32,13 +32,10 @@ def entries(files: Files, path: str, pattern: str, most: int) -> list[Entry]:
             raise ToolError(f"{path} is not a folder; fs.stat({path!r}) says what it is.", path=path)
         with closing(place.open(os.O_RDONLY | FOLDER)) as folder:
             files.check_opened(path, folder)
-            return sorted(_Walk(files, folder, place.real, Glob(pattern), path).found(most), key=_by_names)
+            found = _Walk(files, folder, place.real, Glob(pattern), path).found(most)
+            return sorted(found, key=lambda entry: entry.name.split("/"))
 
     return files.at(path, operate)
-
-
-def _by_names(entry: Entry) -> list[str]:
-    return entry.name.split("/")
 
 
 class _Walk:
@@ -71,7 +68,12 @@ class _Walk:
                 yield from self._looked_at(item, names, states)
 
     def _looked_at(self, item: "os.DirEntry[str]", names: tuple[str, ...], states: States) -> Iterator[Entry]:
-        self._count()
+        self._seen += 1
+        if self._seen > MOST_SEEN:
+            raise ToolError(
+                f"There are more than {MOST_SEEN} entries in {self._path} to look at. List a folder in it.",
+                path=self._path,
+            )
         reached = self._glob.after(states, item.name)
         whole = (*names, item.name)
         if not reached or not _is_text(item.name):
@@ -82,14 +84,6 @@ class _Walk:
             yield from self._entry(item, whole)
         if item.is_dir(follow_symlinks=False) and item.name != TRASH:
             self._waiting.append((whole, reached))
-
-    def _count(self) -> None:
-        self._seen += 1
-        if self._seen > MOST_SEEN:
-            raise ToolError(
-                f"There are more than {MOST_SEEN} entries in {self._path} to look at. List a folder in it.",
-                path=self._path,
-            )
 
     def _entry(self, item: "os.DirEntry[str]", names: tuple[str, ...]) -> Iterator[Entry]:
         with suppress(FileNotFoundError):  # it went while we looked

@@ -17,9 +17,8 @@ from unicodedata import category, normalize
 
 from ot.context import ToolContext
 from ot.errors import ConfigError
-from ot.files.asked import absolute, plain
+from ot.files.asked import absolute, plain, real_path
 from ot.files.globs import Glob, alternatives, for_ripgrep
-from ot.files.real import real_path
 from ot.paths import is_folder
 
 Names = tuple[str, ...]
@@ -103,14 +102,11 @@ class Rules:
     def refusal(self, path: str, *, writing: bool) -> Refusal | None:
         """Why this real path is not to be opened; None where it is."""
         if not any(is_below(path, root.real) for root in self.roots):
-            return self._outside_refusal(path, writing=writing)
+            # What no setting can allow is not called outside, for that would propose a setting.
+            if self._is_hidden(spelled(path)):
+                return Refusal.HIDDEN
+            return Refusal.PROTECTED if writing and self._is_protected(path) else Refusal.OUTSIDE
         return self.named_refusal(path) or (self._writing_refusal(path) if writing else None)
-
-    def _outside_refusal(self, path: str, *, writing: bool) -> Refusal:
-        """What no setting can allow is not called outside, for that would propose a setting."""
-        if self._is_hidden(spelled(path)):
-            return Refusal.HIDDEN
-        return Refusal.PROTECTED if writing and self._is_protected(path) else Refusal.OUTSIDE
 
     def named_refusal(self, path: str) -> Refusal | None:
         """Why a path of this name is not to be opened, wherever it leads."""

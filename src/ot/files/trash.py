@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 
 from ot.errors import ToolError
+from ot.files.asked import real_path
 from ot.files.files import Files, Place, closing
-from ot.files.real import real_path
 from ot.files.rules import is_below
 from ot.files.writing import put
 

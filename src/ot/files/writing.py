@@ -45,7 +45,10 @@ def write(
         old = old_file(place, path)
         if expected is not None and (old is None or _version(old) != _version(expected)):
             raise ToolError(f"{path} was changed by somebody else meanwhile. Read it again.", path=path)
-        kept = _backup_place(files, path, place) if backup and old is not None else None
+        kept = place.beside(place.name + BACKUP) if backup and old is not None else None
+        if kept is not None:
+            advice = " backup=False writes without keeping the old file."
+            files.check(path + BACKUP, kept.real, writing=True, advice=advice)
         with temporary(place, [data], old, mode) as new:
             if kept is not None:
                 _keep(place, kept)
@@ -74,12 +77,6 @@ def _version(facts: os.stat_result) -> tuple[int, ...]:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def _backup_place(files: Files, path: str, place: Place) -> Place:
-    kept = place.beside(place.name + BACKUP)
-    files.check(path + BACKUP, kept.real, writing=True, advice=" backup=False writes without keeping the old file.")
-    return kept
-
-
 @contextmanager
 def temporary(
     place: Place, pieces: Iterable[bytes], old: os.stat_result | None = None, mode: int | None = None
@@ -88,21 +85,15 @@ def temporary(
     new = place.beside(f".{os.urandom(8).hex()}.onetool-tmp")
     descriptor = new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        with closing(descriptor):
-            for piece in pieces:
-                _write_all(descriptor, piece)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
             _dress(descriptor, old, mode)
             os.fsync(descriptor)
         yield new
     finally:
         with suppress(FileNotFoundError):
             os.unlink(new.name, dir_fd=new.folder)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _dress(descriptor: int, old: os.stat_result | None, mode: int | None) -> None:

@@ -5,12 +5,12 @@ translated addresses in. An IPv6 address that only wraps an IPv4 address is as p
 """
 
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-SPECIAL_V4: Final = tuple(
+SPECIAL: Final = tuple(
     map(
-        IPv4Network,
+        ip_network,
         (
             "0.0.0.0/8",  # this machine
             "10.0.0.0/8",  # private
@@ -28,20 +28,13 @@ SPECIAL_V4: Final = tuple(
             "203.0.113.0/24",  # documentation
             "224.0.0.0/4",  # multicast
             "240.0.0.0/4",  # reserved, and broadcast
-        ),
-    )
-)
-GLOBAL_V6: Final = IPv6Network("2000::/3")
-SPECIAL_V6: Final = tuple(
-    map(
-        IPv6Network,
-        (
             "2001::/23",  # protocols
             "2001:db8::/32",  # documentation
             "3fff::/20",  # documentation
         ),
     )
 )
+GLOBAL_V6: Final = IPv6Network("2000::/3")
 TRANSLATED: Final = IPv6Network("64:ff9b::/96")  # NAT64
 
 
@@ -55,20 +48,16 @@ def parsed(text: str) -> IPv4Address | IPv6Address | None:
 
 def is_public(text: str) -> bool:
     address = parsed(text.partition("%")[0])
-    if isinstance(address, IPv4Address):
-        return _is_public_v4(address)
-    return address is not None and _is_public_v6(address)
+    return address is not None and _is_public(address)
 
 
-def _is_public_v4(address: IPv4Address) -> bool:
-    return not any(address in network for network in SPECIAL_V4)
-
-
-def _is_public_v6(address: IPv6Address) -> bool:
-    wrapped = list(_wrapped(address))
-    if wrapped:
-        return all(map(_is_public_v4, wrapped))
-    return address in GLOBAL_V6 and not any(address in network for network in SPECIAL_V6)
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address):
+        if wrapped := list(_wrapped(address)):
+            return all(map(_is_public, wrapped))
+        if address not in GLOBAL_V6:
+            return False
+    return not any(address in network for network in SPECIAL)
 
 
 def _wrapped(address: IPv6Address) -> Iterator[IPv4Address]:

@@ -45,7 +45,8 @@ def too_large(limit: int) -> NetworkError:
     )
 
 
-def encodings_of(values: Iterable[str]) -> list[str]:
+def encodings_of(headers: Iterable[tuple[str, str]]) -> list[str]:
+    values = (value for name, value in headers if name.lower() == "content-encoding")
     words = (word.strip().lower() for value in values for word in value.split(","))
     return [word for word in words if word not in {"", "identity"}]
 

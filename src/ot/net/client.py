@@ -19,8 +19,8 @@ from ot.net.exchange import Request, Resolve, Response
 from ot.net.hosts import HostRules
 
 if TYPE_CHECKING:
-    from ot.net.own_servers import OwnPorts
     from ot.net.sending import Sender
+    from ot.net.transport import OwnPorts
 
 SENDING: Final = "ot.net.sending"
 MAX_REDIRECTS: Final = 10

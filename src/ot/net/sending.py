@@ -6,7 +6,7 @@ This loads the HTTP library, so that it is imported when something is sent.
 import functools
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -19,12 +19,11 @@ from ot.net.bodies import encodings_of, read, too_large
 from ot.net.exchange import Resolve, Response
 from ot.net.hosts import HostRules
 from ot.net.outgoing import REDIRECTS, Outgoing
-from ot.net.own_servers import OwnPorts
+from ot.net.transport import OwnPorts
 from ot.net.urls import Target
 
 UPGRADED: Final = 101
 WITHOUT_A_BODY: Final = frozenset({204, 304})
-Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class Terms:
     def public_only(self) -> bool:
         return not all(rules.allow_private_addresses for rules in self.rules)
 
-    def location(self, status: int, headers: Headers) -> str | None:
+    def location(self, response: Response) -> str | None:
         """Where to go on to, if anywhere."""
-        return _first(headers, "location") if self.redirects and status in REDIRECTS else None
+        return response.header("location") if self.redirects and response.status in REDIRECTS else None
 
 
 class Sender:
@@ -66,31 +65,36 @@ class Sender:
         while True:
             terms.admit(outgoing.target)
             try:
-                status, headers, body = await self._exchange(outgoing, terms)
+                response = await self._exchange(outgoing, terms)
             except NetworkError as error:
-                raise _after(follows, error) from None
-            location = terms.location(status, headers)
+                # Once a request has been answered, even by a redirect, it is not one of which nothing was sent.
+                if not follows or error.fields.get("reason") != "connect":
+                    raise
+                fields = {**error.fields, "reason": "redirects"}
+                raise NetworkError(f"After a redirect: {error.message}", **fields) from None
+            location = terms.location(response)
             if location is None:
-                shown = outgoing.target.shown(terms.secret_query)
-                return Response(status, headers, body, shown, time.perf_counter() - started)
+                return replace(response, seconds=time.perf_counter() - started)
             if follows == terms.redirects:
                 raise NetworkError(f"{outgoing.name}: more than {follows} redirects", reason="redirects")
-            outgoing, follows = outgoing.redirected(status, location), follows + 1
+            outgoing, follows = outgoing.redirected(response.status, location), follows + 1
 
-    async def _exchange(self, outgoing: Outgoing, terms: Terms) -> tuple[int, Headers, bytes]:
+    async def _exchange(self, outgoing: Outgoing, terms: Terms) -> Response:
         """One request and its answer; the body of a redirect that will be followed is nobody's business."""
         pool = await self._pool(outgoing.target.scheme, terms.public_only)
         with transport.explained(outgoing.name):
-            async with aclosing(await transport.answered(pool, outgoing)) as response:
-                status = response.status
-                headers = tuple((name.decode("ascii", "replace"), _text(value)) for name, value in response.headers)
-                if status == UPGRADED:
+            async with aclosing(await transport.answered(pool, outgoing)) as answer:
+                headers = tuple((name.decode("ascii", "replace"), _text(value)) for name, value in answer.headers)
+                response = Response(answer.status, headers, b"", outgoing.target.shown(terms.secret_query), 0.0)
+                if response.status == UPGRADED:
                     raise NetworkError(f"{outgoing.name} wants to speak another protocol", reason="protocol")
-                if terms.location(status, headers) is not None:
-                    return status, headers, b""
-                _refuse_announced(outgoing, status, headers, terms.max_bytes)
-                encodings = encodings_of(value for name, value in headers if name.lower() == "content-encoding")
-                return status, headers, await read(response.aiter_stream(), encodings, terms.max_bytes)
+                if terms.location(response) is not None:
+                    return response
+                has_body = outgoing.method != "HEAD" and response.status not in WITHOUT_A_BODY
+                length = response.header("content-length") or ""
+                if has_body and length.isdecimal() and int(length[:20]) > terms.max_bytes:
+                    raise too_large(terms.max_bytes)
+                return replace(response, body=await read(answer.aiter_stream(), encodings_of(headers), terms.max_bytes))
 
     async def _pool(self, scheme: str, public_only: bool) -> httpcore2.AsyncConnectionPool:
         """Kept apart, so that who may reach public addresses only never meets a connection to another."""
@@ -105,25 +109,6 @@ class Sender:
                 except OSError as error:
                     raise ConfigError(f"The certificates of this machine cannot be read: {error}") from None
             return self._pools[key]
-
-
-def _after(follows: int, error: NetworkError) -> NetworkError:
-    """Once a request has been answered, even by a redirect, it is not one of which nothing was sent."""
-    if follows and error.fields.get("reason") == "connect":
-        return NetworkError(f"After a redirect: {error.message}", **{**error.fields, "reason": "redirects"})
-    return error
-
-
-def _refuse_announced(outgoing: Outgoing, status: int, headers: Headers, limit: int) -> None:
-    """What says of itself that it is too large is not waited for."""
-    length = _first(headers, "content-length") or ""
-    has_body = outgoing.method != "HEAD" and status not in WITHOUT_A_BODY
-    if has_body and length.isdecimal() and int(length[:20]) > limit:
-        raise too_large(limit)
-
-
-def _first(headers: Headers, wanted: str) -> str | None:
-    return next((value for name, value in headers if name.lower() == wanted), None)
 
 
 def _text(value: bytes) -> str:

@@ -5,12 +5,14 @@ header Host go on using the name. This module loads the HTTP library, so it is i
 """
 
 import os
+import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import httpcore2
 import httpx2  # noqa: F401 - `urls` takes URLs apart with it
 
@@ -19,8 +21,8 @@ from ot.net.addresses import parsed
 from ot.net.exchange import Resolve
 from ot.net.hosts import require_public
 from ot.net.outgoing import IDEMPOTENT, Outgoing
-from ot.net.own_servers import OwnPorts, refuse_own_servers
 
+OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it may block
 CONNECTIONS: Final = 256
 IDLE_CONNECTIONS: Final = 32
 IDLE_SECONDS: Final = 4.0  # many servers hang up after five, and a request may not meet that
@@ -83,13 +85,33 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectError(f"there is no address of {host}")
         if self._public_only:
             require_public(host, addresses)
-        await refuse_own_servers(self._own_ports, host, addresses, port)
+        # A request from this machine counts as its owner's there.
+        if any(map(_is_local, addresses)) and port in await anyio.to_thread.run_sync(self._own_ports):
+            raise NetworkError(
+                f"{host}:{port} is a OneTool server on this machine: tools cannot send requests to it",
+                reason="address_not_allowed",
+                host=host,
+            )
         for address in addresses[:-1]:
             try:
                 return Stream(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         return Stream(await self._network.connect_tcp(addresses[-1], port))
+
+
+def _is_local(address: str) -> bool:
+    """Return whether a connection to the address stays on this machine."""
+    found = parsed(address)
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found is None or found.is_loopback or found.is_unspecified:
+        return found is not None
+    try:  # only an address of this machine can be bound to
+        with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:  # noqa: PLR2004
+            probe.bind((str(found), 0))
+    except OSError:
+        return False
+    return True
 
 
 class Stream(httpcore2.AsyncNetworkStream):

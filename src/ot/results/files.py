@@ -85,21 +85,20 @@ class Files:
                     continue
                 with suppress(OSError):  # another process was faster
                     status = entry.stat(follow_symlinks=False)
-                    if now - status.st_mtime > _life_of(entry.name, ttl):
+                    is_meta = entry.name.endswith(".meta.json")
+                    life = _ABANDONED if name[3] else ttl + _REMEMBERED if is_meta else ttl
+                    if now - status.st_mtime > life:
                         Path(entry.path).unlink()
                     else:
                         results.setdefault(name[1], Found()).add(f"{name[2]}{name[3] or ''}", status)
-        self._forget(handle for handle in results if not results[handle].takes_room)
+        gone = (handle for handle in results if not results[handle].takes_room)
+        for handle in islice(gone, self._max_remembered, None):  # the last traces, if there are too many of them
+            self.remove(handle)
         return {handle: found for handle, found in results.items() if found.takes_room}
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the folder, which all processes share."""
         return locked(self._folder / LOCK)
-
-    def _forget(self, gone: Iterable[str]) -> None:
-        """Remove the last traces of results, if there are too many of them."""
-        for handle in islice(gone, self._max_remembered, None):
-            self.remove(handle)
 
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
         """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
@@ -120,22 +119,12 @@ class Files:
 
     @contextmanager
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
-        path = self._path(handle, part)
-        with open(path, "rb", opener=_open_itself) as file:
+        # Open neither what a link points to nor, for ever, a pipe.
+        path, special = self._path(handle, part), getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | special)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileNotFoundError(path)
             yield file
 
     def _path(self, handle: str, part: Part) -> Path:
         return self._folder / f"result-{handle}.{part}"
-
-
-def _life_of(name: str, ttl: float) -> float:
-    if name.endswith(".tmp"):
-        return _ABANDONED
-    return ttl + _REMEMBERED if name.endswith(".meta.json") else ttl
-
-
-def _open_itself(path: str, flags: int) -> int:
-    """Open neither what a link points to nor, for ever, a pipe."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

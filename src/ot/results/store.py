@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from ot.results.content import START, Content, encoded, packed
 from ot.results.files import Files, is_handle, new_handle
 from ot.results.hits import Deadline, Hit
 from ot.results.meta import Meta
-from ot.results.pattern import compiled
 from ot.results.quota import Quota, Stored
 from ot.results.summary import description, preview, summary
-from ot.results.window import Unit, Window
+from ot.results.window import Unit
 
 _SEARCH_SECONDS = 30.0
 _PART = 1 << 20  # characters of a text that crosses in parts
@@ -70,12 +68,25 @@ class ResultStore:
             self._files.prepare()
             self._files.clean(self._ttl)
             value = None if beside is None else beside.encode("utf-8", "backslashreplace")
-            self._write_text(handle, [text] if isinstance(text, str) else text, len(value or b""))
+            marks, pieces = [START], [text] if isinstance(text, str) else text
+            self._files.publish(handle, "txt", self._bounded(encoded(pieces, marks), len(value or b"")))
+            self._files.publish(handle, "idx", packed(marks))
             if value is not None:
                 self._files.publish(handle, "json", [value])
             with self._content(handle) as content:
-                meta = self._facts(handle, content, tool, agent, is_json=is_json, beside=beside is not None)
-                meta = replace(meta, is_untrusted=is_untrusted, token_id=token_id)
+                meta = Meta(
+                    handle=handle,
+                    total_lines=content.count_lines(),
+                    size_bytes=content.end.size,
+                    created_at=facts.as_written(self._clock()),
+                    tool=tool,
+                    agent=agent,
+                    kind="text" if not is_json and beside is None else "json",
+                    total_chars=content.end.chars,
+                    value_beside=beside is not None,
+                    token_id=token_id,
+                    is_untrusted=is_untrusted,
+                )
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [facts.written(meta)])
             removed = self._make_room(meta)
@@ -106,11 +117,12 @@ class ResultStore:
         with self._opened(handle, agent, token_id) as (meta, content):
             in_chars = meta.has_long_lines if unit == "auto" else unit == "chars"
             if search:
-                find = self._similar if fuzzy else self._matching
-                choose = hits.best if fuzzy else hits.first
+                find, choose = (self._similar, hits.best) if fuzzy else (self._matching, hits.first)
                 part = window.of_hits(*choose(find(content, search, ignore_case, in_chars), offset, limit))
+            elif in_chars:
+                part = window.by_chars(content, meta.total_chars, offset, limit)
             else:
-                part = _plain(content, meta, offset, limit, in_chars)
+                part = window.by_lines(content, meta.total_lines, offset, limit)
         return window.answer(meta, part, offset, in_chars=in_chars)
 
     def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]:
@@ -157,11 +169,6 @@ class ResultStore:
             self._files.remove(handle)
             raise
 
-    def _write_text(self, handle: str, pieces: Iterable[str], size_beside: int) -> None:
-        marks = [START]
-        self._files.publish(handle, "txt", self._bounded(encoded(pieces, marks), size_beside))
-        self._files.publish(handle, "idx", packed(marks))
-
     def _bounded(self, chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
         for chunk in chunks:
             size += len(chunk)
@@ -193,19 +200,6 @@ class ResultStore:
                 return facts.read(file).agent
         except (OSError, ValueError, TypeError, AttributeError, RecursionError, ToolError):
             return ""
-
-    def _facts(self, handle: str, content: Content, tool: str, agent: str, *, is_json: bool, beside: bool) -> Meta:
-        return Meta(
-            handle=handle,
-            total_lines=content.count_lines(),
-            size_bytes=content.end.size,
-            created_at=facts.as_written(self._clock()),
-            tool=tool,
-            agent=agent,
-            kind="json" if is_json or beside else "text",
-            total_chars=content.end.chars,
-            value_beside=beside,
-        )
 
     @contextmanager
     def _content(self, handle: str) -> Iterator[Content]:
@@ -253,18 +247,12 @@ class ResultStore:
 
     def _matching(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
         find = matches.matching_parts if in_chars else matches.matching_lines
-        return find(content.pages(), compiled(search, ignore_case), Deadline(self._search_seconds))
+        return find(content.pages(), matches.compiled(search, ignore_case), Deadline(self._search_seconds))
 
     def _similar(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
         similar.check_needle(search)
         pieces = similar.of_pages(content.texts(), search) if in_chars else similar.of_lines(content.lines(), search)
         return similar.similar(pieces, search, ignore_case, Deadline(self._search_seconds))
-
-
-def _plain(content: Content, meta: Meta, offset: int, limit: int, in_chars: bool) -> Window:
-    if in_chars:
-        return window.by_chars(content, meta.total_chars, offset, limit)
-    return window.by_lines(content, meta.total_lines, offset, limit)
 
 
 def _not_found(handle: object) -> ToolError:

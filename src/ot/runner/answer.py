@@ -5,7 +5,7 @@ the code of the run is, and how it failed, is decided elsewhere.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -137,7 +137,7 @@ class Presenter:
         """The code may have forged the result: nothing in it is certain but its size."""
         sanitize = result.get("sanitize")
         try:
-            value = await _in_thread_if(
+            value = await in_thread_if(
                 result["bytes"] > LARGE_ANSWER or _is_slow(result), partial(_value, journal, result)
             )
         except ToolError as error:  # it cannot be shown
@@ -159,11 +159,17 @@ class Presenter:
     ) -> tuple[str, ...]:
         size, limit = sum(block.size for block in blocks), self._output.max_inline_size
         is_work = size > LARGE_ANSWER or bool(limit and size > limit)  # what is stored waits for the disk
-        return await _in_thread_if(is_work, partial(self._texts, blocks, journal, caller, sanitize))
+        return await in_thread_if(is_work, partial(self._texts, blocks, journal, caller, sanitize))
 
     def _texts(self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object) -> tuple[str, ...]:
         self._store_what_is_too_much(blocks, journal, caller)
-        texts = (_valid(self._redact(_inline(block))) for block in blocks)
+        texts = []
+        for block in blocks:
+            text = "".join(block.pieces)
+            if block.is_json and block.format in {None, "json"}:  # it may have crossed with a record on each line
+                text = text.replace("\n", "")
+            # Half a character, which only hostile code sends, would keep the whole answer from being sent.
+            texts.append(self._redact(text).encode("utf-8", "backslashreplace").decode())
         wanted = sanitize if isinstance(sanitize, bool) else self._output.sanitize
         if not (wanted or journal.is_untrusted):
             return tuple(texts)
@@ -182,18 +188,19 @@ class Presenter:
                     self._put_away(block, journal, caller)
 
     def _put_away(self, block: _Block, journal: Journal, caller: ToolContext) -> None:
-        kept = self._redact.pieces(_consumed(_by_record(block)))
-        beside = None if block.beside is None else self._redact(block.beside())
-        tool, about = _tool(journal), block.about
+        pieces = _by_record(block)
+        pieces.reverse()
+        # Each piece is forgotten as soon as the next is asked for, so that nothing is held twice.
+        kept = self._redact.pieces(pieces.pop() for _ in range(len(pieces)))
         try:
             standing_for_it = self._store.put(
                 kept,
-                tool=tool,
+                tool=next(iter(journal.sources)) if len(journal.sources) == 1 else "run",
                 agent=caller.agent_id,
                 token_id=caller.token_id,
-                about=about,
+                about=block.about,
                 is_json=block.is_json,
-                beside=beside,
+                beside=None if block.beside is None else self._redact(block.beside()),
                 is_untrusted=journal.is_untrusted,
             )
         except ToolError as not_stored:
@@ -202,7 +209,7 @@ class Presenter:
             block.pieces = [render(standing_for_it, block.format)]
 
 
-async def _in_thread_if(is_work: bool, work: Callable[[], T]) -> T:
+async def in_thread_if(is_work: bool, work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work) if is_work else work()
 
 
@@ -269,12 +276,6 @@ def _describe_limit(shown: dict[str, Any], size: int, fits: Callable[[dict[str, 
     return f"limit={limit}, unit='chars'" if limit else ""
 
 
-def _inline(block: _Block) -> str:
-    """The text of a block. Compact JSON that crossed with a record on each line is one line here."""
-    text = "".join(block.pieces)
-    return text.replace("\n", "") if block.is_json and block.format in {None, "json"} else text
-
-
 def _by_record(block: _Block) -> list[str]:
     """The pieces with a record on each line, where the block is compact JSON in one piece."""
     if not block.is_json or len(block.pieces) != 1 or "\n" in block.pieces[0]:
@@ -300,20 +301,3 @@ def _format(result: dict[str, Any]) -> str | None:
 def _is_slow(result: dict[str, Any]) -> bool:
     is_compact = _format(result) in {None, "json", "raw"} and not result.get("from_ot")
     return not is_compact and result["bytes"] > SLOW
-
-
-def _consumed(pieces: list[str]) -> Iterator[str]:
-    """The pieces, each forgotten as soon as the next is asked for, so that nothing is held twice."""
-    pieces.reverse()
-    while pieces:
-        yield pieces.pop()
-
-
-def _valid(text: str) -> str:
-    """Half a character, which only hostile code sends, would keep the whole answer from being sent."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _tool(journal: Journal) -> str:
-    """What the stored text came from, as far as that is one tool."""
-    return next(iter(journal.sources)) if len(journal.sources) == 1 else "run"

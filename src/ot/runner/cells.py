@@ -119,7 +119,6 @@ class Cells:
         make_launcher: Callable[..., Launcher] | None = None,
     ) -> None:
         self._limits = limits
-        self._make_launcher = make_launcher or launcher_for(sys.platform)
         self._on_stray = on_stray
         self._stray_tail = ""
         self._waiting: deque[Cell] = deque()
@@ -130,7 +129,12 @@ class Cells:
         self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
         self._layers: list[str] | None = None
         self._closed = False
-        self._launcher = self._make_launcher(self._options(), self._on_gone, self._stray)
+        options = {
+            "memory_bytes": limits.memory_mb << 20,
+            "file_bytes": limits.max_output_bytes,
+            "isolation": limits.isolation,
+        }
+        self._launcher = (make_launcher or launcher_for(sys.platform))(options, self._on_gone, self._stray)
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,20 +170,16 @@ class Cells:
         for attempt in range(1, ATTEMPTS + 1):
             cell = await self._take(deadline)
             try:
-                return await self._attempt(cell, deadline, params, host)
-            except ToolError:
-                if attempt == ATTEMPTS or not cell.is_blameless or host.has_acted:
+                answer = await self._run_in(cell, deadline, params, host)
+            except BaseException as error:
+                self._end(cell)
+                is_lost = isinstance(error, ToolError) and cell.is_blameless and not host.has_acted
+                if attempt == ATTEMPTS or not is_lost:
                     raise
+            else:
+                asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._end, cell)
+                return answer
         raise AssertionError("the last attempt returns or raises")
-
-    async def _attempt(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
-        try:
-            answer = await self._run_in(cell, deadline, params, host)
-        except BaseException:
-            self._end(cell)
-            raise
-        asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._end, cell)
-        return answer
 
     async def _run_in(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -256,12 +256,12 @@ class Cells:
         if cell.channel is not None:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
-        loop = asyncio.get_running_loop()
         if answered:
-            loop.call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
-        self._refill()
+        if not self._closed:
+            self.warm_up()
 
     @property
     def count(self) -> int:
@@ -274,10 +274,6 @@ class Cells:
         """Have as many cells waiting as there should be. Returns at once."""
         while len(self._waiting) < max(1, self._limits.cells):
             self._waiting.append(self._new())
-
-    def _refill(self) -> None:
-        if not self._closed:
-            self.warm_up()
 
     @property
     def isolation(self) -> dict[str, str]:
@@ -292,7 +288,9 @@ class Cells:
             async with asyncio.timeout(seconds):
                 while not await self._launcher.check():
                     pass
-                self._drop_stopped()
+                for cell in [cell for cell in self._waiting if _look_at(cell.pid).state == STOPPED]:
+                    self._waiting.remove(cell)
+                    self._end(cell)
                 self.warm_up()
                 await self._readied(self._waiting[0], math.inf)
         except (TimeoutError, ToolError, OSError):
@@ -300,25 +298,17 @@ class Cells:
                 return {**self.isolation, "sandbox": NOT_ANSWERING}
         return self.isolation
 
-    def _drop_stopped(self) -> None:
-        for cell in [cell for cell in self._waiting if _look_at(cell.pid).state == STOPPED]:
-            self._waiting.remove(cell)
-            self._end(cell)
-
     async def _take(self, deadline: float) -> Cell:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             self.warm_up()
             cell = self._waiting.popleft()
             try:
                 return await self._readied(cell, deadline)
-            except ToolError:
+            except BaseException as error:  # also when cancelled: the cell was taken and is nobody's
                 self._end(cell)
-                late = asyncio.get_running_loop().time() >= deadline
-                if late or attempt == ATTEMPTS - 1 or self._refused():
+                is_late = asyncio.get_running_loop().time() >= deadline
+                if not isinstance(error, ToolError) or is_late or attempt == ATTEMPTS or self._refused():
                     raise
-            except BaseException:  # cancelled: the cell was taken and is nobody's
-                self._end(cell)
-                raise
         raise AssertionError("the last attempt returns or raises")
 
     async def _readied(self, cell: Cell, deadline: float) -> Cell:
@@ -382,14 +372,6 @@ class Cells:
     def _stray(self, text: str) -> None:
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
-
-    def _options(self) -> dict[str, Any]:
-        limits = self._limits
-        return {
-            "memory_bytes": limits.memory_mb << 20,
-            "file_bytes": limits.max_output_bytes,
-            "isolation": limits.isolation,
-        }
 
 
 class _Look(NamedTuple):

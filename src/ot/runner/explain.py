@@ -125,7 +125,11 @@ def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
     """Return a hint if the code meant a pack and got a module, or a variable of its own."""
     kind = str(error.get("class"))
     for name in sorted(suspects(error)):
-        tool = _imported(error, registry.in_pack(name)) if kind == "ImportError" else str(error.get("name") or "")
+        tool = str(error.get("name") or "")
+        if kind == "ImportError":  # Python tells only the module: of the words in the line, the tool or the last
+            source = str(error.get("source"))[:SOURCE_SHOWN]
+            words = [word for word in IDENTIFIER.findall(source) if len(word) <= NAME_SHOWN]
+            tool = next((word for word in words if word in registry.in_pack(name)), words[-1] if words else "")
         is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.elsewhere())
         if kind == "ModuleNotFoundError" and registry.is_pack(name):
             return f"Hint: {name} is a pack, not a module; leave the import out and call {name}.tool(argument=value)"
@@ -137,12 +141,6 @@ def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
         if kind == "UnboundLocalError" and registry.is_pack(name):
             return f'Hint: the local variable hides the pack {name!r}; rename it, or use ot.pack("{name}")'
     return None
-
-
-def _imported(error: Mapping[str, Any], tools: Collection[str]) -> str:
-    """Return the name that the line imports, a tool if it names one: Python tells only the module."""
-    words = [word for word in IDENTIFIER.findall(str(error.get("source"))[:SOURCE_SHOWN]) if len(word) <= NAME_SHOWN]
-    return next((word for word in words if word in tools), words[-1] if words else "")
 
 
 def _unknown_name(name: str, registry: Registry, snippets: Collection[str]) -> str:

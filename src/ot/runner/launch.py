@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,10 +102,8 @@ def _sweep(folder: str) -> None:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -155,7 +153,7 @@ class ZygoteLauncher(_Base):
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: set[int] = set()
         self._strays: set[_Stray] = set()
-        self._heartbeat = self._new_heartbeat()
+        self._heartbeat = _Heartbeat(self._ping, self._replace)
         self._pong: asyncio.Future[bool] | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
@@ -201,9 +199,6 @@ class ZygoteLauncher(_Base):
             with contextlib.suppress(OSError):
                 self._control.send(packet)
 
-    def _new_heartbeat(self) -> _Heartbeat:
-        return _Heartbeat(self._ping, self._replace)
-
     def _replace(self) -> None:
         """Kill a zygote that does not answer, before its socket closes; the next cell starts another."""
         if self._process is not None:
@@ -243,7 +238,7 @@ class ZygoteLauncher(_Base):
         _Stray(stray, self._on_stray, self._strays)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._packets)
         self._control = ours
-        self._heartbeat = self._new_heartbeat()
+        self._heartbeat = _Heartbeat(self._ping, self._replace)
         return ours
 
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
@@ -260,24 +255,19 @@ class ZygoteLauncher(_Base):
 
     def _packets(self) -> None:
         """All that have come: why a cell never came to be is to be known before its end is noticed."""
-        with contextlib.suppress(BlockingIOError):
-            while self._control is not None:
-                if packet := self._receive(self._control):
-                    self._heartbeat.hear()
-                    message = json.loads(packet)
-                    self._gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
-                else:
-                    self._hang_up()
-
-    @staticmethod
-    def _receive(control: socket.socket) -> bytes:
-        """Return the next packet, empty if the zygote is gone."""
-        try:
-            return control.recv(PACKET)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return b""
+        while self._control is not None:
+            try:
+                packet = self._control.recv(PACKET)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:  # the zygote is gone
+                self._hang_up()
+                return
+            self._heartbeat.hear()
+            message = json.loads(packet)
+            self._gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
 
     def _gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
         self._alive.discard(ident)
@@ -296,8 +286,14 @@ class ZygoteLauncher(_Base):
         self._answer_check(False)
         process, self._process = self._process, None
         lost, self._alive = self._alive, set()
+
+        def clean_up(process: subprocess.Popen[bytes]) -> None:
+            _reap(process)
+            for ident in lost:
+                remove(self.scratch(ident))
+
         if process is not None:
-            self._cleaning.start(self._bury(process, lost))
+            self._cleaning.start(anyio.to_thread.run_sync(clean_up, process))
         for ident in lost:
             self._on_gone(ident, None, "")
 
@@ -305,12 +301,6 @@ class ZygoteLauncher(_Base):
         pong, self._pong = self._pong, None
         if pong is not None and not pong.done():
             pong.set_result(is_alive)
-
-    async def _bury(self, process: subprocess.Popen[bytes], cells: Iterable[int]) -> None:
-        """Reap the zygote and remove what its cells have written."""
-        await anyio.to_thread.run_sync(_reap, process)
-        for ident in cells:
-            await anyio.to_thread.run_sync(remove, self.scratch(ident))
 
 
 def _packet(method: str, **params: int) -> bytes:
@@ -371,21 +361,17 @@ class _SocketTransport(asyncio.WriteTransport):
             data = self._socket.recv(READ_SIZE)
         except BlockingIOError:
             return
-        except ConnectionResetError:
-            self._channel.is_unread = True
-            self._lost(None)
-            return
         except OSError as error:
-            self._lost(error)
+            is_reset = isinstance(error, ConnectionResetError)
+            self._channel.is_unread |= is_reset
+            self.abort()
+            self._channel.connection_lost(None if is_reset else error)
             return
         if data:
             self._channel.data_received(data)
         else:
-            self._lost(None)
-
-    def _lost(self, error: Exception | None) -> None:
-        self.abort()
-        self._channel.connection_lost(error)
+            self.abort()
+            self._channel.connection_lost(None)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
@@ -447,16 +433,13 @@ class SpawnLauncher(_Base):
         child = await Process.start(
             command,
             channel,
-            self._printed,
+            lambda text: self._on_stray(text[:STRAY_OUTPUT_KEPT]),
             env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
         )
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
         if ident in self._unwanted:
             child.kill()
-
-    def _printed(self, text: str) -> None:
-        self._on_stray(text[:STRAY_OUTPUT_KEPT])
 
     def kill(self, ident: int) -> None:
         if ident in self._children:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio.to_thread
 
@@ -22,13 +22,12 @@ from ot.context import ToolContext
 from ot.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
 from ot.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from ot.runner import explain, fence_processor
-from ot.runner.answer import Answer, Journal, Live, Presenter
+from ot.runner.answer import Answer, Journal, Live, Presenter, in_thread_if
 from ot.runner.cells import Cells
 from ot.tool import Result
 from ot_child.messages import UTF8
 from ot_child.names import OWN_PACK, PROJECTS, is_reserved
 
-T = TypeVar("T")
 ASKED_FOR_EACH_CALL = 10  # looking a name up is a request too
 MAX_NAMES = 1000
 NAMED = {"pack": "pack", "list": "pack", "snippet": "snippet"}  # what the name of a request means; else a tool
@@ -66,14 +65,16 @@ class Runner:
         sanitize: object = None
         snippet = ""
         try:
-            code = await _in_thread_if_long(command, self._code)
+            code = await in_thread_if(isinstance(command, str) and len(command) > LONG, partial(self._code, command))
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
-                code = await self._expanded(code)
-            names = await _in_thread_if_long(code, self._names_in)
+                code = await anyio.to_thread.run_sync(snippets.expand, code, self.settings.snippets)
+                self._refuse_too_long(code)
+            names = await self._names_in(code)
             host = _Host(self, context, journal, live)
             result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
-            self._refuse_too_large(result["bytes"])
+            if result["bytes"] > self.settings.execution.max_output_bytes:
+                raise _too_large(self.settings.execution.max_output_bytes)
             live.end()
             return await self._presenter.success(journal, result, context)
         except RemoteError as error:
@@ -94,8 +95,7 @@ class Runner:
             self._refuse_too_long(code)
         except ToolError as error:
             return Result(ok=False, error=error)
-        names = await _in_thread_if_long(code, self._names_in)
-        return Result(ok=True, value={"code": code, "names": names})
+        return Result(ok=True, value={"code": code, "names": await self._names_in(code)})
 
     def _code(self, command: object) -> str:
         if not isinstance(command, str):
@@ -110,17 +110,6 @@ class Runner:
                 f"the command has {size} bytes, the limit is {most}. "
                 "Keep data out of the code: let a tool read it, or raise execution.max_command_bytes."
             )
-
-    def _refuse_too_large(self, size: int) -> None:
-        most = self.settings.execution.max_output_bytes
-        if size > most:
-            raise BudgetExceeded(f"the value has more than {most} bytes; return a part of it")
-
-    async def _expanded(self, code: str) -> str:
-        """`$name key=value` as the code it stands for."""
-        expanded = await anyio.to_thread.run_sync(snippets.expand, code, self.settings.snippets)
-        self._refuse_too_long(expanded)
-        return expanded
 
     async def names(self, names: Collection[str], used: Collection[str], journal: Journal) -> dict[str, Any]:
         """Return what these names mean, also those that appeared since anybody looked.
@@ -142,14 +131,12 @@ class Runner:
             if suspects := explain.suspects(error) - servers:
                 await self.discover(suspects)
 
-    def _names_in(self, code: str) -> dict[str, Any]:
-        return names_in(code, self.bus.registry, self._projects)
+    async def _names_in(self, code: str) -> dict[str, Any]:
+        return await in_thread_if(len(code) > LONG, partial(names_in, code, self.bus.registry, self._projects))
 
 
-async def _in_thread_if_long(text: Any, work: Callable[[Any], T]) -> T:
-    if isinstance(text, str) and len(text) > LONG:
-        return await anyio.to_thread.run_sync(work, text)
-    return work(text)
+def _too_large(most: int) -> BudgetExceeded:
+    return BudgetExceeded(f"the value has more than {most} bytes; return a part of it")
 
 
 def names_in(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
@@ -173,11 +160,6 @@ def known_names(
     bare = {name: registry.held_in("")[name] for name in free if name in registry.held_in("")}
     proj = {"projects": dict(projects)} if PROJECTS in names else {}
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
-
-
-def _ended(number: int, name: str, started: float, error: str | None) -> dict[str, Any]:
-    milliseconds = round((time.perf_counter() - started) * 1000, 1)
-    return {"state": "ended", "number": number, "name": name, "durationMs": milliseconds, "error": error}
 
 
 class _Host:
@@ -226,7 +208,7 @@ class _Host:
         """Take a piece of a value that is too large for one message, rendered already."""
         self._journal.value_bytes += len(data)
         if self._journal.value_bytes > self._max_output:
-            raise BudgetExceeded(f"the value has more than {self._max_output} bytes; return a part of it")
+            raise _too_large(self._max_output)
         self._journal.value.append(data.decode(*UTF8))
 
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
@@ -245,7 +227,9 @@ class _Host:
         result = await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         error = None if result.error is None else error_type(result.error)
         calls[place] = (name, error or "ok")
-        self._journal.tell("call", _ended(place, name, started, error))
+        milliseconds = round((time.perf_counter() - started) * 1000, 1)
+        ended = {"state": "ended", "number": place, "name": name, "durationMs": milliseconds, "error": error}
+        self._journal.tell("call", ended)
         return result
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:

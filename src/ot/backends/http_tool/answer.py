@@ -5,7 +5,7 @@ The server is a stranger. How deep its data may go is bounded here, and so is wh
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +49,11 @@ class Reader:
         return selected
 
     def _read(self, response: Response, hiding: Hiding | None) -> Any:
-        _check_unpacked(response)
+        if packing := packed_as(response):  # what cannot be read is no value, and nobody could see a secret in it
+            raise ToolError(
+                f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
+                "leave Accept-Encoding out of the tool's headers, or set it to identity"
+            )
         kind = (response.header("content-type") or "").partition(";")[0].strip().lower()
         if self._mode == "text":
             return _text(response, hiding)
@@ -57,22 +61,16 @@ class Reader:
             return None
         if self._mode == "json" or self._select is not None or kind.endswith(("/json", "+json")):
             return _data(response, hiding)
-        return _text(response, hiding) if _is_text(kind, response.body) else _binary(kind, response.body, hiding)
+        if _is_text(kind, response.body):
+            return _text(response, hiding)
+        content = hiding.of_bytes(response.body) if hiding else response.body
+        return {"content_type": kind or "application/octet-stream", "base64": base64.b64encode(content).decode()}
 
 
 def packed_as(response: Response) -> str:
     """The compression that the body is still in, because it is one that nobody asked for; empty where there is none."""
-    encodings = encodings_of(value for name, value in response.headers if name.lower() == "content-encoding")
+    encodings = encodings_of(response.headers)
     return encodings[0] if response.body and encodings and isinstance(decoder_for(encodings), Plain) else ""
-
-
-def _check_unpacked(response: Response) -> None:
-    """What cannot be read is no value, and nobody could see a secret in it."""
-    if packing := packed_as(response):
-        raise ToolError(
-            f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
-            "leave Accept-Encoding out of the tool's headers, or set it to identity"
-        )
 
 
 def _is_text(kind: str, body: bytes) -> bool:
@@ -86,11 +84,6 @@ def _is_text(kind: str, body: bytes) -> bool:
 
 def _text(response: Response, hiding: Hiding | None) -> str:
     return hiding.redact(response.text()) if hiding else response.text()
-
-
-def _binary(kind: str, body: bytes, hiding: Hiding | None) -> dict[str, str]:
-    content = hiding.of_bytes(body) if hiding else body
-    return {"content_type": kind or "application/octet-stream", "base64": base64.b64encode(content).decode()}
 
 
 def _data(response: Response, hiding: Hiding | None) -> Any:
@@ -125,7 +118,7 @@ def _check(value: Any, max_bytes: int, what: str) -> None:
     level: list[Any] = [[value]]
     size = 0
     for _ in range(DEEPEST + 1):
-        items = [item for container in level for item in _items(container)]
+        items = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
         size += sum(len(item) if isinstance(item, str) else _SMALLEST for item in items)
         if size > max_bytes:
             raise ToolError(f"{what} is larger than {max_bytes:,} bytes")
@@ -133,10 +126,6 @@ def _check(value: Any, max_bytes: int, what: str) -> None:
         if not level:
             return
     raise _too_deep(what)
-
-
-def _items(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
 
 
 def _compiled(selector: str | None) -> Callable[[Any], Any] | None:

@@ -85,9 +85,20 @@ def _of_data(node: Any, found: list[Placeholder]) -> Any:
     """The node itself where nothing is to be filled in, else what fills it in."""
     if isinstance(node, str):
         return _of_string(parse(node), found)
-    if isinstance(node, dict):
-        return _of_object({fixed(key, "a key"): _of_data(item, found) for key, item in node.items()})
-    return _of_list([_of_data(item, found) for item in node]) if isinstance(node, list) else node
+    if not isinstance(node, dict | list):
+        return node
+    is_list = isinstance(node, list)
+    pairs = enumerate(node) if isinstance(node, list) else node.items()
+    items = {key if is_list else fixed(str(key), "a key"): _of_data(item, found) for key, item in pairs}
+    if not any(map(callable, items.values())):
+        return list(items.values()) if is_list else items
+
+    def fill(values: Values) -> Any:
+        made = {key: item(values) if callable(item) else item for key, item in items.items()}
+        kept = {key: item for key, item in made.items() if item is not MISSING}
+        return list(kept.values()) if is_list else kept
+
+    return fill
 
 
 def _of_string(parts: Parts, found: list[Placeholder]) -> Any:
@@ -95,12 +106,12 @@ def _of_string(parts: Parts, found: list[Placeholder]) -> Any:
     found += own
     if not own:
         return "".join(map(str, parts))
-    return (lambda values: values.of(own[0])) if len(parts) == 1 else lambda values: _sentence(parts, values)
 
+    def sentence(values: Values) -> Any:
+        texts = [part if isinstance(part, str) else _in_sentence(part, values) for part in parts]
+        return MISSING if MISSING in texts else "".join(map(str, texts))
 
-def _sentence(parts: Parts, values: Values) -> Any:
-    texts = [part if isinstance(part, str) else _in_sentence(part, values) for part in parts]
-    return MISSING if MISSING in texts else "".join(map(str, texts))
+    return (lambda values: values.of(own[0])) if len(parts) == 1 else sentence
 
 
 def _in_sentence(placeholder: Placeholder, values: Values) -> Any:
@@ -108,24 +119,6 @@ def _in_sentence(placeholder: Placeholder, values: Values) -> Any:
     if found is None or found is MISSING:
         return MISSING
     return dumps(found).decode() if isinstance(found, dict | list | tuple) else text_of(found, placeholder)
-
-
-def _of_object(items: dict[str, Any]) -> Any:
-    if not any(map(callable, items.values())):
-        return items
-    return lambda values: {
-        key: filled
-        for key, item in items.items()
-        if (filled := item(values) if callable(item) else item) is not MISSING
-    }
-
-
-def _of_list(items: list[Any]) -> Any:
-    if not any(map(callable, items)):
-        return items
-    return lambda values: [
-        filled for item in items if (filled := item(values) if callable(item) else item) is not MISSING
-    ]
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
@@ -212,8 +205,13 @@ def _looks_like_json(parts: Parts) -> bool:
 
 def _check_json(parts: Parts) -> None:
     """Raise where a value could be anything but one value: in a key, in an escape, next to a number."""
+
+    def refuse_marked_keys(pairs: list[tuple[str, Any]]) -> None:
+        if any(_MARK in key for key, _ in pairs):
+            raise ValueError("has a placeholder in a key, where it cannot stand")
+
     text = _sample(parts)
-    decoder, at = json.JSONDecoder(object_pairs_hook=_without_marked_keys), _after_space(text, 0)
+    decoder, at = json.JSONDecoder(object_pairs_hook=refuse_marked_keys), _after_space(text, 0)
     try:
         while at < len(text):
             at = _after_space(text, decoder.raw_decode(text, at)[1])
@@ -222,13 +220,7 @@ def _check_json(parts: Parts) -> None:
 
 
 def _after_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
-
-
-def _without_marked_keys(pairs: list[tuple[str, Any]]) -> None:
-    if any(_MARK in key for key, _ in pairs):
-        raise ValueError("has a placeholder in a key, where it cannot stand")
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
 
 
 def _sample(parts: Parts) -> str:

@@ -168,14 +168,15 @@ class _Walk:
     def _url(self, place: str, url: Any) -> Any:
         if not isinstance(url, str):
             return self._value(place, url)
-        start, sign, query = _USER_INFO.sub(lambda found: self._user_info(place, found), url).partition("?")
+
+        def user_info(found: re.Match[str]) -> str:
+            user, sign, password = found[2].partition(":")
+            shown = f"{user}:{self._secret(place, password)}" if sign else self._secret(place, user)
+            return f"{found[1]}{shown}@"
+
+        start, sign, query = _USER_INFO.sub(user_info, url).partition("?")
         pairs = "&".join(self._parameter(place, pair) for pair in query.split("&"))
         return self._by_value(place, start) + sign + pairs
-
-    def _user_info(self, place: str, found: re.Match[str]) -> str:
-        user, sign, password = found[2].partition(":")
-        shown = f"{user}:{self._secret(place, password)}" if sign else self._secret(place, user)
-        return f"{found[1]}{shown}@"
 
     def _parameter(self, place: str, pair: str) -> str:
         name, sign, value = pair.partition("=")
@@ -208,14 +209,15 @@ class _Walk:
         if (data := _document(text)) is not None:
             changed = self._value(place, data)
             return text if changed == data else json.dumps(changed, ensure_ascii=False)
-        for pattern in (_PAIR, _ELEMENT):
-            text = pattern.sub(lambda found: self._pair(place, found), text)
-        return self._by_value(place, text)
 
-    def _pair(self, place: str, found: re.Match[str]) -> str:
-        key = unquote_plus(found["key"])
-        is_credential = is_secret_name(key)
-        return found["key"] + found["sign"] + self._text(f"{place}.{key}", found["value"], is_credential=is_credential)
+        def pair(found: re.Match[str]) -> str:
+            key = unquote_plus(found["key"])
+            value = self._text(f"{place}.{key}", found["value"], is_credential=is_secret_name(key))
+            return found["key"] + found["sign"] + value
+
+        for pattern in (_PAIR, _ELEMENT):
+            text = pattern.sub(pair, text)
+        return self._by_value(place, text)
 
     def _text(self, place: str, text: str, *, is_credential: bool) -> str:
         if is_credential and not HARMLESS_VALUE.fullmatch(text):

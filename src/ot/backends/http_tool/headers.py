@@ -104,9 +104,7 @@ class Basic:
         if (":" in user) == (self.password is not None):
             wrong = "must have no colon" if self.password is not None else "must be user:password"
             raise unfit(placeholders_in(self.user), wrong)
-        return self._encoded(user if self.password is None else f"{user}:{password}", values)
-
-    def _encoded(self, pair: str, values: Values) -> str:
+        pair = user if self.password is None else f"{user}:{password}"
         token = base64.b64encode(pair.encode()).decode()
         values.revealed |= {token, pair, pair.partition(":")[2]}
         return f"Basic {token}"

@@ -162,17 +162,15 @@ class HttpImpl(Part):
             raise ValueError("successCodes must name a status, or be left out")
         if self.body is not None:
             parse_body(self.body, self.content_type)
-        self._refuse_twice("the query parameter", self._parameters())
-        self._refuse_twice("the header", self._header_names())
+        parameters = [*{entry.name for entry in parse_url(self.url_template).query}, *self.query]
+        headers = [name.lower() for name in self.headers]
+        if self.auth is not None and self.auth.place == "query":
+            parameters.append(self.auth.name or "")
+        elif self.auth is not None:
+            headers.append((self.auth.name or "Authorization").lower())
+        self._refuse_twice("the query parameter", parameters)
+        self._refuse_twice("the header", headers)
         return self
-
-    def _parameters(self) -> list[str]:
-        own = [self.auth.name or ""] if self.auth and self.auth.place == "query" else []
-        return [*{entry.name for entry in parse_url(self.url_template).query}, *self.query, *own]
-
-    def _header_names(self) -> list[str]:
-        own = [] if self.auth is None or self.auth.place == "query" else [self.auth.name or "Authorization"]
-        return [name.lower() for name in [*self.headers, *own]]
 
     @staticmethod
     def _refuse_twice(what: str, names: list[str]) -> None:

@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ot.errors import NetworkError
 from ot.net.exchange import Response
@@ -38,10 +38,13 @@ class Repetition:
 
         retrying = tenacity.AsyncRetrying(
             sleep=self.sleep,
-            retry=tenacity.retry_if_exception(_is_unconnected) | tenacity.retry_if_result(_is_busy),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, NetworkError) and error.fields.get("reason") == "connect"
+            )
+            | tenacity.retry_if_result(lambda response: response.status in BUSY),
             wait=self._pause,
             stop=lambda state: state.attempt_number > retries or self.clock() + state.upcoming_sleep >= deadline,
-            retry_error_callback=_last,
+            retry_error_callback=lambda state: cast("Any", state.outcome).result(),  # raises without an answer
         )
         return await retrying(once)
 
@@ -50,19 +53,6 @@ class Repetition:
         longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (state.attempt_number - 1))
         own = longest * (1 - self.random() / 2)
         return own if state.outcome.failed else max(own, retry_after(state.outcome.result()))
-
-
-def _last(state: Any) -> Response:
-    response: Response = state.outcome.result()  # raises where there was no answer
-    return response
-
-
-def _is_unconnected(error: BaseException) -> bool:
-    return isinstance(error, NetworkError) and error.fields.get("reason") == "connect"
-
-
-def _is_busy(response: Response) -> bool:
-    return response.status in BUSY
 
 
 def retry_after(response: Response, now: dt.datetime | None = None) -> float:
