@@ -94,10 +94,10 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             )
         for address in addresses[:-1]:
             try:
-                return Stream(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
+                return _closed_if_cancelled(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
-        return Stream(await self._network.connect_tcp(addresses[-1], port))
+        return _closed_if_cancelled(await self._network.connect_tcp(addresses[-1], port))
 
 
 def _is_local(address: str) -> bool:
@@ -114,36 +114,20 @@ def _is_local(address: str) -> bool:
     return True
 
 
-class Stream(httpcore2.AsyncNetworkStream):
-    """A connection that is closed also when whoever waits for its handshake is cancelled."""
+def _closed_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.AsyncNetworkStream:
+    """Close the connection also when whoever waits for its handshake is cancelled; the library leaves it open."""
+    start_tls = stream.start_tls
 
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
-        self._stream = stream
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        return await self._stream.read(max_bytes, timeout)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        await self._stream.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
-    ) -> httpcore2.AsyncNetworkStream:
+    async def start(*args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
         try:
-            return Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            return await start_tls(*args, **named)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._stream.aclose()
+                await stream.aclose()
             raise
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+    stream.start_tls = start  # type: ignore[method-assign]
+    return stream
 
 
 @contextmanager

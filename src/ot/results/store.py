@@ -15,7 +15,7 @@ from ot.errors import StorageError, ToolError
 from ot.results import hits, matches, meta as facts, similar, window
 from ot.results.content import START, Content, encoded, packed
 from ot.results.files import Files, is_handle, new_handle
-from ot.results.hits import Deadline, Hit
+from ot.results.hits import Deadline
 from ot.results.meta import Meta
 from ot.results.quota import Quota, Stored
 from ot.results.summary import description, preview, summary
@@ -116,9 +116,18 @@ class ResultStore:
         window.check(offset, limit, unit)
         with self._opened(handle, agent, token_id) as (meta, content):
             in_chars = meta.has_long_lines if unit == "auto" else unit == "chars"
-            if search:
-                find, choose = (self._similar, hits.best) if fuzzy else (self._matching, hits.first)
-                part = window.of_hits(*choose(find(content, search, ignore_case, in_chars), offset, limit))
+            if search and fuzzy:
+                similar.check_needle(search)
+                cut = (
+                    similar.of_pages(content.texts(), search) if in_chars else similar.of_lines(content.lines(), search)
+                )
+                found = similar.similar(cut, search, ignore_case, Deadline(self._search_seconds))
+                part = window.of_hits(*hits.best(found, offset, limit))
+            elif search:
+                find = matches.matching_parts if in_chars else matches.matching_lines
+                pattern = matches.compiled(search, ignore_case)
+                found = find(content.pages(), pattern, Deadline(self._search_seconds))
+                part = window.of_hits(*hits.first(found, offset, limit))
             elif in_chars:
                 part = window.by_chars(content, meta.total_chars, offset, limit)
             else:
@@ -244,15 +253,6 @@ class ResultStore:
     def _gone(self, meta: Meta) -> ToolError:
         """Say why a result has a meta file and no content: it was evicted, or has expired meanwhile."""
         return _expired(meta.handle) if self._clock() - meta.created > self._ttl else _evicted(meta.handle)
-
-    def _matching(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
-        find = matches.matching_parts if in_chars else matches.matching_lines
-        return find(content.pages(), matches.compiled(search, ignore_case), Deadline(self._search_seconds))
-
-    def _similar(self, content: Content, search: str, ignore_case: bool, in_chars: bool) -> Iterator[Hit]:
-        similar.check_needle(search)
-        pieces = similar.of_pages(content.texts(), search) if in_chars else similar.of_lines(content.lines(), search)
-        return similar.similar(pieces, search, ignore_case, Deadline(self._search_seconds))
 
 
 def _not_found(handle: object) -> ToolError:
