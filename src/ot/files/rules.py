@@ -164,7 +164,10 @@ class Rules:
         rests |= {_literally(hidden[own:]) for hidden in self.hidden if _begins(hidden, spelled(folder))}
         rests |= {f"**/{_literally((name,))}" for name in self.hidden_names}
         least = (rest for rest in sorted(rests) if f"**/{rest}" not in rests)  # each is tried on every file
-        return [f"!{_anchored(glob)}" for rest in least for glob in for_ripgrep(rest)]
+        globs = [glob for rest in least for glob in for_ripgrep(rest)]
+        # A name that may be anywhere needs no anchor, and ripgrep is faster without it.
+        names = {glob: glob[3:] for glob in globs if glob.startswith("**/") and "/" not in glob[3:]}
+        return [f"!{names.get(glob, f'/{glob}')}" for glob in globs]
 
     @cached_property
     def _folded_hidden(self) -> tuple[Names, ...]:
@@ -176,12 +179,6 @@ class Rules:
 
     def _seen_from_roots(self, path: str) -> list[Names]:
         return [names for root in self.roots for names in root.seen(path)]
-
-
-def _anchored(glob: str) -> str:
-    """A name that may be anywhere needs no anchor, and ripgrep is faster without it."""
-    name = glob.removeprefix("**/")
-    return name if glob != name and "/" not in name else f"/{glob}"
 
 
 def allowed_paths(sandbox: Mapping[str, Any]) -> tuple[str, ...]:
@@ -243,17 +240,13 @@ def _patterns(pattern: str) -> Iterable[str]:
         if ".." in text.split("/"):
             raise ConfigError(f"the denied pattern {pattern!r} leads out of its folder; write an absolute path")
         path = absolute(text, Path("/")) if text.startswith("~/") else text.rstrip("/") or text
-        if path.startswith("/"):
-            yield from {path, _with_real_folders(path)}
+        if path.startswith("/"):  # as it is, and with the links resolved in the part that names folders plainly
+            names = path.split("/")
+            count = next((place for place, name in enumerate(names) if set(name) & set("*?[")), len(names))
+            real = real_path("/".join(names[:count]) or "/").rstrip("/")
+            yield from {path, "/".join([real, *names[count:]])}
         else:
             yield path if "/" in path.removeprefix("./") else f"**/{path.removeprefix('./')}"
-
-
-def _with_real_folders(pattern: str) -> str:
-    """The pattern with the links resolved in the part that names folders plainly."""
-    names = pattern.split("/")
-    count = next((place for place, name in enumerate(names) if set(name) & set("*?[")), len(names))
-    return "/".join([real_path("/".join(names[:count]) or "/").rstrip("/"), *names[count:]])
 
 
 def _literally(names: Names) -> str:
