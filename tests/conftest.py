@@ -23,6 +23,10 @@ def pytest_configure(config: pytest.Config) -> None:
     examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50
     settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
+    # Compiled modules are kept, also for the workers and programs that tests start: to compile all that a worker of
+    # pytest imports takes it longer than a minute of tests.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # Children of a process in the background would not hear Ctrl-C, and some tests press it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -119,10 +119,11 @@ def test_without_a_network_it_says_what_cannot_be_shown_and_why(tmp_path: Path) 
     assert left_in(tmp_path) == []
 
 
-def test_settings_of_the_person_change_nothing(tmp_path: Path) -> None:
+def test_settings_of_the_person_and_a_terminal_that_knows_few_letters_change_nothing(tmp_path: Path) -> None:
     configure(tmp_path, "this: is wrong\n")
     before = left_in(tmp_path)
-    done = demo(tmp_path, ONETOOL_OUTPUT__MAX_INLINE_SIZE="0", OT_CWD="/nowhere", UV_OFFLINE="1")
+    of_the_person = {"ONETOOL_OUTPUT__MAX_INLINE_SIZE": "0", "OT_CWD": "/nowhere"}
+    done = demo(tmp_path, PYTHONIOENCODING="ascii", UV_OFFLINE="1", **of_the_person)
     assert done.returncode == 0, done.stderr
     assert '"handle"' in done.stdout
     assert left_in(tmp_path) == before, "not even statistics"
@@ -140,11 +141,6 @@ def test_a_machine_without_room_for_it_is_told_in_words(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("onetool: there is no folder for temporary files")
     assert "Traceback" not in done.stderr
-
-
-def test_a_terminal_that_knows_few_letters_gets_those(tmp_path: Path) -> None:
-    done = demo(tmp_path, PYTHONIOENCODING="ascii", UV_OFFLINE="1")
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
@@ -207,8 +203,9 @@ class Terminal:
 
 
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
-    shown = Terminal(tmp_path, UV_OFFLINE="1").read_to_the_end()
-    assert "\033[1m" in shown
+    coloured = Terminal(tmp_path)
+    coloured.read_until("\033[1m")
+    coloured.stop(signal.SIGINT)
     assert "\033[" not in Terminal(tmp_path, UV_OFFLINE="1", NO_COLOR="1").read_to_the_end().replace("\r\033[K", "")
 
 

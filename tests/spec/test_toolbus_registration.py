@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.support import opened
+from tests.support import PROGRAM, environment, opened
 
 from ot import Result, ToolBus, ToolContext, ToolError, tool
 from ot.bus.budget import BudgetGuard, Limits
@@ -25,7 +24,6 @@ from ot.context import permissions
 from ot.errors import ToolNotFound, describe
 
 NOBODY = ToolContext()
-ROOT = Path(__file__).parents[2]
 
 
 def call(bus: ToolBus, name: str, context: ToolContext = NOBODY, **params: Any) -> Result:
@@ -330,17 +328,14 @@ def test_a_package_that_was_really_installed_brings_its_tools(tmp_path: Path, ne
         ),
         encoding="utf-8",
     )
-    python = tmp_path / "venv" / "bin" / "python"
-    for command in (
-        [uv, "venv", "-q", "--python", sys.executable, str(tmp_path / "venv")],
-        [uv, "pip", "install", "-q", "--python", str(python), str(ROOT), str(package)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
+    installed = str(tmp_path / "installed")
+    command = [uv, "pip", "install", "-q", "--python", sys.executable, "--no-deps", "--target", installed, str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
     done = subprocess.run(
-        [str(python.with_name("onetool")), "run", "shout.loud('it works')"],
+        [PROGRAM, "run", "shout.loud('it works')"],
         cwd=home,
-        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        env={**environment(home), "PYTHONPATH": installed},
         capture_output=True,
         text=True,
         check=False,
