@@ -203,6 +203,7 @@ def test_an_alias_leads_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> 
         assert app.data("[wn(), ot.call('wn'), first()]") == ["new", "new", "old"]
 
 
+@pytest.mark.slow
 def test_help_tells_what_a_bundle_and_its_tools_are(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"forecast@1.0": forecast(site)}, description="All about clouds.")
     shown = app.value("ot.help('weather')")
@@ -326,6 +327,7 @@ def test_a_stored_tool_does_not_widen_what_an_agent_may_call(app: App, other: Bu
     assert "The agent narrow may not call sample.where" in str(refused.error)
 
 
+@pytest.mark.slow
 def test_an_agent_is_narrowed_to_a_bundle(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"forecast@1": forecast(site)})
     put(other, "climate", {"now@1": says("mild")})
@@ -376,6 +378,7 @@ def test_a_call_that_is_refused_is_not_counted(tmp_path: Path, other: BundleStor
 # --- without a network ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.store.offline")
 def test_everything_but_an_http_call_works_without_a_network(
     tmp_path: Path, other: BundleStore, monkeypatch: pytest.MonkeyPatch

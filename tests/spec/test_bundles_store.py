@@ -493,6 +493,7 @@ def test_a_damaged_file_of_switches_is_said_and_not_overwritten(root: Path, ship
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec("bundles.page.size")
 def test_a_page_has_25_items_and_never_over_256(store: BundleStore) -> None:
     bundle = new_bundle(store)

@@ -18,6 +18,7 @@ from tests.support import App, command_line, eventually
 from ot.config.trust import trust
 from ot.logging import Log
 
+pytestmark = pytest.mark.slow  # each starts a worker
 SAMPLE = f'''{HEADER}"""Small things, for trying out workers.
 
 More than one line of it."""
@@ -186,7 +187,6 @@ def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
         assert app.data("ot.health()['workers']") == {"plain": "running"}
 
 
-@pytest.mark.slow
 @pytest.mark.spec("tool-execution.worker.worker-idle-timeout")
 def test_a_worker_that_nobody_calls_is_stopped(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.2}")
@@ -202,7 +202,6 @@ def test_a_worker_stays_for_ten_minutes_unless_somebody_says_otherwise(app: App)
     assert app.onetool.settings.workers.idle_timeout == 600
 
 
-@pytest.mark.slow
 @pytest.mark.spec("tool-execution.worker.session-refresh-on-call")
 def test_every_call_starts_the_idle_time_anew(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 1.5}")
@@ -213,7 +212,6 @@ def test_every_call_starts_the_idle_time_anew(tmp_path: Path) -> None:
         assert eventually(lambda: not is_alive(*processes))
 
 
-@pytest.mark.slow
 def test_a_call_in_flight_is_no_idleness(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.1}")
     write_pack(tmp_path / ".onetool" / "tools", "slow", "import time\ndef nap(): time.sleep(0.5); return 'rested'")
@@ -546,7 +544,6 @@ def test_a_uv_toml_in_the_working_folder_has_no_say_in_where_packages_come_from(
 # --- the first minute --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_what_init_writes_can_be_called(tmp_path: Path) -> None:
     run = partial(command_line, tmp_path)
     project = tmp_path / "project"

@@ -507,6 +507,7 @@ def test_full_shows_at_least_what_min_shows(rich: App, query: str) -> None:
     assert not [line for line in shown if line not in in_full]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.help.info-level-full")
 def test_an_alias_called_like_a_pack_is_shown_as_what_was_found() -> None:
     with opened({"aliases": {"machine": "ot.version"}}) as app:
@@ -583,6 +584,7 @@ def test_a_hostile_description_stays_in_its_line() -> None:
         assert load_yaml_1_2(app.value("ot.tools(pattern='evil.first')")) == app.data("ot.tools(pattern='evil.first')")
 
 
+@pytest.mark.slow
 def test_a_disabled_tool_is_not_offered_and_its_help_says_so() -> None:
     off = function_tool(lambda: 1, "pack.off", description="Switch the lamp off.", enabled=False)
     with opened({}, (off, function_tool(lambda: 1, "pack.on"))) as app:
@@ -853,6 +855,7 @@ def test_an_agent_without_permissions_may_leave_a_message() -> None:
 # --- ot.reload ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.reload.reload-config")
 def test_a_reload_reads_every_file_again(tmp_path: Path) -> None:
     with in_folder(tmp_path, "aliases: {old: machine.now}") as app:
@@ -872,6 +875,7 @@ def test_a_reload_reads_every_file_again(tmp_path: Path) -> None:
         assert app.value("ot.help('new', info='list')").splitlines()[0] == "new"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.reload.reload-config")
 @pytest.mark.parametrize(
     ("wrong", "said"),
@@ -902,6 +906,7 @@ def test_a_run_goes_on_over_a_reload_that_takes_its_names_away(tmp_path: Path) -
         assert "NameError" in app.failure("old()")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.reload.reload-config")
 def test_reloads_disturb_no_question(tmp_path: Path) -> None:
     few, many = (
@@ -1177,6 +1182,7 @@ def spans(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.logging.span-naming")
 def test_calls_of_ot_are_logged_as_spans_of_their_names(tmp_path: Path) -> None:
     with opened(log=Log(tmp_path / "log")) as app:

@@ -13,6 +13,7 @@ def app() -> Iterator[App]:
         yield app
 
 
+@pytest.mark.slow
 @pytest.mark.spec("ot-pack.tools.proxy-tool-signature-from-schema")
 def test_the_signature_of_a_proxied_tool_comes_from_its_schema(app: App) -> None:
     (search,) = app.data("ot.tools(pattern='github.search', info='full')")

@@ -377,6 +377,7 @@ def test_abbreviations_work_for_the_ot_pack(app: App) -> None:
     assert app.value("ot.help(q='machine.disk')").startswith("# machine.disk")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("run-tool.prefix-scope.extension-tool-prefix-matching")
 def test_abbreviations_work_for_extension_tools(tmp_path: Path) -> None:
     write_pack(

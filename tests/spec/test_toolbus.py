@@ -113,6 +113,7 @@ def test_the_decorator_works_without_parentheses() -> None:
     assert call(bus, "shout", {"text": "a"}).unwrap() == "A"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.contract.decorated-function")
 def test_the_documented_imports_give_the_decorator() -> None:
     process = subprocess.run([sys.executable, "-c", SHOP_WINDOW], capture_output=True, text=True, check=False)

@@ -406,6 +406,7 @@ def counts(answer: dict[str, Any]) -> tuple[int, int, int]:
     return answer["passed"], answer["failed"], answer["skipped"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.result", "toolbus.test-run.pytest")
 def test_a_run_of_tests_gives_counts_and_failures(project: Path) -> None:
     tree(project, {"tests/test_it.py": MIXED})
@@ -458,6 +459,7 @@ def test_a_path_outside_of_the_sandbox_is_refused(project: Path) -> None:
     assert isinstance(call("test.run", {"path": "../test_b.py::test_one"}, here).error, SandboxDenied)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.env")
 def test_given_variables_reach_the_tests_and_others_do_not(project: Path) -> None:
     script = """
@@ -569,6 +571,7 @@ def test_a_run_that_did_not_come_to_its_end_is_no_success(project: Path, test: s
         outcome(project)
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_be_collected_are_failures(project: Path) -> None:
     tree(project, {"test_a.py": PASSING, "test_b.py": "import no_such_module\n"})
     answer = outcome(project)
@@ -578,6 +581,7 @@ def test_tests_that_cannot_be_collected_are_failures(project: Path) -> None:
     assert "no_such_module" in answer["failures"][0]["message"]
 
 
+@pytest.mark.slow
 def test_the_python_of_the_folder_comes_first(project: Path) -> None:
     tree(project, {"test_a.py": PASSING, ".venv/bin/python": f'#!/bin/sh\ntouch used\nexec {sys.executable} "$@"\n'})
     (project / ".venv/bin/python").chmod(0o755)
@@ -602,6 +606,7 @@ def test_without_any_pytest_it_says_what_to_do(tmp_path: Path) -> None:
         outcome(tmp_path, env={"PATH": "/nowhere"})
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_folder_for_temporary_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = project / "scratch"
     scratch.mkdir()

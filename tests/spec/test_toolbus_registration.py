@@ -295,6 +295,7 @@ def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
         assert "taker.fine" not in app.onetool.bus.list_tools()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")
 def test_a_tool_of_a_package_is_found_and_called_like_any_other(modules: Modules) -> None:
     modules.write("shouter", SHOUTER)
@@ -918,6 +919,7 @@ assert not any(span.events for span in spans)
 """
 
 
+@pytest.mark.slow
 def test_each_call_is_a_span_within_that_of_its_caller() -> None:
     done = subprocess.run([sys.executable, "-c", SPANS], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

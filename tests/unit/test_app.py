@@ -61,6 +61,7 @@ def test_wrong_settings_stop_all_runs_but_help(tmp_path: Path) -> None:
         assert app.value("1+1") == "2"
 
 
+@pytest.mark.slow
 def test_an_untrusted_folder_is_said_once(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()

@@ -284,6 +284,7 @@ def test_a_large_one_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
     assert kept == {"audit.jsonl.1": b"4", "audit.jsonl.2": b"3"}
 
 
+@pytest.mark.slow
 def test_two_servers_that_rotate_at_once_lose_no_line(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom ot.logging import Log, rotate\n"
@@ -359,6 +360,7 @@ def unwritable(tmp_path: Path, how: str) -> Path:
     return Path("/dev/full") if how == "full" else file
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("how", ["directory", "parent", "pipe", "full"])
 def test_what_cannot_be_audited_is_not_done(tmp_path: Path, how: str) -> None:

@@ -103,6 +103,7 @@ def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     assert imports(again, "json")
 
 
+@pytest.mark.slow
 def test_several_who_want_the_same_get_the_same(tmp_path: Path) -> None:
     async def at_once() -> list[str]:
         one, other = at(tmp_path), at(tmp_path)  # the second as if it were another process

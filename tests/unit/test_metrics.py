@@ -93,6 +93,7 @@ def test_labels_cannot_break_out_and_agents_are_kept_apart(app: App) -> None:
     assert "onetool_http_requests_total" not in metrics.text("default")
 
 
+@pytest.mark.slow
 def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> None:
     metrics = Metrics(app.onetool)
     for number in range(MOST_TOOLS + 50):

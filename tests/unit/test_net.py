@@ -748,6 +748,7 @@ def test_a_text_is_read_by_its_charset(body: bytes, content_type: str, text: str
     assert text_of(body, content_type) == text
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=100), st.text(max_size=50))
 def test_no_body_and_no_charset_makes_reading_a_text_fail(body: bytes, charset: str) -> None:
     assert isinstance(text_of(body, f"text/plain; charset={charset}"), str)

@@ -195,6 +195,7 @@ def test_a_file_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path,
         send(tmp_path, "x", file)
 
 
+@pytest.mark.slow
 def test_a_message_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     send(tmp_path, "first")
     before = (tmp_path / "notes.yaml").read_bytes()

@@ -141,11 +141,13 @@ def test_schemas_that_grow_without_end_do_not(schemas: Any) -> None:
     assert len(json.dumps(found.tools)) < 2_000_000
 
 
+@pytest.mark.slow
 def test_many_operations_of_one_name_are_told_apart_quickly() -> None:
     paths = {f"/{n}": {"get": {"operationId": "x" * 64}} for n in range(3_000)}
     assert len({slug for slug, _, _ in imported(document_of({}, paths=paths)).tools}) == 3_000
 
 
+@pytest.mark.slow
 def test_a_document_that_is_small_but_means_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ot.bundles.openapi.schemas.MAX_WORK", 10_000)
     schemas = {"A": {"properties": {f"p{n}": {"type": "string"} for n in range(100)}}}

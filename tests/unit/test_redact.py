@@ -96,6 +96,7 @@ def test_no_encoding_hides_a_secret(around: str) -> None:
     assert not missed
 
 
+@pytest.mark.slow
 def test_a_secret_in_any_encoding_is_seen_across_the_border_of_two_pieces() -> None:
     redact = Redactor(VALUES)
     for name, secret, text in ALL:

@@ -281,6 +281,7 @@ def test_who_has_no_value_says_what_it_is(results: ResultStore, folder: Path) ->
     assert (folder / f"result-{answer['handle']}.json").exists()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(["", "a", "\n", "é\r", "x" * 65_536, "yz\n" * 30_000, "😀" * 501]), max_size=9))
 def test_pieces_are_the_text_they_make_together(shared: ResultStore, pieces: list[str]) -> None:
@@ -545,6 +546,7 @@ def test_a_window_that_cannot_be(results: ResultStore, arguments: Any, message: 
 # --- windows by characters ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_line_of_json_is_shown_by_characters(results: ResultStore) -> None:
     value = [{"name": f"nämé {number}", "id": number} for number in range(150_000)]
     text = json.dumps(value, ensure_ascii=False)
@@ -630,6 +632,7 @@ def shared() -> Iterator[ResultStore]:
         yield ResultStore(Path(folder), HOUR, 10)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(texts, st.integers(1, 9), st.sampled_from(["lines", "chars"]))
 def test_windows_tile_the_content(shared: ResultStore, recipe: Text, parts: int, unit: Any) -> None:

@@ -157,6 +157,7 @@ def test_a_model_may_write_a_pack_where_it_may_write(tmp_path: Path) -> None:
         assert "no name for a pack" in app.failure("ot.scaffold(pack='../notes')")
 
 
+@pytest.mark.slow
 def test_a_pack_that_a_model_wrote_into_a_project_waits_for_a_person(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project" / ".onetool"
     configure(home / ".onetool", WRITER)

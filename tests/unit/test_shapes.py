@@ -184,6 +184,7 @@ def test_a_look_at_a_huge_result_is_short() -> None:
     assert len(text_of(shape_of([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT
 
 
+@pytest.mark.slow
 @given(results)
 @no_deadline
 def test_a_shape_never_contains_a_value(value: object) -> None:

@@ -24,6 +24,7 @@ from ot.registry import Registry
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
+pytestmark = pytest.mark.slow
 FEW, MANY = 100, 20_000
 BEAT_SECONDS = 0.001
 RUNS = {
@@ -111,15 +112,20 @@ async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(t
     assert not slow, f"CPU seconds with few and with many tools; the least work with all is {least_work}"
 
 
-@pytest.mark.anyio
-async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) -> None:
-    """Another process holds the store, as one does that builds the index."""
-    folder = tmp_path / "bundles"
+def _store_without_index(home: Path) -> Path:
+    folder = home / "bundles"
     with store_in(folder) as store:
         bundle = new_id()
         store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
         store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
     shutil.rmtree(folder / ".index")
+    return folder
+
+
+@pytest.mark.anyio
+async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) -> None:
+    """Another process holds the store, as one does that builds the index."""
+    folder = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         await app.run("1 + 1")
         with StoreLock(folder / ".lock").held():
@@ -135,12 +141,7 @@ async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) ->
 @pytest.mark.anyio
 async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(tmp_path: Path) -> None:
     """Another process builds it; whoever names the pack waits, and finds it as soon as it is there."""
-    folder = tmp_path / "bundles"
-    with store_in(folder) as store:
-        bundle = new_id()
-        store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
-        store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
-    shutil.rmtree(folder / ".index")
+    folder = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         app.bundles.keeps_running = True
         with StoreLock(folder / ".lock").held():

@@ -274,6 +274,7 @@ def test_a_file_that_is_no_database_is_kept(file: Path) -> None:
     assert rows(file) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> None:
     whole = filled(file)
     file.write_bytes(whole[: len(whole) // 2])
@@ -363,6 +364,7 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
     assert [rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> None:
     recorder = Recorder(file, enabled=True, max_rows=10_000, clock=lambda: NOW)
     recorder.add(a_call())
@@ -376,6 +378,7 @@ def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> No
     assert summarise(file, tool="last", now=NOW)["total_calls"] == 20
 
 
+@pytest.mark.slow
 def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> None:
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for _ in range(9):
@@ -627,6 +630,7 @@ def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ..
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: int) -> None:
     chance = random.Random(seed)
