@@ -146,7 +146,8 @@ def die_at(step: int) -> None:
 
 def kill_at_steps(folder: Path, name: str, chance: random.Random, kills: int) -> None:
     origin, root = folder / "origin", folder / "bundles"
-    in_a_child(lambda: prepared(origin))
+    if not origin.exists():
+        in_a_child(lambda: prepared(origin))
     shutil.copytree(origin, root)
     before, steps, after = seen_in_child(root), steps_of(root, name), seen_in_child(root)
     shutil.rmtree(root)

@@ -169,7 +169,7 @@ plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.b
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner))))
 def test_every_message_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("notify")
