@@ -4,7 +4,7 @@
 RUN = uv run --quiet
 
 all: format lint
-	$(RUN) pytest -m "not slow" tests/unit tests/spec tests/contract
+	$(RUN) pytest -n auto -m "not slow" tests/unit tests/spec tests/contract
 
 format:
 	$(RUN) ruff format --quiet .
@@ -20,6 +20,7 @@ test:
 	$(RUN) pytest
 
 # Which branches the tests take. Only the processes of the tests are measured: cells, workers and servers of their own are not.
+# It doubles the processor time of what it measures (before Python 3.14, branches are traced), so it is a job beside `.ci/run`.
 coverage:
 	$(RUN) pytest --timeout 600 --cov --cov-report term
 

@@ -34,6 +34,7 @@ class Tally:
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    warm: asyncio.Event = field(default_factory=asyncio.Event)  # so many were answered as there are, twice
 
 
 def token(agent: str) -> str:
@@ -67,6 +68,7 @@ async def _load(port: int, pid: int) -> tuple[Tally, float, float]:
     tally, stop = Tally(), asyncio.Event()
     clients = [asyncio.ensure_future(_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
     await asyncio.sleep(WARM_UP_SECONDS)
+    await asyncio.wait_for(tally.warm.wait(), 60)
     before = _megabytes(pid)
     await asyncio.sleep(SECONDS - WARM_UP_SECONDS)
     after = _megabytes(pid)
@@ -89,6 +91,8 @@ async def _client(number: int, port: int, stop: asyncio.Event, tally: Tally) -> 
                 tally.right[kind] += 1
             else:
                 tally.wrong.append(f"{kind}: {status} {body[:200]!r}")
+            if tally.right.total() + len(tally.wrong) >= 2 * CONNECTIONS:
+                tally.warm.set()
             await asyncio.sleep(0.5)
         writer.close()
     except (OSError, EOFError, TimeoutError) as error:

@@ -261,7 +261,7 @@ WRONG_CALLS = (
 def more_than_a_run_may(_home: Path) -> Iterator[Entry]:
     with opened({"execution": {"memory_mb": 256}}) as app:
         yield from through(app, TOO_MUCH)
-    narrow = {"timeout": 0.5, "max_tool_calls": 3, "max_output_bytes": 10_000}
+    narrow = {"timeout": 2, "max_tool_calls": 3, "max_output_bytes": 10_000}
     with opened({"execution": narrow}) as app:
         yield from through(app, NARROW)
 

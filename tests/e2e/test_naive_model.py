@@ -62,8 +62,8 @@ def test_without_the_description_nothing_is_found_but_what_an_error_tells(home: 
 
 @pytest.mark.slow
 def test_without_what_answers_say_to_do_next_nothing_is_found(home: Path) -> None:
-    outcomes = list(plays(home, framed(SEED, SAMPLE), mute="answers"))
-    assert sum(one.is_done for one in outcomes) < len(SAMPLE) / 10
+    tasks = SAMPLE if NIGHTLY else SAMPLE[::2]  # each takes all the moves there are
+    assert sum(one.is_done for one in plays(home, framed(SEED, tasks), mute="answers")) < len(tasks) / 10
 
 
 def test_the_player_knows_no_tool_by_name() -> None:

@@ -532,20 +532,6 @@ def test_a_token_continues_its_own_list_also_after_a_restart(root: Path, store: 
     refused("invalid", lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")))
 
 
-@pytest.mark.spec("bundles.page.steady")
-def test_what_did_not_change_is_given_once_while_others_come_and_go(store: BundleStore) -> None:
-    bundle = new_bundle(store)
-    store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(12)])
-    given: list[str] = []
-    token = None
-    for turn in range(4):
-        page = store.list_tools(size=3, token=token)
-        given, token = given + [tool.slug for tool in page.items], page.next_token
-        store.delete_tool(bundle, f"tool-{turn * 3}", "1")
-        put(store, bundle, f"new-{turn}")
-    assert [slug for slug in given if slug.startswith("tool-")] == [f"tool-{number}" for number in range(12)]
-
-
 # --- search ----------------------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,11 @@ def test_a_snippet_may_stand_where_code_may(app: App, form: str) -> None:
         ("'a\nb'", "a\nb"),
         ("$HOME", "$HOME"),
         ("'#no comment'", "#no comment"),
+        ('"say \\"hi\\" \\\\ \\n"', 'say "hi" \\ \\n'),
+        ("a\\=b", "a=b"),
+        ("", ""),
+        ("`b`", "`b`"),
+        ("été", "été"),
     ],
 )
 def test_values_are_quoted_as_in_a_shell(app: App, written: str, meant: str) -> None:

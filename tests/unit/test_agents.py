@@ -58,11 +58,6 @@ def test_a_client_gets_the_agent_that_names_it() -> None:
     assert found == ["ci", "ci", "desk", "default", "default", "default", "default"]
 
 
-def test_an_unknown_agent_is_an_error_with_those_there_are() -> None:
-    with pytest.raises(ToolError, match="there is no agent 'boss'; agents are ci, default, desk"):
-        agents({"agents": {"desk": {}, "ci": {}}}).facts("boss")
-
-
 def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
     made = Agents(lambda _agent, _text: None)
     hint = "type `onetool trust` in /srv/shop"

@@ -134,18 +134,6 @@ def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
     run(test)
 
 
-def test_the_call_that_crosses_the_cost_is_charged_and_withheld() -> None:
-    async def test() -> None:
-        spender = Spender(Limits(cost=1))
-        assert await spender.call("a", cost=0.6) == "a"
-        assert "withheld" in (await spender.refusal("b", cost=0.6)).message
-        assert spent(spender.guard, "cost") == pytest.approx(1.2)
-        assert "was not made" in (await spender.refusal("c", cost=0.6)).message
-        assert spent(spender.guard, "cost") == pytest.approx(1.2)
-
-    run(test)
-
-
 def test_ten_times_a_tenth_is_all() -> None:
     async def test() -> None:
         spender = Spender(Limits(cost=1))

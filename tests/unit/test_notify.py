@@ -72,15 +72,6 @@ def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
     ]
 
 
-def test_a_topic_without_a_pattern_is_skipped(tmp_path: Path) -> None:
-    assert (
-        publish(topics(("notes", "n.yaml")), NoticeFiles(tmp_path), "unknown:topic", "test", at_noon)
-        == "SKIP: no matching topic"
-    )
-    assert publish((), NoticeFiles(tmp_path), "notes", "test", at_noon) == "SKIP: no matching topic"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("pattern", "topic", "matches"),
     [

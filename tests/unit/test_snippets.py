@@ -71,30 +71,6 @@ def test_a_command_that_starts_with_a_dollar_is_a_snippet(command: str, expected
     assert is_snippet(command) is expected
 
 
-@pytest.mark.parametrize(
-    ("command", "topic"),
-    [
-        ("$s topic=AI", "AI"),
-        ('$s topic="two words"', "two words"),
-        ("$s topic='it''s'", "its"),
-        ("""$s topic='it'"'"'s'""", "it's"),
-        ("$s topic=two\\ words", "two words"),
-        ('$s topic="a=b=c"', "a=b=c"),
-        ("$s topic=a\\=b", "a=b"),
-        ("$s topic=", ""),
-        ('$s topic=""', ""),
-        ('$s topic="say \\"hi\\" \\\\ \\n"', 'say "hi" \\ \\n'),
-        ("$s\n  topic=AI", "AI"),
-        ("$s topic='line\nbreak'", "line\nbreak"),
-        ("$s topic=`b`", "`b`"),
-        ("$s topic=#1", "#1"),
-        ("$s topic=été", "été"),
-    ],
-)
-def test_values_are_quoted_as_in_a_shell(command: str, topic: str) -> None:
-    assert given_to(command, '"{{ topic }}"', topic={}) == topic
-
-
 @no_deadline
 @given(st.text("ab= \t\r\n'\"\\é\u00a0", max_size=12))
 def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
