@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer
 
 from ot.stats import rollup
-from ot.stats.record import CallRecord, Recorder, migrate
+from ot.stats.record import CallRecord, Recorder, RunRecord, migrate
 from ot.stats.report import html
 from ot.stats.summary import PERIODS, summarise, usage_of
 
@@ -72,7 +72,7 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
         call = f"{tool}, 'default', 's', 'r' || i, (i % 997) / 1000.0, {failed}, 10, {at}"
         database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
-        database.execute(f"INSERT INTO runs {numbers} SELECT {run} FROM n")
+        database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
         rollup.add(database, call=0, run=0)
         database.execute("COMMIT")
 

@@ -176,6 +176,7 @@ class OneTool:
         meta: Mapping[str, Any] | None = None,
         is_owner: bool = False,
         token_id: str = "",
+        client: str = "",
     ) -> Answer:
         """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
         state = self._now
@@ -187,7 +188,7 @@ class OneTool:
             )
         journal = journal or Journal()
         try:
-            context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id)
+            context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal, command) as outcome:
@@ -210,6 +211,7 @@ class OneTool:
         *,
         is_owner: bool = False,
         token_id: str = "",
+        client: str = "",
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
         self._apply_switches()
@@ -225,6 +227,7 @@ class OneTool:
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
             token_id=token_id,
+            client=client,
         )
 
     def _admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Awaitable[object]:

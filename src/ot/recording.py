@@ -3,10 +3,10 @@
 Each subscribes on its own, so that one that fails does not keep the others from their work.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ot.audit import Audit
 from ot.bus.events import CallFinished, Events, RunFinished, RunStarted
@@ -29,11 +29,20 @@ class Outcome:
     answer: Answer | None = None
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What a run that is under way has done so far."""
+
+    command: str
+    result_tokens: int = 0
+    calls: int = 0
+    failed: int = 0
+
+
 class Recording:
     def __init__(self, events: Events) -> None:
-        self.session = os.urandom(8).hex()
         self._events = events
-        self._result_tokens: dict[str, int] = {}  # of the runs that are under way
+        self._tallies: dict[str, _Tally] = {}  # by the ids of their runs
         for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
             events.subscribe(listener, CallFinished)
         events.subscribe(self._start_run, RunStarted)
@@ -47,7 +56,7 @@ class Recording:
     @contextmanager
     def run(self, context: ToolContext, journal: Journal, command: object) -> Iterator[Outcome]:
         """Tell of the start and the end of a run."""
-        outcome, started = Outcome(), time.perf_counter()
+        outcome, at, started = Outcome(), time.time(), time.perf_counter()
         call_id = self._events.start_run(context, command)
         try:
             yield outcome
@@ -56,11 +65,11 @@ class Recording:
             error = "cancelled" if answer is None else answer.error
             tokens = 0 if answer is None else sum(map(tokens_of_text, answer.blocks))
             seconds, calls = time.perf_counter() - started, len(journal.calls)
-            self._events.tell(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id))
+            self._events.tell(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
 
     def begin_session(self, registry: Registry, own_tokens: int, *, agent: str, client: str) -> None:
         """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart."""
-        session = f"{self.session}/{client}" if client else self.session
+        session = f"{self._events.session}/{client}" if client else self._events.session
         self._stores.recorder.add(SessionRecord(session, agent, _definitions(registry), own_tokens))
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -83,21 +92,26 @@ class Recording:
         self._audit.finish(event)
 
     def _count_call(self, event: CallFinished) -> None:
-        tool, run_id, agent = event.tool, event.context.correlation_id, event.context.agent_id
+        tool, run_id, context, session = event.tool, self._events.run_of(event), event.context, self._events.session
         if tool is not None and tool.continues(event.args or {}):
             return
         is_counted = event.error is None and tool is not None and tool.name not in SEEN_AGAIN
         tokens = tokens_of(event.value) if is_counted else 0
-        if run_id in self._result_tokens:
-            self._result_tokens[run_id] += tokens
-        else:
-            run_id = ""
-        if tool is not None and tool.identity and event.is_allowed:
-            self._stores.recorder.add(UseRecord(tool.identity))
-        name = event.name if tool is None else tool.name
-        self._stores.recorder.add(
-            CallRecord(name, agent, self.session, run_id, event.seconds, event.error, tokens, time.time())
+        add, name, failed = (
+            self._stores.recorder.add,
+            event.name if tool is None else tool.name,
+            event.error is not None,
         )
+        if tool is not None and tool.identity and event.is_allowed:
+            add(UseRecord(tool.identity))
+        add(CallRecord(name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at))
+        if (tally := self._tallies.get(run_id)) is not None:
+            tally.result_tokens += tokens
+            tally.calls += 1
+            tally.failed += failed
+            return
+        facts = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
+        add(RunRecord(*facts, client=context.client, calls=1, failed=int(failed)))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn what a tool returns that does not declare it; the help of `ot` says what its own tools return."""
@@ -110,7 +124,7 @@ class Recording:
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def _start_run(self, event: RunStarted) -> None:
-        self._result_tokens[event.context.correlation_id] = 0
+        self._tallies[event.context.correlation_id] = _Tally(event.command)
 
     def _log_run(self, event: RunFinished) -> None:
         asked = {"request_id": event.request_id} if event.request_id else {}
@@ -118,10 +132,24 @@ class Recording:
         self._log.ended("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
-        run_id, agent = event.context.correlation_id, event.context.agent_id
-        tokens, answered = self._result_tokens.pop(run_id, 0), event.answer_tokens
+        context = event.context
+        tally = self._tallies.pop(context.correlation_id, _Tally(""))
         self._stores.recorder.add(
-            RunRecord(run_id, agent, self.session, event.seconds, event.error, event.calls, answered, tokens)
+            RunRecord(
+                context.correlation_id,
+                context.agent_id,
+                self._events.session,
+                event.seconds,
+                event.error,
+                event.calls,
+                event.answer_tokens,
+                tally.result_tokens,
+                event.at,
+                client=context.client,
+                command=tally.command,
+                calls=tally.calls,
+                failed=tally.failed,
+            )
         )
 
 

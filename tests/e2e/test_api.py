@@ -490,6 +490,16 @@ def test_a_timeline_tells_what_was_parallel(rest: Rest) -> None:
     assert code_of(rest.client.get("/api/runs/none")) == (404, "not_found")
 
 
+def test_the_last_runs_outlive_the_server_and_are_seen_by_others(tmp_path: Path) -> None:
+    with serving(tmp_path, {}) as one, serving(tmp_path, {}) as other:
+        run_id = run(one.rest, "machine.now()")["runID"]
+        assert eventually(lambda: other.rest.get("/api/runs")["runs"])
+        (seen,) = other.rest.get("/api/runs")["runs"]
+        assert (seen["id"], seen["client"], seen["callCount"]) == (run_id, "http", 1)
+    with serving(tmp_path, {}) as after:
+        assert [entry["name"] for entry in after.rest.get(f"/api/runs/{run_id}")["calls"]] == ["machine.now"]
+
+
 def test_activity_is_told_as_it_happens(rest: Rest) -> None:
     before = run(rest, "1")["runID"]
     with streamed(rest, "GET", "/api/activity") as events:

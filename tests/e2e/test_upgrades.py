@@ -21,7 +21,9 @@ from tests.support import PROGRAM, command_line, configure, environment
 
 from ot.bundles.usage import UsageCounts
 from ot.results.media import Media
-from ot.stats.record import INSERT_CALL, INSERT_RUN, ROWS, CallRecord, Recorder, UseRecord
+from ot.stats import rollup
+from ot.stats.history import find_run, recent_runs
+from ot.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
 from ot.stats.shapes import Shapes
 from ot.stats.summary import summarise
 from ot.switches import Switches
@@ -361,21 +363,38 @@ def test_counts_that_had_a_file_of_their_own_go_on(tmp_path: Path) -> None:
     assert found == {"a": (7, "2027-01-15T08:00:00.000000Z"), "b": (1, "1970-01-01T00:00:00.000001Z")}
 
 
-def test_statistics_without_sums_keep_every_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, version: int) -> None:
     file = tmp_path / "stats.db"
     with closing(sqlite3.connect(file)) as database:
-        database.executescript(ROWS)
-        database.executemany(INSERT_CALL, [("a.b", "default", "s", "r", 0.5, None, 7, 1e9 + n) for n in range(5)])
-        database.execute(INSERT_RUN, ("r", "default", "s", 1.0, None, 5, 5, 35, 1e9))
-        database.execute("pragma user_version = 1")
+        database.executescript(f"pragma journal_mode = wal;{ROWS}")
+        calls = [("a.b", "default", "s", "r", 0.5, None, 7, 1e9 + n) for n in range(5)]
+        database.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)", calls)
+        run = ("r", "default", "s", 1.0, None, 5, 5, 35, 1e9)
+        database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
+        if version > 1:
+            database.executescript(f"{USAGE};{rollup.SCHEMA}")
+            sums = "INSERT INTO rollups VALUES (?, ?, ?, ?, 'default', '', ?, ?, ?, 0.5, 1.0, 1e9)"
+            start = 999_820_800  # of the four weeks
+            kinds = ((0, "", 5, 35, 0), (1, "a.b", 5, 35, 0), (2, "", 1, 30, 4), (3, "a.b", 1, 30, 4))
+            database.executemany(sums, [(28 * 86_400, start, *kind) for kind in kinds])
+            times = [(28 * 86_400, start, kind, "a.b", "default", 37, 1) for kind in (1, 3)]
+            database.executemany("INSERT INTO times VALUES (?, ?, ?, ?, ?, ?, ?)", times)
+        database.execute(f"pragma user_version = {version}")
         database.commit()
+    kept = file.read_bytes()
     before = summarise(file, tool="a.b")
     assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
+    assert [run.calls for run in recent_runs(file)] == [5]
+    assert file.read_bytes() == kept  # who only reads changes nothing
     recorder = Recorder(file, enabled=True, keep_days=100_000)
     recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
     recorder.close()
     after = summarise(file, tool="a.b")
     assert (after["total_calls"], after["runs"], after["savings"]) == (6, before["runs"], before["savings"])
+    found = find_run(file, "r")
+    assert found is not None
+    assert (found[0].kind, len(found[1])) == ("run", 5)
 
 
 # --- caches, and what is only added to -------------------------------------------------------------------------------

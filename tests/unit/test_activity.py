@@ -9,8 +9,9 @@ import pytest
 from ot.bus.bus import ToolBus
 from ot.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
 from ot.context import ToolContext
-from ot.faces.activity import JSON, MOST_CALLS, MOST_RUNS, MOST_WAITING, Activity
+from ot.faces.activity import JSON, MOST_WAITING, Activity, line_of, timeline_of
 from ot.redact import REDACTED, Redactor
+from ot.stats.history import MAX_CALLS
 
 SECRET = "correct-horse-battery"
 
@@ -35,6 +36,14 @@ class Told:
             RunFinished(number, context, 0.25, error) if is_run else CallFinished(number, name, context, 0.25, error)
         )
 
+    def runs(self, agent: str | None = None) -> list[JSON]:
+        return [*map(line_of, self.activity.runs(agent))]
+
+    def timeline(self, run_id: str) -> JSON:
+        found = self.activity.find(run_id)
+        assert found is not None
+        return timeline_of(*found)
+
     def whole_run(self, run_id: str, agent: str = "default") -> None:
         self.ended(self.began(RUN, run_id, agent), RUN, run_id, agent)
 
@@ -47,7 +56,7 @@ def _context(run_id: str, agent: str) -> ToolContext:
 def told() -> Iterator[Told]:
     bus = ToolBus()
     bus.events.redact = Redactor([SECRET])
-    activity = Activity(bus)
+    activity = Activity(bus.events)
     yield Told(bus, activity)
     activity.close()
 
@@ -56,8 +65,7 @@ def test_a_run_is_told_with_its_calls(told: Told) -> None:
     run = told.began(RUN, "r", detail=f"x = '{SECRET}'")
     first, second = told.began("a.b", "r"), told.began("a.c", "r")
     told.ended(second, "a.c", "r", error="timeout")
-    shown = told.activity.run("r")
-    assert shown is not None
+    shown = told.timeline("r")
     assert (shown["state"], shown["command"]) == ("running", "x = '[REDACTED]'")
     assert [(call["name"], call["durationMs"], call["error"]) for call in shown["calls"]] == [
         ("a.b", None, None),
@@ -66,9 +74,7 @@ def test_a_run_is_told_with_its_calls(told: Told) -> None:
     assert (shown["mostAtOnce"], shown["failedCount"]) == (2, 1)
     told.ended(first, "a.b", "r")
     told.ended(run, RUN, "r")
-    over = told.activity.run("r")
-    assert over is not None
-    assert (over["state"], over["durationMs"], over["kind"]) == ("completed", 250.0, "run")
+    assert told.runs() == []
 
 
 def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
@@ -76,8 +82,7 @@ def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
     for _ in range(3):
         call = told.began("a", "r")
         told.bus.events.tell(CallFinished(call, "a", _context("r", "default"), 0.0, None))
-    shown = told.activity.run("r")
-    assert shown is not None
+    shown = told.timeline("r")
     assert [call["lane"] for call in shown["calls"]] == [0, 0, 0]
 
 
@@ -85,61 +90,44 @@ def test_a_call_without_a_run_ends_with_itself(told: Told) -> None:
     outer = told.began("a.outer", "c")
     inner = told.began("a.inner", "c")
     told.ended(inner, "a.inner", "c")
-    assert told.activity.runs()[0]["state"] == "running"
+    (shown,) = told.runs()
+    assert (shown["kind"], shown["name"], shown["state"], shown["callCount"]) == ("call", "a.outer", "running", 2)
     told.ended(outer, "a.outer", "c", error="network")
-    (shown,) = told.activity.runs()
-    assert (shown["kind"], shown["name"], shown["state"], shown["error"]) == ("call", "a.outer", "failed", "network")
-    again = told.began("a.outer", "c")
-    assert told.activity.runs()[0]["state"] == "running"
-    told.ended(again, "a.outer", "c")
-    assert told.activity.runs()[0]["state"] == "completed"
+    assert told.runs() == []
 
 
 def test_the_end_of_what_began_before_is_not_a_run(told: Told) -> None:
     told.ended(99, RUN, "old")
     told.ended(98, "a.b", "")
-    assert told.activity.runs() == []
-
-
-def test_the_last_runs_are_kept_and_none_that_is_under_way_is_lost(told: Told) -> None:
-    long = told.began(RUN, "long")
-    for number in range(MOST_RUNS + 50):
-        told.whole_run(f"r{number}")
-    assert len(told.activity.runs()) == MOST_RUNS
-    assert told.activity.run("r0") is None
-    told.ended(long, RUN, "long")
-    shown = told.activity.run("long")
-    assert shown is not None
-    assert shown["state"] == "completed"
+    assert told.runs() == []
 
 
 def test_calls_beyond_the_most_are_only_counted(told: Told) -> None:
     told.began(RUN, "r")
-    for _ in range(MOST_CALLS + 5):
+    for _ in range(MAX_CALLS + 5):
         told.ended(told.began("a", "r"), "a", "r")
-    shown = told.activity.run("r")
-    assert shown is not None
-    assert (len(shown["calls"]), shown["callsLeftOut"], shown["callCount"]) == (MOST_CALLS, 5, MOST_CALLS + 5)
+    shown = told.timeline("r")
+    assert (len(shown["calls"]), shown["callsLeftOut"], shown["callCount"]) == (MAX_CALLS, 5, MAX_CALLS + 5)
 
 
 def test_an_agent_sees_its_own(told: Told) -> None:
-    told.whole_run("mine", "me")
-    told.whole_run("theirs", "them")
-    assert [run["id"] for run in told.activity.runs("me")] == ["mine"]
-    assert told.activity.run("theirs", "me") is None
-    assert told.activity.run("mine", "me") is not None
+    told.began(RUN, "mine", "me")
+    told.began(RUN, "theirs", "them")
+    assert [run["id"] for run in told.runs("me")] == ["mine"]
+    assert told.activity.find("theirs", "me") is None
+    assert told.activity.find("mine", "me") is not None
 
 
 @pytest.mark.parametrize("cut", [1, 8, len(SECRET) - 1])
 def test_a_secret_that_was_cut_off_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
     told.began(RUN, "r", detail="#" * (MAX_COMMAND - cut) + SECRET)
-    assert told.activity.runs()[0]["command"] == "#" * (MAX_COMMAND - cut) + REDACTED
+    assert told.runs()[0]["command"] == "#" * (MAX_COMMAND - cut) + REDACTED
 
 
 def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:
-    told.ended(told.began(SECRET, "a"), SECRET, "a")
+    told.began(SECRET, "a")
     told.began("x" * 10_000, "b")
-    assert [len(run["name"]) for run in told.activity.runs()] == [200, len("[REDACTED]")]
+    assert [len(run["name"]) for run in told.runs()] == [200, len("[REDACTED]")]
 
 
 def test_who_watches_hears_what_is_for_them(told: Told) -> None:

@@ -22,7 +22,8 @@ from ot.config.model import Settings
 from ot.errors import ToolError
 from ot.paths import Folders
 from ot.stats import rollup
-from ot.stats.record import MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
+from ot.stats.history import find_run, recent_runs
+from ot.stats.record import MAX_ROWS, MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
 from ot.stats.report import html
 from ot.stats.rollup import DAY, HOUR
 from ot.stats.summary import MOST_BARS, Summary, summarise
@@ -57,7 +58,7 @@ def a_call(name: str = "web.search", **facts: Any) -> CallRecord:
 
 def a_run(run_id: str = "r1", **facts: Any) -> RunRecord:
     known = {"agent": "default", "session": "s1", "seconds": 1.0, "error_type": None}
-    return RunRecord(run_id, **{**known, "calls": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
+    return RunRecord(run_id, **{**known, "round_trips": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
 
 
 def rows(file: Path, table: str = "calls") -> int:
@@ -350,7 +351,7 @@ def fill(file: Path, count: int, names: int = 20) -> None:
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
         before = database.execute("SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)").fetchone()
         database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
-        database.execute(f"INSERT INTO runs {numbers} SELECT {run} FROM n")
+        database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
         rollup.add(database, *before)
         database.commit()
 
@@ -358,7 +359,7 @@ def fill(file: Path, count: int, names: int = 20) -> None:
 def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder) -> None:
     for age in (1, 364, 366, 5000):
         recorder.add(a_call(at=NOW - age * DAY))
-        recorder.add(a_run(at=NOW - age * DAY))
+        recorder.add(a_run(str(age), at=NOW - age * DAY))
         recorder.add(SessionRecord(str(age), "default", {f"tool{age}": 1}, 1, at=NOW - age * DAY))
     recorder.flush()
     assert [rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
@@ -366,7 +367,7 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
 
 @pytest.mark.slow
 def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> None:
-    recorder = Recorder(file, enabled=True, max_rows=10_000, clock=lambda: NOW)
+    recorder = Recorder(file, enabled=True, max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
     recorder.add(a_call())
     recorder.flush()
     fill(file, 30_000)
@@ -376,6 +377,62 @@ def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> No
     recorder.close()
     assert [rows(file), rows(file, "runs")] == [10_000, 10_000]
     assert summarise(file, tool="last", now=NOW)["total_calls"] == 20
+
+
+# --- the history of runs --------------------------------------------------------------------------------------------
+
+
+def test_the_last_runs_have_their_code_and_their_calls(file: Path, recorder: Recorder) -> None:
+    recorder.add(a_call("b.late", run_id="new", at=NOW - 2, seconds=0.5))
+    recorder.add(a_call("a.early", run_id="new", at=NOW - 3, seconds=2.0, error_type="timeout"))
+    recorder.add(a_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
+    recorder.add(a_run("old", at=NOW - 50, agent="ada"))
+    recorder.flush()
+    assert [run.run_id for run in recent_runs(file)] == ["new", "old"]
+    assert [run.run_id for run in recent_runs(file, "ada")] == ["old"]
+    found = find_run(file, "new")
+    assert found is not None
+    run, calls = found
+    assert (run.client, len(run.command), run.calls, run.failed) == ("editor", 5000, 2, 1)
+    assert [call.name for call in calls] == ["a.early", "b.late"]
+    assert find_run(file, "new", "ada") is None
+    assert find_run(file, "none") is None
+
+
+def test_calls_without_a_run_with_one_context_are_one_run_and_no_run_in_the_statistics(file: Path) -> None:
+    inner = a_run("c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1)
+    outer = a_run("c", kind="call", name="a.outer", calls=1, at=NOW - 2)
+    summary = summary_of(file, a_call("a.inner", run_id="c"), inner, a_call("a.outer", run_id="c"), outer)
+    (run,) = recent_runs(file)
+    assert (run.name, run.calls, run.failed, run.error_type, run.at) == ("a.outer", 2, 1, None, NOW - 2)
+    assert (summary["total_calls"], summary["runs"]["total"], summary["time_saved_ms"]) == (2, 0, 0)
+
+
+def test_the_calls_and_code_of_runs_come_from_what_ran(tmp_path: Path) -> None:
+    async def recorded() -> tuple[Path, str]:
+        async with OneTool(folder=tmp_path) as app:
+            await app.run("ot.version()\nmachine.nix()", client="editor")
+            context = app.context()
+            await app.bus.call_tool("machine.now", {}, context)
+            return app.stores.stats_file, context.correlation_id
+
+    file, direct = anyio.run(recorded)
+    call, run = recent_runs(file)  # of a process that has ended
+    assert (call.run_id, call.kind, call.name, call.calls) == (direct, "call", "machine.now", 1)
+    assert (run.kind, run.client, run.command) == ("run", "editor", "ot.version()\nmachine.nix()")
+    assert (run.error_type is not None, run.calls, run.failed) == (True, 1, 0)
+    assert 0 <= call.at - run.at < time.time() - run.at
+
+
+def test_code_that_waits_for_a_file_that_cannot_be_written_is_dropped(tmp_path: Path) -> None:
+    blocker = tmp_path / "stats"
+    blocker.write_text("", encoding="utf-8")
+    recorder = Recorder(blocker / "stats.db", enabled=True)
+    recorder.add(a_run("r", command="x" * 5000))
+    recorder.flush()
+    blocker.unlink()
+    recorder.close()
+    assert [run.command for run in recent_runs(blocker / "stats.db")] == [""]
 
 
 @pytest.mark.slow
@@ -459,7 +516,7 @@ def test_every_figure_follows_the_period(file: Path, period: str, calls: int) ->
     for age in ages:
         records += [
             a_call(run_id=str(age), result_tokens=30, error_type="timeout", at=NOW - age),
-            a_run(str(age), calls=3, result_tokens=30, answer_tokens=10, at=NOW - age),
+            a_run(str(age), round_trips=3, result_tokens=30, answer_tokens=10, at=NOW - age),
             SessionRecord(str(age), "default", {"web.search": 100, "db.query": 50}, 40, at=NOW - age),
         ]
     summary = summary_of(file, *records, period=period, round_trip_ms=1000)
@@ -474,7 +531,7 @@ def test_an_agent_sees_its_own_figures(file: Path) -> None:
     summary = summary_of(
         file,
         *(a_call(agent=agent) for agent in ("ada", "ada", "bob")),
-        *(a_run(agent, agent=agent, calls=3, result_tokens=9) for agent in ("ada", "bob")),
+        *(a_run(agent, agent=agent, round_trips=3, result_tokens=9) for agent in ("ada", "bob")),
         *(SessionRecord(agent, agent, {"web.search": 10}, 4) for agent in ("ada", "bob")),
         agent="ada",
         round_trip_ms=1,
@@ -519,13 +576,13 @@ def test_a_session_with_few_tools_may_cost_more_than_it_saves(file: Path) -> Non
 
 
 def test_results_that_stayed_in_a_run_count_and_never_below_zero(file: Path) -> None:
-    kept_out = a_run("r1", calls=2, result_tokens=1000, answer_tokens=100)
-    talkative = a_run("r2", calls=1, result_tokens=10, answer_tokens=500)
+    kept_out = a_run("r1", round_trips=2, result_tokens=1000, answer_tokens=100)
+    talkative = a_run("r2", round_trips=1, result_tokens=10, answer_tokens=500)
     assert summary_of(file, kept_out, talkative)["context_saved"] == 900
 
 
 def test_round_trips_count_from_the_second_call_on(file: Path) -> None:
-    runs = [a_run(str(calls), calls=calls) for calls in (0, 1, 5)]
+    runs = [a_run(str(calls), round_trips=calls) for calls in (0, 1, 5)]
     assert summary_of(file, *runs, round_trip_ms=4000)["time_saved_ms"] == 4 * 4000
 
 
@@ -534,9 +591,9 @@ def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
         SessionRecord("s1", "default", {"web.search": 300, "db.query": 100}, 40),
         *(a_call("web.search", run_id="r1", result_tokens=600) for _ in range(3)),
         a_call("db.query", run_id="r1", result_tokens=200),
-        a_run("r1", calls=4, result_tokens=2000, answer_tokens=400),
+        a_run("r1", round_trips=4, result_tokens=2000, answer_tokens=400),
         a_call("db.query", run_id="r2"),
-        a_run("r2", calls=2),
+        a_run("r2", round_trips=2),
         a_call("db.query", run_id=""),  # nobody's run: it saves nothing
     ]
     whole = summary_of(file, *records, round_trip_ms=1000)
@@ -598,7 +655,7 @@ def test_the_report_needs_nothing_from_elsewhere(file: Path) -> None:
 
 def test_large_and_small_numbers_are_written_out(file: Path) -> None:
     calls = [a_call(seconds=seconds) for seconds in (0.9996, 0.00012, 60.0, 8_010_000.0)]
-    run = a_run(calls=2_000_001, result_tokens=10**12)
+    run = a_run(round_trips=2_000_001, result_tokens=10**12)
     text = html(summary_of(file, *calls, run, round_trip_ms=4000))
     assert "2,000,000 \N{MULTIPLICATION SIGN} 4 s" in text
     assert "92 d 17 h" in text
@@ -608,7 +665,7 @@ def test_large_and_small_numbers_are_written_out(file: Path) -> None:
 
 @pytest.mark.parametrize(("trips", "text"), [(1, "4 s"), (45, "3 min"), (46, "3 min 4 s"), (900, "1 h"), (901, "1 h")])
 def test_a_duration_has_no_part_that_is_zero(file: Path, trips: int, text: str) -> None:
-    assert f'<p class="figure">{text}</p>' in html(summary_of(file, a_run(calls=trips + 1), round_trip_ms=4000))
+    assert f'<p class="figure">{text}</p>' in html(summary_of(file, a_run(round_trips=trips + 1), round_trip_ms=4000))
 
 
 @pytest.mark.parametrize(
@@ -641,7 +698,9 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
         name, owner = f"pack.tool{chance.randrange(4)}", chance.choice(["ada", "bob"])
         run_id = f"r{number}"
         records.append(a_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8))
-        records.append(a_run(run_id, at=at, error_type=error, agent=owner, calls=3, result_tokens=8, answer_tokens=2))
+        records.append(
+            a_run(run_id, at=at, error_type=error, agent=owner, round_trips=3, result_tokens=8, answer_tokens=2)
+        )
     chance.shuffle(records)
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for place, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
@@ -656,7 +715,6 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
                 call
                 for call in records
                 if isinstance(call, CallRecord)
-                and call.at is not None
                 and call.at >= NOW - reach
                 and tool in {None, call.name}
                 and agent in {None, call.agent}

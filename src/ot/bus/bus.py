@@ -101,7 +101,7 @@ class ToolBus:
             self._tracing.look()
         name, context = name[: MAX_NAME_LENGTH + 1], call.context
         call_id, shown = self.events.start_call(name, context, is_known=name in self.registry)
-        started, result = time.perf_counter(), CANCELLED
+        at, started, result = time.time(), time.perf_counter(), CANCELLED
         try:
             result = await self._call_safely(name, params, positional, call)
             return result
@@ -110,7 +110,7 @@ class ToolBus:
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
                 facts = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                self.events.tell(CallFinished(call_id, shown, context, seconds, error, *facts))
+                self.events.tell(CallFinished(call_id, shown, context, seconds, error, *facts, at))
 
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call

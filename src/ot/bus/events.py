@@ -4,6 +4,7 @@ Texts that come from code (the name of a call, the command of a run) are redacte
 sees them. Arguments and values are passed on as they are; only the audit log shows arguments, and redacts them.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ class CallFinished(NamedTuple):
     is_allowed: bool | None = None
     value: Any = None
     admitted: Any = None  # what the step that admits calls returned
+    at: float = 0.0  # when it began, in seconds since 1970
 
     @property
     def kind(self) -> str:
@@ -78,6 +80,7 @@ class RunFinished(NamedTuple):
     calls: int = 0
     answer_tokens: int = 0
     request_id: str = ""
+    at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -96,6 +99,7 @@ Listener = Callable[[Any], None]
 class Events:
     def __init__(self) -> None:
         self.redact = Redactor()
+        self.session = os.urandom(8).hex()  # tells this process from others
         self._listeners: dict[type[Event], dict[object, Listener]] = {kind: {} for kind in EVENTS}
         self._last_id = 0
 
@@ -111,6 +115,10 @@ class Events:
                 self._listeners[kind].pop(subscription, None)
 
         return end
+
+    def run_of(self, event: Event) -> str:
+        """Return the id of the run that the event is part of. A call without a context of its own is one by itself."""
+        return event.context.correlation_id or f"{self.session}-{event.call_id}"
 
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
         """Return the number of the call and the name to show. Code may ask for any name, even one that is a secret."""

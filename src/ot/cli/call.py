@@ -33,7 +33,9 @@ def main(options: argparse.Namespace) -> int:
     async def call(app: "OneTool") -> int:
         with Progress(f"calling {options.name}"):
             arguments = await _arguments(app, options.name, texts)
-            result = await app.bus.call_tool(options.name, arguments, app.context(options.agent, is_owner=True))
+            result = await app.bus.call_tool(
+                options.name, arguments, app.context(options.agent, is_owner=True, client="cli")
+            )
         if result.error is not None:
             return _failed(describe(result.error), app.redact, as_json=options.json)
         value = as_data(result.value)

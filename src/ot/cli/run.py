@@ -30,8 +30,8 @@ def main(options: argparse.Namespace) -> int:
 
         with Progress("running") as progress:
             journal = Journal(listener=progress.hear)
-            preset = options.format
-            answer = await app.run(code, agent=options.agent, journal=journal, preset_format=preset, is_owner=True)
+            facts = {"agent": options.agent, "preset_format": options.format, "client": "cli"}
+            answer = await app.run(code, journal=journal, is_owner=True, **facts)
         if options.json:
             from ot.render import render
 

@@ -1,17 +1,17 @@
-"""Every call and every run, written down where nobody waits for it. What they add up to is `ot.stats.summary`.
+"""Every call and every run, written down where nobody waits for it: `ot.stats.history` and `ot.stats.summary` read it.
 
-`call`, `run` and `session` put a record in a queue and return; a thread writes what has gathered to SQLite, about
-once a second and never while nothing happens. Each process adds rows of its own, so that counts are exact however
-many there are. A file that cannot be written says so in `problem` and never fails a call. Rows are deleted in small
-batches when they are older than the setting, or too many. Each transaction also brings the sums up to date
-(`ot.stats.rollup`), from which reports are made.
+`add` puts a record in a queue and returns; a thread writes what has gathered to SQLite, about once a second and never
+while nothing happens. Each process adds rows of its own, so that counts are exact however many there are. A file that
+cannot be written says so in `problem` and never fails a call. Rows are deleted in small batches when they are older
+than the setting, or too many. Each transaction also brings the sums up to date (`ot.stats.rollup`), from which reports
+are made. `at` is when something began; 0 is now.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,14 +25,15 @@ from ot.util.storage_errors import is_full_disk
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-VERSION = 2
-LONGEST_TEXT = 200  # names come from code that nobody trusts
+VERSION = 3
+MAX_TEXT = {"command": 5000}  # characters; all other texts are names, which come from code that nobody trusts, too
+MAX_NAME = 200
 MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
 BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
-MAX_ROWS = 2_000_000  # of calls, and of runs: some 300 MB each
+MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # some 300 MB each; runs have their code
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
-# The tables of version 1. The current version has the sums, and how often stored tools were called.
+# The tables of version 1. Version 2 added the sums and how often stored tools were called, version 3 the run history.
 ROWS = """
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
@@ -50,6 +51,18 @@ CREATE TABLE sessions (
 CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
 """
 USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
+HISTORY = """
+ALTER TABLE runs RENAME COLUMN calls TO round_trips;
+ALTER TABLE runs ADD COLUMN kind TEXT DEFAULT 'run';
+ALTER TABLE runs ADD COLUMN name TEXT DEFAULT 'run';
+ALTER TABLE runs ADD COLUMN client TEXT DEFAULT '';
+ALTER TABLE runs ADD COLUMN command TEXT DEFAULT '';
+ALTER TABLE runs ADD COLUMN calls INTEGER DEFAULT 0;
+ALTER TABLE runs ADD COLUMN failed INTEGER DEFAULT 0;
+UPDATE runs SET calls = round_trips;
+CREATE UNIQUE INDEX runs_id ON runs (run_id);
+CREATE INDEX runs_agent ON runs (agent, at)
+"""
 COUNT_USE = """
 INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
 last = max(last, excluded.last)
@@ -59,11 +72,19 @@ OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # a file of its own had
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
     for table in ("calls", "runs", "sessions")
-    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :most")  # noqa: S608
+    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}")  # noqa: S608
 )
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
-INSERT_CALL = "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_RUN = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seconds, :error_type, :result_tokens, :at)"
+# Calls without a run that have one context are one row: that of the last one that ended, which is the outermost.
+INSERT_RUN = """
+INSERT INTO runs VALUES (
+    :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
+    :client, :command, :calls, :failed
+) ON CONFLICT (run_id) DO UPDATE SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
+calls = calls + excluded.calls, failed = failed + excluded.failed, at = min(at, excluded.at)
+WHERE kind = 'call' AND excluded.kind = 'call'
+"""
 INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
 # A session that is reported again, because more tools have come, counts once, with the most it had.
 INSERT_SESSION = """
@@ -74,30 +95,39 @@ WHERE excluded.definition_tokens > definition_tokens
 
 
 class CallRecord(NamedTuple):
-    """One tool call. `run_id` is empty for a call that no run made; `at` is now where it is left out."""
+    """One tool call."""
 
     name: str
     agent: str
     session: str
     run_id: str
-    seconds: float
+    seconds: float | None  # None while it is under way, which is not written down
     error_type: str | None
     result_tokens: int
-    at: float | None = None
+    at: float = 0.0
 
 
 class RunRecord(NamedTuple):
-    """One run: the calls that its code made, the tokens of their results, and the tokens of its answer."""
+    """One run; or a call that is part of none, whose `kind` is "call".
+
+    `round_trips` are the calls that its code made, `calls` all of them, with those that tools made.
+    """
 
     run_id: str
     agent: str
     session: str
-    seconds: float
+    seconds: float | None
     error_type: str | None
-    calls: int
+    round_trips: int
     answer_tokens: int
     result_tokens: int
-    at: float | None = None
+    at: float = 0.0
+    kind: str = "run"
+    name: str = "run"
+    client: str = ""
+    command: str = ""
+    calls: int = 0
+    failed: int = 0
 
 
 class SessionRecord(NamedTuple):
@@ -107,14 +137,14 @@ class SessionRecord(NamedTuple):
     agent: str
     definitions: Mapping[str, int]
     own_tokens: int
-    at: float | None = None
+    at: float = 0.0
 
 
 class UseRecord(NamedTuple):
     """A call of a stored tool, which is counted by its id even if there are no other statistics."""
 
     tool: str
-    at: float | None = None
+    at: float = 0.0
 
 
 Record = CallRecord | RunRecord | SessionRecord | UseRecord
@@ -131,7 +161,7 @@ class Recorder:
         *,
         enabled: bool,
         keep_days: float = DEFAULT_KEEP_DAYS,
-        max_rows: int = MAX_ROWS,
+        max_rows: Mapping[str, int] = MAX_ROWS,
         clock: Callable[[], float] = time.time,
         old_usage: Path | None = None,
     ) -> None:
@@ -147,7 +177,7 @@ class Recorder:
     def add(self, record: Record) -> None:
         """Keep the record for the next write. Returns at once."""
         if self.enabled or isinstance(record, UseRecord):
-            self._waiting.append(record if record.at is not None else record._replace(at=self._clock()))
+            self._waiting.append(record if record.at else record._replace(at=self._clock()))
             self._background.wake()
 
     def flush(self) -> None:
@@ -169,7 +199,9 @@ class Recorder:
             self._write(records)
         except (OSError, sqlite3.Error, ToolError, Damaged) as error:
             self.problem = f"statistics cannot be written to {self._file}: {error}"
-            self._waiting.extendleft(reversed(records))
+            # code is what would take much memory while a file cannot be written
+            kept = (each._replace(command="") if isinstance(each, RunRecord) else each for each in reversed(records))
+            self._waiting.extendleft(kept)
             return False
         self.problem = self._notice
         return True
@@ -204,7 +236,7 @@ class Recorder:
     def _prune(self, database: "Connection") -> None:
         """Delete old rows for a moment; the next write goes on with it."""
         before = self._clock() - self.keep_days * DAY
-        limits = {"before": before, "most": self._max_rows, "rows": PRUNE_ROWS}
+        limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
         end, deleted = time.monotonic() + PRUNE_SECONDS, 0
         for statement in PRUNE:
             while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
@@ -249,35 +281,64 @@ def database_uri(file: Path, mode: str) -> str:
     return f"{file.absolute().as_uri()}?{options}"
 
 
+@contextmanager
+def reading(file: Path) -> "Iterator[Connection]":
+    """The file in one transaction, so that all that is read fits each other; an empty database if there is none."""
+    import sqlite3
+
+    try:
+        with ExitStack() as stack:
+            database = stack.enter_context(opened(file)) if file.exists() else None
+            version = 0 if database is None else version_of(database, file)
+            if version < VERSION:  # the next process that records something brings the file itself up to date
+                copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
+                if database is not None:
+                    database.backup(copy)
+                migrate(copy, version)
+                database = copy
+            assert database is not None
+            database.execute("BEGIN")
+            yield database
+    except Damaged as error:
+        advice = "It is kept under another name and a new one is begun, at the next start at the latest."
+        raise ToolError(f"the statistics file {file} is damaged: {error}. {advice}") from None
+    except sqlite3.Error as error:
+        raise ToolError(f"the statistics in {file} cannot be read: {error}") from None
+
+
 def version_of(database: "Connection", file: Path) -> int:
     """The version of the tables, 0 where there are none; of those that say nothing, what there is tells."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     refuse_newer(version, VERSION, file)
-    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups')"
+    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id')"
     return version or int(database.execute(known).fetchone()[0])
 
 
 def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
-    """Bring the tables up to date: version 0 has none, version 1 has no sums."""
+    """Bring the tables up to date: version 0 has none, version 1 has no sums, version 2 has no history of runs."""
     import sqlite3
 
     used: list[tuple[Any, ...]] = []
-    if old_usage is not None and old_usage.exists():
+    if old_usage is not None and old_usage.exists() and version <= 1:
         with suppress(sqlite3.Error, Damaged), opened(old_usage) as old:
             used = old.execute(OLD_USAGE).fetchall()
     if version == 0:
         database.execute("PRAGMA journal_mode = WAL")
     database.execute("BEGIN IMMEDIATE")
-    for statement in (*(ROWS.split(";") if version == 0 else ()), USAGE):
+    steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY)
+    for statement in ";".join(steps[version:]).split(";"):
         database.execute(statement)
     database.executemany(COUNT_USE, used)
-    rollup.create(database)
+    if version == 1:
+        rollup.add(database, call=0, run=0)
     database.execute(f"PRAGMA user_version = {VERSION}")
     database.execute("COMMIT")
 
 
-def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[tuple[Any, ...]]:
-    return (tuple(map(stored, record)) for record in records if isinstance(record, kind))
+def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        if isinstance(record, kind):
+            yield {name: stored(value, MAX_TEXT.get(name, MAX_NAME)) for name, value in record._asdict().items()}
 
 
 def _insert_session(database: "Connection", record: SessionRecord) -> None:
@@ -295,6 +356,6 @@ def _digest(tokens: Mapping[Any, int]) -> str:
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
 
 
-def stored(value: Any) -> Any:
+def stored(value: Any, most: int = MAX_NAME) -> Any:
     """Text short enough to keep, and such as SQLite takes: a lone surrogate becomes its escape."""
-    return value[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return value[:most].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

@@ -41,7 +41,7 @@ CALLS = """
 SELECT at, {kind}, {name}, agent, error_type, seconds, result_tokens, 0 FROM calls WHERE {which}
 """
 RUNS = f"""
-SELECT at, {ALL_RUNS}, '', agent, error_type, seconds, {SAVED}, max(calls - 1, 0) FROM runs WHERE {{which}}
+SELECT at, {ALL_RUNS}, '', agent, error_type, seconds, {SAVED}, max(round_trips - 1, 0) FROM runs WHERE {{which}}
 """
 SHARES = f"""
 SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
@@ -49,7 +49,7 @@ SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
     trips * 1.0 * made / sum(made) OVER run
 FROM (
     SELECT runs.rowid AS id, runs.at, calls.name, runs.agent, runs.error_type, runs.seconds, {SAVED} AS saved,
-    max(runs.calls - 1, 0) AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
+    max(runs.round_trips - 1, 0) AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
     FROM runs CROSS JOIN calls USING (run_id) WHERE {{which}} GROUP BY runs.rowid, calls.name
 ) WINDOW run AS (PARTITION BY id)
 """
@@ -59,8 +59,11 @@ SOURCES = (
     RUNS.format(which="{runs}"),
     SHARES.format(which="{runs}"),
 )
-ADDED = {"calls": "rowid > :call", "runs": "runs.rowid > :run"}
-BETWEEN = {"calls": "at >= :since AND at < :until", "runs": "runs.at >= :since AND runs.at < :until"}
+ADDED = {"calls": "rowid > :call", "runs": "runs.kind = 'run' AND runs.rowid > :run"}
+BETWEEN = {
+    "calls": "at >= :since AND at < :until",
+    "runs": "runs.kind = 'run' AND runs.at >= :since AND runs.at < :until",
+}
 CREATE_FRESH = """
 CREATE TEMP TABLE fresh (
     start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, seconds REAL, tokens REAL, trips REAL, at REAL
@@ -93,13 +96,6 @@ GROUP BY 1 ORDER BY count(*) DESC LIMIT -1 OFFSET max(0, :most - (SELECT count(*
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
 )
-
-
-def create(database: "Connection", how: str = "CREATE TABLE") -> None:
-    """Create the tables in a transaction, and sum the calls and runs that there are."""
-    for statement in SCHEMA.split(";"):
-        database.execute(statement.replace("CREATE TABLE", how))
-    add(database, call=0, run=0)
 
 
 def add(database: "Connection", call: int, run: int) -> None:

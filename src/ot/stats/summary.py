@@ -4,7 +4,7 @@
                   + Σ runs max(0, tokens of the results of its calls - tokens of its answer)
     time_saved_ms = Σ runs max(0, calls - 1) * round_trip_ms
 
-A session counts when it began, a run when it ended. With `tool=`, a session counts that tool's definition less the
+Sessions, runs and calls count when they began. With `tool=`, a session counts that tool's definition less the
 same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
 tool's. So the shares of all tools add up to the whole. p50 and p95 count failed calls too.
 
@@ -15,15 +15,14 @@ it begins. Names come from code, so only the tools with the most calls are liste
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ot.errors import ToolError
 from ot.stats import rollup
-from ot.stats.record import Damaged, migrate, opened, stored, version_of
+from ot.stats.record import reading, stored
 from ot.stats.rollup import BLOCK, DAY, HOUR
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def summarise(
     """The statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
     filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
-    with _database(file) as database:
+    with reading(file) as database:
         hour, day, block = (_first_whole(filters["since"], width) for width in rollup.WIDTHS)
         if period in PERIODS:
             rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
@@ -193,7 +192,7 @@ class Usage(NamedTuple):
 def usage_of(file: Path, tool: str, agent: str | None = None) -> Usage:
     """Return how a tool has been used by one agent, or by all."""
     filters = {"kind": rollup.CALLS_OF_TOOL, "tool": stored(tool), "agent": stored(agent)}
-    with _database(file) as database:
+    with reading(file) as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
         times = _percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
         return Usage(int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone())
@@ -210,29 +209,6 @@ def _since(period: str, now: float) -> float:
 def _first_whole(since: float, width: int) -> int:
     """Return where the first row of sums begins that has nothing from before."""
     return math.ceil(since / width) * width
-
-
-@contextmanager
-def _database(file: Path) -> "Iterator[Connection]":
-    """The file in one transaction, so that all figures fit each other; an empty database where nothing is recorded."""
-    import sqlite3
-
-    try:
-        with ExitStack() as stack:
-            database = stack.enter_context(opened(file)) if file.exists() else None
-            version = 0 if database is None else version_of(database, file)
-            if database is None or version == 0:
-                database = stack.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
-                migrate(database, version)
-            database.execute("BEGIN")
-            if version == 1:  # its sums are written by the next process that records something
-                rollup.create(database, "CREATE TEMP TABLE")
-            yield database
-    except Damaged as error:
-        advice = "It is kept under another name and a new one is begun, at the next start at the latest."
-        raise ToolError(f"the statistics file {file} is damaged: {error}. {advice}") from None
-    except sqlite3.Error as error:
-        raise ToolError(f"the statistics in {file} cannot be read: {error}") from None
 
 
 def _choose(database: "Connection", *ranges: tuple[int, int, int]) -> None:

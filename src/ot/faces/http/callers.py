@@ -4,6 +4,8 @@ Who came without a token came from the machine itself, or the gate would not hav
 token stands for one agent, which sees its own and nobody else's.
 """
 
+from typing import Final
+
 from starlette.requests import Request
 
 from ot.app import OneTool
@@ -13,6 +15,8 @@ from ot.errors import ToolError
 from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import agent_of, token_id_of
 from ot.runner.answer import Journal
+
+CLIENT: Final = "http"  # of runs and calls that came over REST
 
 
 def seen_agent(request: Request) -> str | None:
@@ -25,7 +29,7 @@ def context_of(request: Request, app: OneTool, journal: Journal | None = None) -
     """What the caller may do, as the context of a call."""
     try:
         owner, token_id = seen_agent(request) is None, token_id_of(request.scope)
-        return app.context(agent_of(request.scope), journal, is_owner=owner, token_id=token_id)
+        return app.context(agent_of(request.scope), journal, is_owner=owner, token_id=token_id, client=CLIENT)
     except ToolError as error:  # the agent of a token has left the configuration
         raise ApiError("permission_denied", error.message) from None
 

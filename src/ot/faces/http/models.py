@@ -355,6 +355,7 @@ class Run(ApiModel):
     kind: Literal["run", "call"]
     name: str
     agent: str
+    client: str
     started_at: Time
     duration_ms: float | None
     state: Literal["running", "completed", "failed"]

@@ -6,28 +6,46 @@ Over HTTP the gate has decided by the token; where it needed none, and on standa
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import mcp_types as types
+from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ot.app import OneTool
+from ot.context import ToolContext
+from ot.errors import ToolError
 
 LONGEST_NAME = 64
 OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 
-def client_name(context: Any) -> str | None:
+def client_name(context: Any) -> str:
     """The name that the client gives itself."""
     said = context.session.client_params
-    return said.client_info.name if said is not None else None
+    return said.client_info.name if said is not None else ""
 
 
 def agent_of(app: OneTool, context: Any) -> str:
     return _state(context).get("agent") or app.agents.of_client(client_name(context))
 
 
-def is_owner(context: Any) -> bool:
-    """Tell whether the request needed no token: it came on standard input, or over HTTP from the machine itself."""
-    return _state(context).get("agent") is None
+def facts_of(app: OneTool, context: Any) -> dict[str, Any]:
+    """Who calls, for `OneTool.run` and `OneTool.context`. Whoever needed no token is the owner."""
+    state = _state(context)
+    return {
+        "agent": agent_of(app, context),
+        "is_owner": state.get("agent") is None,
+        "token_id": token_id_of(context),
+        "client": client_name(context)[:LONGEST_NAME],
+        "meta": request_meta(context),
+    }
+
+
+def caller_of(app: OneTool, context: Any) -> ToolContext:
+    try:
+        return app.context(**facts_of(app, context))
+    except ToolError as error:
+        raise MCPError(types.INVALID_REQUEST, error.message) from None
 
 
 def token_id_of(context: Any) -> str:
@@ -40,7 +58,7 @@ def counted_as(app: OneTool, context: Any) -> str:
     if context.request is None:
         return ""
     own = context.request.headers.get("mcp-session-id")
-    return own or f"{agent_of(app, context)}/{(client_name(context) or '')[:LONGEST_NAME]}"
+    return own or f"{agent_of(app, context)}/{client_name(context)[:LONGEST_NAME]}"
 
 
 def request_id_of(context: Any) -> str:

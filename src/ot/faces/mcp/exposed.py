@@ -18,9 +18,8 @@ from mcp import MCPError
 
 from ot.app import OneTool
 from ot.bus.authorise import authorise
-from ot.context import ToolContext
 from ot.errors import ToolError
-from ot.faces.mcp.callers import agent_of, is_owner, request_meta, token_id_of
+from ot.faces.mcp.callers import caller_of
 from ot.faces.mcp.publishing import as_wire, cleaned, definition, named, of_error, of_value, with_texts
 from ot.faces.mcp.relaying import Relaying
 from ot.proxy.relay import RELAY, Relay
@@ -75,7 +74,7 @@ class Exposed:
         if not self._wanted:
             return []
         await self._ready()
-        caller = self._caller(context)
+        caller = caller_of(self._app, context)
         found = sorted(self.tools().items())
         return [definition(name, tool) for name, tool in found if caller.admits(tool) and _may_be_read(tool)]
 
@@ -85,7 +84,7 @@ class Exposed:
         if name not in self.tools():
             await self._ready()
         tool = self.tools().get(name)
-        return tool if tool is not None and self._caller(context).admits(tool) else None
+        return tool if tool is not None and caller_of(self._app, context).admits(tool) else None
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> Answer:
         arguments = dict(params.arguments or {})
@@ -100,7 +99,7 @@ class Exposed:
         return as_wire(made, self._app.redact)
 
     async def _sent(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
-        caller = self._caller(context)
+        caller = caller_of(self._app, context)
         caller = replace(caller, metadata={**caller.metadata, RELAY: relay})
         return await self._app.bus.call_tool(name, arguments, caller)
 
@@ -165,7 +164,7 @@ class Exposed:
         self._allow(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
-        upstream, caller = self._app.servers.find(server), self._caller(context)
+        upstream, caller = self._app.servers.find(server), caller_of(self._app, context)
         completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
         completed: types.CompleteResult | ToolError | None = await _caught(completing)
         if isinstance(completed, ToolError):
@@ -181,7 +180,7 @@ class Exposed:
         for server in await self._holders(context, uri):
             upstream = self._app.servers.find(server)
             with suppress(ToolError):
-                await upstream.watch_for(uri, self._caller(context))
+                await upstream.watch_for(uri, caller_of(self._app, context))
                 return partial(upstream.unwatch, uri)
         return None
 
@@ -218,7 +217,7 @@ class Exposed:
 
     def _allow(self, context: Any, name: str) -> None:
         try:
-            authorise(self._app.registry.find(name), {}, self._caller(context))
+            authorise(self._app.registry.find(name), {}, caller_of(self._app, context))
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
@@ -254,14 +253,6 @@ class Exposed:
         return with_texts(answer, lambda text: sanitise(text, server))
 
     # --- servers ----------------------------------------------------------------------------------------------------
-
-    def _caller(self, context: Any) -> ToolContext:
-        try:
-            meta, owner = request_meta(context), is_owner(context)
-            token_id = token_id_of(context)
-            return self._app.context(agent_of(self._app, context), meta=meta, is_owner=owner, token_id=token_id)
-        except ToolError as error:
-            raise MCPError(types.INVALID_REQUEST, error.message) from None
 
     def _mark(self) -> None:
         """Also those that a reload has made."""

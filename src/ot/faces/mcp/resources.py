@@ -16,7 +16,7 @@ from mcp import MCPError
 from ot.app import OneTool
 from ot.context import ToolContext
 from ot.errors import ToolError
-from ot.faces.mcp.callers import agent_of
+from ot.faces.mcp.callers import caller_of
 from ot.faces.mcp.exposed import Exposed
 from ot.render import render
 from ot.snippets import expand_call
@@ -42,7 +42,7 @@ class Resources:
 
     async def listed(self, context: Any, params: Any) -> types.ListResourcesResult:
         """The list of all tools first, then each tool, a page at a time; the last page has what servers publish."""
-        names = await anyio.to_thread.run_sync(self._names, self._caller(context))
+        names = await anyio.to_thread.run_sync(self._names, caller_of(self._app, context))
         start = _start(params)
         page = [_resource(name) for name in names[start : start + PAGE]]
         whole = types.Resource(name="tools", uri=TOOLS, description="All tools with a line each", mime_type=YAML)
@@ -64,7 +64,7 @@ class Resources:
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
         if not params.uri.startswith(OURS) and (answer := await self._exposed.read(context, params)) is not None:
             return answer
-        text, kind = await self._content(params.uri, self._caller(context))
+        text, kind = await self._content(params.uri, caller_of(self._app, context))
         content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
         return types.ReadResourceResult(contents=[content])
 
@@ -73,13 +73,13 @@ class Resources:
         if not uri.startswith(OURS):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return _nothing if uri == TOOLS or await self._is_known(name, self._caller(context)) else None
+        return _nothing if uri == TOOLS or await self._is_known(name, caller_of(self._app, context)) else None
 
     async def completed(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Names of tools that begin like this."""
         if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
             return []
-        names = await anyio.to_thread.run_sync(self._names, self._caller(context))
+        names = await anyio.to_thread.run_sync(self._names, caller_of(self._app, context))
         return [name for name in names if name.startswith(params.argument.value)]
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
@@ -96,12 +96,6 @@ class Resources:
     async def _is_known(self, name: str, caller: ToolContext) -> bool:
         tool = await anyio.to_thread.run_sync(self._app.registry.known, name)
         return tool is not None and tool.name == name and caller.admits(tool)
-
-    def _caller(self, context: Any) -> ToolContext:
-        try:
-            return self._app.context(agent_of(self._app, context))
-        except ToolError as error:
-            raise MCPError(types.INVALID_REQUEST, error.message) from None
 
     def _names(self, caller: ToolContext) -> list[str]:
         return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]

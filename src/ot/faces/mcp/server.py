@@ -19,15 +19,7 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
-from ot.faces.mcp.callers import (
-    agent_of,
-    counted_as,
-    is_owner,
-    request_id_of,
-    request_meta,
-    session_of,
-    token_id_of,
-)
+from ot.faces.mcp.callers import agent_of, counted_as, facts_of, request_id_of, session_of, token_id_of
 from ot.faces.mcp.changes import Changes, End
 from ot.faces.mcp.exposed import Exposed
 from ot.faces.mcp.log import SdkLog
@@ -185,13 +177,13 @@ class OneToolServer(Server[Any]):
         return await self._run(context, arguments["command"])
 
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
-        app, agent, token_id = self._app, agent_of(self._app, context), token_id_of(context)
+        app, facts = self._app, facts_of(self._app, context)
         journal = Journal(request_id=request_id_of(context))
         async with reporting(context, journal):
-            meta, owner = request_meta(context), is_owner(context)
-            answer = await app.run(command, agent=agent, journal=journal, meta=meta, is_owner=owner, token_id=token_id)
+            answer = await app.run(command, journal=journal, **facts)
         shown = _text(*answer.blocks, is_error=answer.is_error)
-        shown.content += [block for handle in answer.media for block in await _media(app, handle, agent, token_id)]
+        for handle in answer.media:
+            shown.content += await _media(app, handle, facts["agent"], facts["token_id"])
         shown.meta = journal.meta or None
         return shown
 

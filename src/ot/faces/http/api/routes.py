@@ -40,7 +40,7 @@ def path_schemas() -> Mapping[str, JSON]:
 
 
 def operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
-    api, catalogue = Api(app, Activity(app.bus)), Catalogue(app)
+    api, catalogue = Api(app, Activity(app.bus.events)), Catalogue(app)
     yield from Bundles(api).operations()
     yield from Tools(api, catalogue).operations()
     yield from PackHandlers(api, catalogue).operations()

@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
-from collections.abc import Iterator
-from typing import Any, Final
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ot.errors import ToolError
+from ot.faces.activity import line_of, timeline_of
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
 from ot.faces.http.api import events
@@ -22,7 +25,9 @@ from ot.faces.http.routing import TEXT, Answer, Operation
 from ot.faces.queue import turn
 from ot.runner.answer import Journal
 from ot.schema import JSON
+from ot.stats import history
 
+T = TypeVar("T")
 ROOT: Final = "/api"
 GATHER_SECONDS: Final = 0.05  # that what follows at once is sent together, which is far cheaper
 
@@ -46,7 +51,7 @@ class RunHandlers:
         sent = await Sent.with_request(request)
         callers.context_of(request, self._api.app)  # an agent that is none is refused here
         asked, watch = await self._api.read(sent, RunRequest.parse), _Watch(self._api)
-        work = self._ended(asked, request, watch)
+        work = self._run(asked, request, watch)
         if not events.are_wanted(request):
             body = await events.while_heard(request, work)
             return await self._api.in_thread(lambda: answer(body))
@@ -57,7 +62,7 @@ class RunHandlers:
 
         return EventStream(told)
 
-    async def _ended(self, asked: RunRequest, request: Request, watch: "_Watch") -> JSON:
+    async def _run(self, asked: RunRequest, request: Request, watch: "_Watch") -> JSON:
         agent, token_id = agent_of(request.scope), token_id_of(request.scope)
         journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
         async with turn(request.scope, agent, is_run=True):
@@ -69,6 +74,7 @@ class RunHandlers:
                 preset_format=asked.format,
                 is_owner=owner,
                 token_id=token_id,
+                client=callers.CLIENT,
             )
         media = [shown for handle in found.media for shown in await self._media(handle, agent, token_id)]
         shown = RunAnswer(
@@ -92,16 +98,16 @@ class RunHandlers:
     # --- what has happened -----------------------------------------------------------------------------------------
 
     async def listed(self, request: Request) -> Response:
-        found = self._api.activity.runs(callers.seen_agent(request))
-        return answer(Runs.model_validate({"runs": found}).as_json())
+        found = await self._recent(callers.seen_agent(request))
+        return await self._api.in_thread(lambda: self._api.answer(Runs.model_validate({"runs": found})))
 
     async def timeline(self, request: Request) -> Response:
-        run_id = str(request.path_params["runID"])
-        found = self._api.activity.run(run_id, callers.seen_agent(request))
+        run_id, agent = str(request.path_params["runID"]), callers.seen_agent(request)
+        found = self._api.activity.find(run_id, agent) or await self._ended(history.find_run, run_id, agent)
         if found is None:
             message = "there is no such run, or it was too long ago; GET /api/runs lists the last ones"
             raise ApiError("not_found", message, {"runID": run_id})
-        return answer(Timeline.model_validate(found).as_json())
+        return await self._api.in_thread(lambda: self._api.answer(Timeline.model_validate(timeline_of(*found))))
 
     async def activity(self, request: Request) -> Response:
         """Everything from now on, and first of all the last runs."""
@@ -109,7 +115,7 @@ class RunHandlers:
 
         async def work(feed: Feed) -> None:
             with activity.watched(agent) as happening:
-                feed.put("start", {"runs": activity.runs(agent)})
+                feed.put("start", {"runs": await self._recent(agent)})
                 async for some in happening:
                     for event in some:
                         feed.put(event["event"], event)
@@ -117,6 +123,25 @@ class RunHandlers:
                     await asyncio.sleep(GATHER_SECONDS)
 
         return EventStream(work, ends_with_server=True)
+
+    async def _recent(self, agent: str | None) -> list[JSON]:
+        """The last runs. What begins while they are read is not among them, because a stream tells of it."""
+        now, live = time.time(), {run.run_id: run for run in self._api.activity.runs(agent)}
+        ended = (run for run in await self._ended(history.recent_runs, agent) or () if run.at <= now)
+        runs = {**{run.run_id: run for run in ended}, **live}.values()
+        return [line_of(run) for run in sorted(runs, key=lambda run: -run.at)[: history.MAX_RUNS]]
+
+    async def _ended(self, read: Callable[..., T | None], *asked: Any) -> T | None:
+        """What the history has. One that cannot be read is told by health, not here."""
+        stores = self._api.app.stores
+
+        def flushed() -> T | None:
+            stores.recorder.flush()  # the runs of this very moment, too
+            with suppress(ToolError, OSError):
+                return read(stores.stats_file, *asked)
+            return None
+
+        return await self._api.in_thread(flushed)
 
 
 class _Watch:
