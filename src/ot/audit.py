@@ -1,13 +1,15 @@
 """The audit log: who called what that writes, executes or uses the network, with which arguments and which outcome.
 
 Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
-be written is not made. A rejected call is only a `call` line. Values of secrets are redacted; long arguments are cut.
+be written is not made. A change of stored tools or switches likewise has `change.started` and `change`. A rejected call
+is only a `call` line. Values of secrets are redacted; long arguments are cut.
 `ot.logging` records every call, for debugging.
 """
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -20,11 +22,12 @@ from ot.bus.authorise import in_order, required
 from ot.bus.events import CallFinished
 from ot.config.load import Loaded
 from ot.context import Permission, ToolContext
-from ot.errors import AuditUnavailable, SandboxDenied
+from ot.errors import AuditUnavailable, SandboxDenied, error_type
 from ot.logging import Log
 from ot.paths import placed
 from ot.redact import Redactor
 from ot.tool import Tool
+from ot.util.storage_errors import is_full, storage_error
 
 if TYPE_CHECKING:
     from ot.storage import AuditStorage
@@ -53,8 +56,8 @@ class Audit:
 
     def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
-        self._log.use("INFO", redact)
-        self._log.max_bytes, self._log.keep = max_bytes, keep
+        self._records.use("INFO", redact)
+        self._records.max_bytes, self._records.keep = max_bytes, keep
 
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
@@ -64,19 +67,54 @@ class Audit:
         if not _is_watched(tool, args):
             return None
         facts = self._facts(tool, args, context)
-        write = partial(self._records.write, "call.started", **facts)
-        started = time.perf_counter()
+        try:
+            await self._accept("call.started", facts)
+        except OSError as error:
+            raise AuditUnavailable(
+                f"{tool.name} was not called: the audit log {self.file} cannot be written: {error.strerror or error}",
+                hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
+                file=str(self.file),
+            ) from None
+        return facts
+
+    @asynccontextmanager
+    async def changing(
+        self, action: str, names: Iterable[str], *, actor: str, transport: str, frees_space: bool = False
+    ) -> AsyncIterator[Facts]:
+        """Record a change of stored tools or switches before it is made, and its outcome. Names only, never values.
+
+        What is yielded is for the block to say what it did. On a full disk a change that frees space is made anyway.
+        """
+        facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
+        try:
+            await self._accept("change.started", facts)
+        except OSError as error:
+            unwritable = storage_error(self.file.parent, error)
+            if not (frees_space and is_full(unwritable)):
+                raise unwritable from None
+        outcome = "cancelled"
+        try:
+            yield facts
+            outcome = "ok"
+        except Exception as error:
+            outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
+            raise
+        finally:
+            self._records.event("change", **facts, outcome=outcome)
+
+    async def _accept(self, name: str, facts: Facts) -> None:
+        """Write a line before something is done. Raise OSError if the system does not accept it."""
+        write, started = partial(self._records.write, name, **facts), time.perf_counter()
         try:
             if self._is_slow:
                 with anyio.fail_after(ACCEPT_SECONDS):
                     await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
             else:
                 write()
-        except (OSError, TimeoutError) as error:
-            raise self._unavailable(tool.name, error) from None
+        except TimeoutError:
+            raise TimeoutError(f"no answer from the disk within {ACCEPT_SECONDS:g} s") from None
         finally:
             self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
-        return facts
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
@@ -99,15 +137,6 @@ class Audit:
             "arguments": {name: self._shown(value) for name, value in args.items()},
             "correlation_id": context.correlation_id,
         }
-
-    def _unavailable(self, name: str, error: OSError | TimeoutError) -> AuditUnavailable:
-        reason = f"no answer from the disk within {ACCEPT_SECONDS:g} s" if isinstance(error, TimeoutError) else error
-        reason = getattr(error, "strerror", None) or reason
-        return AuditUnavailable(
-            f"{name} was not called: the audit log {self.file} cannot be written: {reason}",
-            hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
-            file=str(self.file),
-        )
 
     def _shown(self, value: Any) -> Any:
         """Its beginning, data as JSON writes it. Secrets are taken out before anything is cut or escaped."""
@@ -136,8 +165,8 @@ class Audit:
         return text
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
-        """Record that somebody has changed stored tools or switches. Names only: values may be credentials."""
-        self._records.event("change", action=action, names=list(names), actor=actor, transport=transport)
+        """Record that somebody has changed stored tools. Names only: values may be credentials."""
+        self._records.event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
 
     @property
     def problem(self) -> str | None:

@@ -6,6 +6,7 @@ a call. `write` is for callers that must know that a line was accepted: it write
 """
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -125,7 +126,7 @@ class Log:
                 written = file.write(data)
                 self._is_torn = bool(written) and written != len(data)
                 if written != len(data):
-                    raise OSError("no space left for a whole line")
+                    raise OSError(errno.ENOSPC, "no space left for a whole line")
 
     def _text(self, line: dict[str, Any]) -> bytes:
         line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()

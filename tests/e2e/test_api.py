@@ -500,6 +500,22 @@ def test_the_last_runs_outlive_the_server_and_are_seen_by_others(tmp_path: Path)
         assert [entry["name"] for entry in after.rest.get(f"/api/runs/{run_id}")["calls"]] == ["machine.now"]
 
 
+@pytest.mark.parametrize("path", ["/api/tools/machine.now", "/api/packs/machine"])
+def test_a_switch_is_changed_only_by_who_has_seen_how_it_is(rest: Rest, path: str) -> None:
+    before = rest.client.get(path).headers["etag"]
+    assert rest.client.get(path, headers={"if-none-match": before}).status_code == 304
+    call(rest, "machine.now")  # which changes how often it was used, and nothing that a person decides
+    off = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
+    assert (off.status_code, off.json()["isEnabled"]) == (200, False), off.text
+    late = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
+    assert code_of(late) == (412, "precondition_failed")
+    assert late.json()["error"]["details"]["etag"].partition("-")[0] == off.headers["etag"].partition("-")[0]
+    unwanted = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-none-match": "*"})
+    assert code_of(unwanted) == (412, "precondition_failed")
+    on = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-match": off.headers["etag"]})
+    assert (on.status_code, on.headers["etag"].partition("-")[0]) == (200, before.partition("-")[0])
+
+
 def test_activity_is_told_as_it_happens(rest: Rest) -> None:
     before = run(rest, "1")["runID"]
     with streamed(rest, "GET", "/api/activity") as events:

@@ -11,7 +11,7 @@ import yaml
 from tests.bundles_support import new_bundle, slugs_found, store_in, tool_body
 from tests.http_support import served
 from tests.rest_support import Rest, code_of, draft, http_draft, new_id, serving
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.support import PROGRAM, command_line, configure, environment, eventually
 
 from ot.backends.http_tool.rates import SharedRates
 from ot.errors import BudgetExceeded
@@ -139,10 +139,15 @@ def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Pat
 # --- deleting, and the audit log -----------------------------------------------------------------------------------
 
 
-def changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
+def audited(home: Path, name: str) -> list[dict[str, Any]]:
     (file,) = home.rglob("audit.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    found = [line for line in lines if line["name"] == "change"]
+    return [line for line in lines if line["name"] == name]
+
+
+def changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Those that were made."""
+    found = [line for line in audited(home, "change") if line["outcome"] == "ok"]
     return [(line["action"], tuple(line["names"]), line["actor"], line["transport"]) for line in found]
 
 
@@ -176,6 +181,38 @@ def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_v
         ("bundle.imported", ("petstore", "petstore.list-pets@1.0"), *by),
     ]
     assert "hunter2" not in next(tmp_path.rglob("audit.jsonl")).read_text()
+    started, ended = audited(tmp_path, "change.started"), audited(tmp_path, "change")
+    assert [line["action"] for line in started[:3]] == ["bundle.put", "bundle.put", "tool.created"]
+    assert len(started) == len(ended)
+    failed = ended[-1]
+    bundle_id = bundle.rpartition("/")[2]
+    assert (failed["action"], failed["names"], failed["outcome"]) == ("bundle.deleted", [bundle_id], "not_found")
+
+
+def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -> None:
+    with serving(tmp_path) as served_app:
+        rest = served_app.rest
+        bundle = rest.bundle("shop")
+        tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com"))
+        before = [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]]
+        assert eventually(lambda: len(changes(tmp_path)) == 2)  # else it would be written while it is replaced
+        audit = next(tmp_path.rglob("audit.jsonl"))
+        audit.unlink()
+        audit.mkdir()  # which nobody can write to as a file, root included
+        for method, path, body in (
+            ("PUT", f"{bundle[:-1]}{'0' if bundle[-1] != '0' else '1'}", {**BODY, "slug": "other"}),
+            ("PUT", bundle, {**BODY, "description": "new"}),
+            ("PATCH", bundle, {"isEnabled": False}),
+            ("PATCH", tool, {"isEnabled": False}),
+            ("DELETE", tool, None),
+            ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
+            ("PATCH", "/api/packs/machine", {"isEnabled": False}),
+        ):
+            assert code_of(rest.send(method, path, body)) == (507, "storage_unavailable"), (method, path)
+        assert code_of(rest.client.post("/api/import", content=document())) == (507, "storage_unavailable")
+        assert [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]] == before
+        assert rest.get(tool)["isEnabled"]
+        assert rest.get("/api/packs/machine")["isEnabled"]
 
 
 def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(tmp_path: Path) -> None:

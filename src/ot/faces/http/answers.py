@@ -1,24 +1,37 @@
 """How data goes out: as JSON that every reader takes, and with a tag, so that nobody is sent what they have already.
 
-The tag of a stored tool has two parts: one for what a person can change, and one for what moves by itself (how often it
-was called). `If-None-Match` of a reader compares both, `If-Match` of a writer the first.
+The tag of a tool or pack has two parts: one for what a person can change, and one for what moves by itself (how often
+it was called). `If-None-Match` of a reader compares both, `If-Match` of a writer the first.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from ot.bundles.model import Bundle, StoredTool
-from ot.bundles.store import Check
 from ot.faces.http.errors import ApiError
+from ot.schema import JSON
 from ot_child.data import text
 
 MEDIA_TYPE: Final = "application/json"
 REVALIDATED: Final = "no-cache"
-MOVING: Final = frozenset({"callCount", "lastCalledAt", "disabledReason"})
+# What changes without a person's doing, in stored tools, in tools of every kind and in packs.
+MOVING: Final = frozenset(
+    {
+        "callCount",
+        "lastCalledAt",
+        "disabledReason",
+        "usage",
+        "observedShape",
+        "versions",
+        "toolCount",
+        "state",
+        "problem",
+    }
+)
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -28,23 +41,23 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 def stored(item: Bundle | StoredTool, status: int = 200) -> Response:
     """What was just written, with its tag."""
     data = item.as_json()
-    return answer(data, status, {"etag": _tag(data)})
+    return answer(data, status, {"etag": tag_of(data)})
 
 
 def tagged(data: Any, asked: Headers) -> Response:
     """The data, or only the word that it is still what the asker has."""
-    headers = {"etag": _tag(data), "cache-control": REVALIDATED}
+    headers = {"etag": tag_of(data), "cache-control": REVALIDATED}
     if _is_among(headers["etag"], _tags(asked, "if-none-match", is_weak_allowed=True)):
         return Response(None, 304, headers)
     return Response(_written(data), 200, headers, MEDIA_TYPE)
 
 
-def precondition(asked: Headers) -> Check:
+def precondition(asked: Headers) -> Callable[[Bundle | StoredTool | JSON | None], None]:
     """Return the check that `If-Match` and `If-None-Match` of a write ask for."""
     wanted, unwanted = _tags(asked, "if-match"), _tags(asked, "if-none-match", is_weak_allowed=True)
 
-    def check(current: Bundle | StoredTool | None) -> None:
-        tag = None if current is None else _tag(current.as_json())
+    def check(current: Bundle | StoredTool | JSON | None) -> None:
+        tag = None if current is None else tag_of(current if isinstance(current, dict) else current.as_json())
         if wanted and (tag is None or not _is_among(_lasting(tag), map(_lasting, wanted))):
             raise _failed("If-Match", tag)
         if unwanted and tag is not None and _is_among(_lasting(tag), map(_lasting, unwanted)):
@@ -59,7 +72,7 @@ def _failed(header: str, tag: str | None) -> ApiError:
     return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
 
 
-def _tag(data: Any) -> str:
+def tag_of(data: Any) -> str:
     if not isinstance(data, dict) or MOVING.isdisjoint(data):
         return f'"{_digest(data)}"'
     lasting = {key: value for key, value in data.items() if key not in MOVING}

@@ -46,12 +46,6 @@ def may_change(request: Request, app: OneTool) -> None:
         raise ApiError("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)
 
 
-def record_change(request: Request, app: OneTool, action: str, *names: str) -> None:
-    """Write a change of stored tools or switches into the audit log."""
-    actor = seen_agent(request)
-    app.audit.change(action, names, actor="owner" if actor is None else f"agent {actor}", transport="http")
-
-
 def request_id_of(request: Request) -> str:
     """By which it is found in the log."""
     return str(request.scope["state"]["request_id"])

@@ -7,8 +7,9 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ot.audit import Facts
 from ot.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch
-from ot.faces.http import callers, models
+from ot.faces.http import models
 from ot.faces.http.answers import precondition, stored, tagged
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
@@ -100,33 +101,33 @@ class Bundles:
     async def put_bundle(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
 
-        def put() -> Response:
+        def put(facts: Facts) -> Response:
             draft, check = sent.data(), precondition(request.headers)
             bundle, is_new = self._store.put_bundle(_bundle_id(request), draft, check)
-            self._record(request, "bundle.created" if is_new else "bundle.updated", bundle.slug)
+            facts.update(action="bundle.created" if is_new else "bundle.updated", names=[bundle.slug])
             return stored(bundle, 201 if is_new else 200)
 
-        return await self._api.writing(request, put)
+        return await self._api.write(request, "bundle.put", put)
 
     async def patch_bundle(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
 
-        def patch() -> Response:
+        def patch(facts: Facts) -> Response:
             switch, check = sent.data(), precondition(request.headers)
             bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
-            self._record(request, f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", bundle.slug)
+            facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
             return stored(bundle)
 
-        return await self._api.writing(request, patch)
+        return await self._api.write(request, "bundle.patch", patch)
 
     async def delete_bundle(self, request: Request) -> Response:
-        def delete() -> Response:
+        def delete(facts: Facts) -> Response:
             bundle = self._store.get_bundle(_bundle_id(request))
+            facts["names"] = [bundle.slug]
             self._store.delete_bundle(bundle.id, precondition(request.headers))
-            self._record(request, "bundle.deleted", bundle.slug)
             return Response(status_code=204)
 
-        return await self._api.writing(request, delete)
+        return await self._api.write(request, "bundle.deleted", delete)
 
     # --- tools -------------------------------------------------------------------------------------------------
 
@@ -137,32 +138,32 @@ class Bundles:
     async def put_tool(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
 
-        def put() -> StoredTool:
+        def put(facts: Facts) -> StoredTool:
             tool = self._store.put_tool(*_tool_path(request), sent.data(), precondition(request.headers))
-            self._record(request, "tool.created", self._app.bundles.tool_name(tool))
+            facts["names"] = [self._app.bundles.tool_name(tool)]
             return tool
 
-        return stored(await self._shown(await self._api.writing(request, put)), 201)
+        return stored(await self._shown(await self._api.write(request, "tool.created", put)), 201)
 
     async def patch_tool(self, request: Request) -> Response:
         sent = await Sent.with_request(request)
 
-        def patch() -> StoredTool:
+        def patch(facts: Facts) -> StoredTool:
             tool = self._store.set_tool_enabled(*_tool_path(request), sent.data(), precondition(request.headers))
-            action = f"tool.{'enabled' if tool.is_enabled else 'disabled'}"
-            self._record(request, action, self._app.bundles.tool_name(tool))
+            action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
+            facts.update(action=action, names=[name])
             return tool
 
-        return stored(await self._shown(await self._api.writing(request, patch)))
+        return stored(await self._shown(await self._api.write(request, "tool.patch", patch)))
 
     async def delete_tool(self, request: Request) -> Response:
-        def delete() -> Response:
+        def delete(facts: Facts) -> Response:
             tool = self._store.get_tool(*_tool_path(request))
+            facts["names"] = [self._app.bundles.tool_name(tool)]
             self._store.delete_tool(*_tool_path(request), precondition(request.headers))
-            self._record(request, "tool.deleted", self._app.bundles.tool_name(tool))
             return Response(status_code=204)
 
-        return await self._api.writing(request, delete)
+        return await self._api.write(request, "tool.deleted", delete)
 
     async def invoke(self, request: Request) -> Response:
         tool = await self._stored(request)
@@ -229,9 +230,6 @@ class Bundles:
     async def _reading(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()
         return await self._api.in_thread(lambda: work(self._store))
-
-    def _record(self, request: Request, action: str, name: str) -> None:
-        callers.record_change(request, self._app, action, name)
 
 
 def _check_in_use(tool: StoredTool) -> None:

@@ -1,6 +1,7 @@
 """What all routes of REST share: the product, what it has been doing, and threads for what waits for the disk."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,11 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ot.app import OneTool
+from ot.audit import Facts
 from ot.faces.activity import Activity
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
+from ot.schema import JSON
 
 if TYPE_CHECKING:
     from ot.faces.http.models import ApiModel
@@ -32,13 +35,27 @@ class Api:
     _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
     _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
 
+    switching: anyio.Lock = field(default_factory=anyio.Lock)  # that no other change comes after a precondition
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._readers)
 
-    async def writing(self, request: Request, work: Callable[[], T]) -> T:
-        """Change the store in a thread, if the caller may."""
+    @asynccontextmanager
+    async def changing(self, request: Request, action: str) -> AsyncIterator[Facts]:
+        """Around a change of the store or a switch: raise unless the caller may, and the audit log has accepted it.
+
+        The block says in what is yielded what it did.
+        """
         self.check_change(request)
-        return await anyio.to_thread.run_sync(work, limiter=self._writers)
+        actor, names = callers.seen_agent(request), map(str, request.path_params.values())
+        who = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
+        async with self.app.audit.changing(action, names, **who, frees_space=request.method == "DELETE") as facts:
+            yield facts
+
+    async def write(self, request: Request, action: str, work: Callable[[Facts], T]) -> T:
+        """Change the store in a thread."""
+        async with self.changing(request, action) as facts:
+            return await anyio.to_thread.run_sync(work, facts, limiter=self._writers)
 
     async def read(self, sent: Sent, parse: Callable[[Mapping[str, Any]], T]) -> T:
         """Return what the body means. A large one is read in a thread."""
@@ -46,9 +63,13 @@ class Api:
             return parse(sent.data())
         return await self.in_thread(lambda: parse(sent.data()))
 
-    def answer(self, shown: "ApiModel", status: int = 200) -> Response:
-        """Return the response without secrets."""
-        return answer(self.app.redact.in_data(shown.as_json()), status)
+    def show(self, model: "ApiModel") -> JSON:
+        """Return the data without secrets."""
+        shown: JSON = self.app.redact.in_data(model.as_json())
+        return shown
+
+    def answer(self, model: "ApiModel") -> Response:
+        return answer(self.show(model))
 
     def check_settings(self) -> None:
         """Raise if the settings are wrong: everything would be kept elsewhere."""

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ot.audit import Facts
 from ot.bundles import archive, taking
 from ot.bundles.model import StoredTool
 from ot.bundles.taking import Taken
@@ -49,9 +50,14 @@ class Imports:
     async def take(self, request: Request) -> Response:
         self._api.check_change(request)
         content, query = await request.body(), ImportQuery.of(request)
-        taken, shown = await self._api.in_thread(lambda: self._taken(content, query))
-        names = [f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added]
-        callers.record_change(request, self._api.app, "bundle.imported", taken.bundle.slug, *names)
+
+        def take(facts: Facts) -> tuple[Taken, JSON]:
+            taken, shown = self._taken(content, query)
+            slug = taken.bundle.slug
+            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in taken.added)]
+            return taken, shown
+
+        taken, shown = await self._api.write(request, "bundle.imported", take)
         await self._api.app.bundles.discover()
         return answer(shown, 201 if taken.is_new else 200)
 

@@ -1,6 +1,6 @@
 """`/api/packs`: what stands before the dot, whether it is a module, a file, a server or a bundle, and its switch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -11,6 +11,7 @@ from ot.bundles.model import Bundle, Switch
 from ot.context import ToolContext
 from ot.errors import BundleError
 from ot.faces.http import callers
+from ot.faces.http.answers import answer, precondition, tag_of, tagged
 from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
@@ -33,32 +34,46 @@ class PackHandlers:
     def operations(self) -> Iterator[Operation]:
         packs, pack = {200: Answer("All packs", Packs)}, {200: Answer("The pack", Pack)}
         yield Operation("GET", ROOT, self.listed, "List all packs", packs, errors=("permission_denied",))
-        path, words = f"{ROOT}/{{name}}", "Switch a pack of any kind on or off"
-        yield Operation("PATCH", path, self.switched, words, pack, body=Switch, errors=CHANGE)
+        path, errors = f"{ROOT}/{{name}}", ("not_found", "permission_denied")
+        yield Operation("GET", path, self.shown, "Get a pack", pack, errors=errors, is_tagged=True)
+        words = "Switch a pack of any kind on or off"
+        yield Operation("PATCH", path, self.switched, words, pack, body=Switch, errors=CHANGE, is_conditional=True)
 
     async def listed(self, request: Request) -> Response:
         packs = await self._seen(callers.context_of(request, self._api.app))
         return self._api.answer(Packs(packs=[packs[name] for name in sorted(packs)]))
 
+    async def shown(self, request: Request) -> Response:
+        return tagged(self._api.show(await self._named(request)), request.headers)
+
     async def switched(self, request: Request) -> Response:
         sent, app = await Sent.with_request(request), self._api.app
-        self._api.check_change(request)
-        context = callers.context_of(request, app)
-        pack = _named(str(request.path_params["name"]), await self._seen(context))
-        on = (await self._api.read(sent, Switch.of)).is_enabled
-        server = app.settings.servers.get(pack.name)
-        if on and pack.kind == "proxy" and server is not None and not server.enabled:
-            message = f"the server {pack.name} is disabled in onetool.yaml; set servers.{pack.name}.enabled to true"
-            raise ApiError("bundle_disabled", message, {"pack": pack.name})
-        if pack.bundle_id:
-            store = app.bundles.store
-            await self._api.in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
-        if not pack.bundle_id or on:
-            await app.switch(pack.name, on=on)
-        callers.record_change(request, app, f"pack.{'enabled' if on else 'disabled'}", pack.name)
-        return self._api.answer(_named(pack.name, await self._seen(context)))
+        async with self._api.changing(request, "pack.patch") as facts, self._api.switching:
+            pack = await self._named(request)
+            on = (await self._api.read(sent, Switch.of)).is_enabled
+            server = app.settings.servers.get(pack.name)
+            if on and pack.kind == "proxy" and server is not None and not server.enabled:
+                message = f"the server {pack.name} is disabled in onetool.yaml; set servers.{pack.name}.enabled to true"
+                raise ApiError("bundle_disabled", message, {"pack": pack.name})
+            precondition(request.headers)(self._api.show(pack))
+            facts.update(action=f"pack.{'enabled' if on else 'disabled'}", names=[pack.name])
+            if pack.bundle_id:
+                store = app.bundles.store
+                await self._api.in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
+            if not pack.bundle_id or on:
+                await app.switch(pack.name, on=on)
+        now = self._api.show(await self._named(request))
+        return answer(now, headers={"etag": tag_of(now)})
 
     # --- what there is -------------------------------------------------------------------------------------------
+
+    async def _named(self, request: Request) -> Pack:
+        """By its name, or by the one that code has to write."""
+        name, packs = str(request.path_params["name"]), await self._seen(callers.context_of(request, self._api.app))
+        found = packs.get(name) or next((pack for pack in packs.values() if python_name(pack.name) == name), None)
+        if found is None:
+            raise ApiError("not_found", f"there is no pack {name!r}; GET /api/packs lists them", {"name": name})
+        return found
 
     async def _seen(self, context: ToolContext) -> dict[str, Pack]:
         """By their names. Who may call some tools only sees the packs of those."""
@@ -126,11 +141,3 @@ class PackHandlers:
 
 def _shown(problem: Problem) -> Finding:
     return Finding.model_validate(problem.to_json())
-
-
-def _named(name: str, packs: Mapping[str, Pack]) -> Pack:
-    """By its name, or by the one that code has to write."""
-    found = packs.get(name) or next((pack for pack in packs.values() if python_name(pack.name) == name), None)
-    if found is None:
-        raise ApiError("not_found", f"there is no pack {name!r}; GET /api/packs lists them", {"name": name})
-    return found

@@ -16,6 +16,7 @@ from ot.bus.authorise import in_order
 from ot.context import ToolContext
 from ot.errors import ToolError
 from ot.faces.http import callers
+from ot.faces.http.answers import answer, precondition, tag_of, tagged
 from ot.faces.http.api.catalogue import Catalogue, Fits, kind_of
 from ot.faces.http.api.common import Api
 from ot.faces.http.bodies import Sent
@@ -60,9 +61,10 @@ class Tools:
         words, errors = "List or search all tools, of every kind", ("permission_denied",)
         yield Operation("GET", ROOT, self.listed, words, page, ToolsQuery, errors=errors)
         details = {200: Answer("All about the tool", ToolDetails)}
-        yield Operation("GET", TOOL, self.shown, "Get all about a tool", details, errors=("not_found", *errors))
+        words, codes = "Get all about a tool", ("not_found", *errors)
+        yield Operation("GET", TOOL, self.shown, words, details, errors=codes, is_tagged=True)
         line, words = {200: Answer("The tool", ToolLine)}, "Switch a tool of any kind on or off"
-        yield Operation("PATCH", TOOL, self.switched, words, line, body=Switch, errors=CHANGE)
+        yield Operation("PATCH", TOOL, self.switched, words, line, body=Switch, errors=CHANGE, is_conditional=True)
         path, words = f"{TOOL}/call", "Call a tool of any kind"
         yield Operation("POST", path, self.call, words, {200: OUTCOME}, body=Call, errors=CALL)
 
@@ -115,13 +117,12 @@ class Tools:
 
     async def shown(self, request: Request) -> Response:
         tool = await self._catalogue.find(_name(request), callers.context_of(request, self._api.app))
-        agent = callers.seen_agent(request)
-        return await self._api.in_thread(lambda: self._api.answer(self._details(tool, agent)))
+        return await self._api.in_thread(lambda: tagged(self._details(request, tool), request.headers))
 
-    def _details(self, tool: Tool, agent: str | None) -> ToolDetails:
-        stores = self._api.app.stores
+    def _details(self, request: Request, tool: Tool) -> JSON:
+        stores, agent = self._api.app.stores, callers.seen_agent(request)
         stores.recorder.flush()  # the calls of this very moment count too
-        return ToolDetails(
+        details = ToolDetails(
             **_line_of(tool),
             description=tool.description,
             input_schema=tool.input.json,
@@ -134,6 +135,7 @@ class Tools:
             usage=_usage(stores.stats_file, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._stored(tool))],
         )
+        return self._api.show(details)
 
     def _stored(self, tool: Tool) -> list[StoredTool]:
         """All versions of a tool that is kept in the store, the newest last."""
@@ -159,20 +161,23 @@ class Tools:
 
     async def switched(self, request: Request) -> Response:
         sent, app = await Sent.with_request(request), self._api.app
-        self._api.check_change(request)
-        context, name = callers.context_of(request, app), _name(request)
-        tool = await self._catalogue.find(name, context)
-        on = (await self._api.read(sent, Switch.of)).is_enabled
-        if tool.pack in app.switched_off:
-            message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
-            raise ApiError("bundle_disabled", message, {"pack": tool.pack})
-        if kind_of(tool) == "bundle":
-            await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
-            await app.bundles.discover()
-        if kind_of(tool) != "bundle" or on:
-            await app.switch(tool.name, on=on)
-        callers.record_change(request, app, f"tool.{'enabled' if on else 'disabled'}", name)
-        return self._api.answer(_line(await self._catalogue.find(name, context)))
+        async with self._api.changing(request, "tool.patch") as facts, self._api.switching:
+            context, name = callers.context_of(request, app), _name(request)
+            tool = await self._catalogue.find(name, context)
+            on = (await self._api.read(sent, Switch.of)).is_enabled
+            if tool.pack in app.switched_off:
+                message = f"the pack {tool.pack} is switched off, and all its tools with it; switch it on first"
+                raise ApiError("bundle_disabled", message, {"pack": tool.pack})
+            precondition(request.headers)(await self._api.in_thread(lambda: self._details(request, tool)))
+            facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
+            if kind_of(tool) == "bundle":
+                await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
+                await app.bundles.discover()
+            if kind_of(tool) != "bundle" or on:
+                await app.switch(tool.name, on=on)
+        now = await self._catalogue.find(name, context)
+        tag = tag_of(await self._api.in_thread(lambda: self._details(request, now)))
+        return answer(self._api.show(_line(now)), headers={"etag": tag})
 
     def _switch_stored(self, tool: Tool, name: str, *, on: bool) -> None:
         """One version where the name says which, else all: one that is off would leave the tool to another."""
