@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
 from tests.support import App, Connection, blocks, configure, connected, opened
 
-from ot.faces.mcp.server import build_server
+from ot.faces.mcp.server import OneToolServer
 from ot.tool import tool
 
 ERAS = ["auto", "legacy"]
@@ -79,7 +79,7 @@ def prompted(client: Connection, name: str, arguments: dict[str, str] | None = N
 @contextmanager
 def beside(app: App, mode: str) -> Iterator[Connection]:
     """A client of an app in this process."""
-    client = Client(build_server(app.onetool), mode=mode)
+    client = Client(OneToolServer(app.onetool), mode=mode)
     with app.portal.wrap_async_context_manager(client):
         yield Connection(app.portal, client, Path())
 

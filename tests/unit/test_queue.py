@@ -11,7 +11,7 @@ import pytest
 from ot.config.model import RunLimits
 from ot.faces.queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
 
-DEFAULT = Bounds.of_runs(RunLimits())
+DEFAULT = Bounds(RunLimits().total, RunLimits().running, RunLimits().waiting)
 HELD = 100  # at least so many of one agent wait before one is refused
 
 

@@ -48,10 +48,10 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
 
 
 def _write(file: Path, summary: "Summary") -> None:
-    from ot.stats import report_file
+    from ot.stats import report
 
     try:
-        report_file.write(file.resolve(), summary)  # a person may name a link
+        report.write(file.resolve(), summary)  # a person may name a link
     except (OSError, ValueError) as error:
         raise ToolError(f"cannot write to {file}: {getattr(error, 'strerror', '') or error}") from None
 

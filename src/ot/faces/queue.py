@@ -24,14 +24,6 @@ class Bounds(NamedTuple):
     each: int
     waiting: int
 
-    @classmethod
-    def of_runs(cls, limits: RunLimits) -> "Bounds":
-        return cls(limits.total, limits.running, limits.waiting)
-
-    @classmethod
-    def of_calls(cls, limits: RunLimits) -> "Bounds":
-        return cls(CALLS_IN_ALL, CALLS_EACH, limits.waiting)
-
 
 class FairQueue:
     """`bounds` gives the bounds that hold now; they may change at any time."""
@@ -69,8 +61,11 @@ class FairQueue:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it came at the moment when nobody wanted it any more
                 self._end(agent)
-            else:
-                self._leave(agent, turn)
+            elif (line := self._waiting.get(agent)) is not None:
+                with contextlib.suppress(ValueError):
+                    line.remove(turn)
+                if not line:
+                    del self._waiting[agent]
             raise
 
     def _may_run(self, agent: str) -> bool:
@@ -99,14 +94,6 @@ class FairQueue:
                 self._begin(agent)
                 turn.set_result(None)
 
-    def _leave(self, agent: str, turn: asyncio.Future[None]) -> None:
-        line = self._waiting.get(agent)
-        if line is not None:
-            with contextlib.suppress(ValueError):
-                line.remove(turn)
-            if not line:
-                del self._waiting[agent]
-
 
 class QueueFull(ToolError):
     type = "rate_limited"
@@ -126,8 +113,8 @@ class Queues:
     """One queue for runs and one for calls, for all transports over HTTP together."""
 
     def __init__(self, limits: Callable[[], RunLimits]) -> None:
-        self.runs = FairQueue(lambda: Bounds.of_runs(limits()))
-        self.calls = FairQueue(lambda: Bounds.of_calls(limits()))
+        self.runs = FairQueue(lambda: Bounds(limits().total, limits().running, limits().waiting))
+        self.calls = FairQueue(lambda: Bounds(CALLS_IN_ALL, CALLS_EACH, limits().waiting))
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,9 @@ The page is the template `report.html.j2`, which escapes all that is not ours; h
 things are drawn. A policy in the page itself forbids everything but its own style.
 """
 
-from collections.abc import Iterable, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,19 +37,21 @@ def html(summary: Summary) -> str:
         autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, keep_trailing_newline=True
     )
     page.filters |= {
-        "number": _number,
+        "number": "{:,}".format,
         "plain": _plain,
         "counted": _counted,
         "compact": _compact,
-        "signed": _signed,
-        "percent": _percent,
+        "signed": lambda count: f"{MINUS if count < 0 else '+'} {abs(count):,}" if count else "0",
+        "percent": lambda rate: NOTHING if rate is None else f"{_plain(rate)} %",
         "duration": _duration,
         "width": _width,
         "date": _date,
         "spark": _spark,
     }
     folder, series = Path(__file__).parent, summary["series"]
-    top = _nice(max(series["calls"]))
+    most = max(series["calls"])
+    size = int("1" + "0" * (len(str(most)) - 2))
+    top = next(step * size for step in ROUND if step * size >= most)  # its half is a whole number too
     return page.from_string((folder / "report.html.j2").read_text(encoding="utf-8")).render(
         summary=summary,
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
@@ -59,6 +63,16 @@ def html(summary: Summary) -> str:
         errors=sorted(summary["errors"].items(), key=lambda error: -error[1]),
         version=__version__,
     )
+
+
+def write(path: Path, summary: Summary) -> None:
+    """Write the page in place of what stood there: through no link, and waiting for no pipe. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        file.truncate()
+        file.write(html(summary).encode("utf-8", "backslashreplace"))
 
 
 def _printable(value: object) -> object:
@@ -88,8 +102,12 @@ def _bars(series: Series, top: int) -> list[dict[str, Any]]:
 
 def _labels(series: Series) -> list[tuple[str, str]]:
     moments, width = _moments(series), series["width_seconds"]
+    if width <= HOUR:
+        label: Callable[[datetime], str] = "{:%H:%M}".format
+    else:
+        label = "{:%b %Y}".format if width >= 28 * DAY else _date
     places = (place for place in _labelled(moments, width) if place < LAST_LABEL * len(moments))
-    return [(f"{100 * place / len(moments):.2f}", _label(moments[place], width)) for place in places]
+    return [(f"{100 * place / len(moments):.2f}", label(moments[place])) for place in places]
 
 
 def _labelled(moments: Sequence[datetime], width: int) -> Iterable[int]:
@@ -101,12 +119,6 @@ def _labelled(moments: Sequence[datetime], width: int) -> Iterable[int]:
     return [place for place, seconds in enumerate(of_day) if seconds % every < HOUR]
 
 
-def _label(moment: datetime, width: int) -> str:
-    if width <= HOUR:
-        return f"{moment:%H:%M}"
-    return f"{moment:%b %Y}" if width >= 28 * DAY else _date(moment)
-
-
 def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
     """The calls of a tool over time, to its own scale."""
     top = max(counts, default=0) or 1
@@ -116,17 +128,7 @@ def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
     return {"line": "L".join(points), "last": max(len(counts) - 1, 1)} if counts else None
 
 
-def _nice(most: int) -> int:
-    """The first round number that is not below, such that its half is a whole number too."""
-    size = int("1" + "0" * (len(str(most)) - 2))
-    return next(step * size for step in ROUND if step * size >= most)
-
-
 # --- words and numbers --------------------------------------------------------------------------------------------
-
-
-def _number(count: int) -> str:
-    return f"{count:,}"
 
 
 def _plain(number: float) -> str:
@@ -146,14 +148,6 @@ def _compact(count: int) -> str:
             figures = size / limit
             return f"{sign}{figures:.{max(0, 3 - len(str(int(figures))))}f}{letter}"
     return f"{sign}{size}"
-
-
-def _signed(count: int) -> str:
-    return f"{MINUS if count < 0 else '+'} {abs(count):,}" if count else "0"
-
-
-def _percent(rate: float | None) -> str:
-    return NOTHING if rate is None else f"{_plain(rate)} %"
 
 
 def _duration(ms: float | None) -> str:

@@ -13,15 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ot.stats.keys import is_data
 from ot.util import atomic
 from ot.util.background import Background, alone, put_aside
 from ot.util.newer import Newer, refuse_newer
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 1
 MAX_DEPTH = 6
@@ -110,13 +113,10 @@ def _are_entries(shapes: Collection[Shape]) -> bool:
     """Whether these are dicts, or lists of dicts, that all have the same keys: then they are filed under data."""
     if len(shapes) < FEWEST_ENTRIES:
         return False
-    kinds = {_keys_inside(shape) for shape in shapes if shape not in TELLING_NOTHING}
-    return (len(kinds) == 1 and None not in kinds) or all(shape == SOME_DICT for shape in shapes)
-
-
-def _keys_inside(shape: Shape) -> frozenset[str] | None:
-    inside = shape.items or shape
-    return None if inside.fields is None and inside.values is None else frozenset(inside.fields or ())
+    insides = [shape.items or shape for shape in shapes if shape not in TELLING_NOTHING]
+    are_dicts = all(inside.fields is not None or inside.values is not None for inside in insides)
+    is_one_kind = len({frozenset(inside.fields or ()) for inside in insides}) == 1
+    return (are_dicts and is_one_kind) or all(shape == SOME_DICT for shape in shapes)
 
 
 # --- two shapes ---------------------------------------------------------------------------------------------------
@@ -126,34 +126,22 @@ def merge(one: Shape, other: Shape) -> Shape:
     """What is one or the other. The order in which shapes are merged makes no difference, nor does how often."""
     if one == other:
         return one
-    words, items = one.words | other.words, _either(one.items, other.items)
-    names = {**(one.fields or {}), **(other.fields or {})}
-    optional = _merged_optional(one, other)
-    strangers = len(names) > MOST_STRANGERS and len(optional) == len(names)
-    if one.values is None and other.values is None and len(names) <= MAX_KEYS and not strangers:
-        return Shape(words, items, _merged_fields(one, other, names), optional)
+    words, optional = one.words | other.words, one.optional | other.optional
+    items = merge(one.items, other.items) if one.items and other.items else one.items or other.items
+    fields = other.fields if one.fields is None else one.fields
+    if one.fields is not None and other.fields is not None:
+        optional |= one.fields.keys() ^ other.fields.keys()
+        names = {**one.fields, **other.fields}
+        fields = {name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
+    count = len(fields or ())
+    strangers = count > MOST_STRANGERS and len(optional) == count
+    if one.values is None and other.values is None and count <= MAX_KEYS and not strangers:
+        return Shape(words, items, fields, optional)
     return Shape(words, items, values=_merged([*_inside_dicts(one), *_inside_dicts(other)]))
 
 
 def _merged(shapes: Iterable[Shape]) -> Shape:
     return reduce(merge, shapes, NOTHING)
-
-
-def _either(one: Shape | None, other: Shape | None) -> Shape | None:
-    return merge(one, other) if one is not None and other is not None else one or other
-
-
-def _merged_fields(one: Shape, other: Shape, names: Iterable[str]) -> Mapping[str, Shape] | None:
-    if one.fields is None or other.fields is None:
-        return other.fields if one.fields is None else one.fields
-    return {name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
-
-
-def _merged_optional(one: Shape, other: Shape) -> frozenset[str]:
-    optional = one.optional | other.optional
-    if one.fields is None or other.fields is None:
-        return optional
-    return optional | (one.fields.keys() ^ other.fields.keys())
 
 
 def _inside_dicts(shape: Shape) -> list[Shape]:
@@ -213,37 +201,30 @@ def _dict_text(shape: Shape, depth: int) -> str:
     if shape.values is not None:
         return f"{{str: {_text(shape.values, depth - 1)}}}"
     fields = (shape.fields or {}).items()
-    return "{" + ", ".join(f"{_key_text(key, shape)}: {_text(inside, depth - 1)}" for key, inside in fields) + "}"
-
-
-def _key_text(key: str, shape: Shape) -> str:
-    name = key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-    return f"{name}?" if key in shape.optional else name
+    names = (key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key, _ in fields)
+    parts = (
+        f"{name}{'?' if key in shape.optional else ''}: {_text(inside, depth - 1)}"
+        for name, (key, inside) in zip(names, fields, strict=True)
+    )
+    return f"{{{', '.join(parts)}}}"
 
 
 # --- in a file ----------------------------------------------------------------------------------------------------
 
 
-def to_json(shape: Shape) -> dict[str, Any]:
-    parts = {
-        "words": sorted(shape.words),
-        "items": None if shape.items is None else to_json(shape.items),
-        "fields": None if shape.fields is None else {key: to_json(inside) for key, inside in shape.fields.items()},
-        "optional": sorted(shape.optional),
-        "values": None if shape.values is None else to_json(shape.values),
-    }
-    return {name: part for name, part in parts.items() if part or part == {}}
+@cache
+def _as_json() -> "TypeAdapter[Shape]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Shape)
 
 
-def from_json(data: Mapping[str, Any]) -> Shape:
-    items, fields, values = data.get("items"), data.get("fields"), data.get("values")
-    return Shape(
-        frozenset(map(str, data.get("words", ()))),
-        None if items is None else from_json(items),
-        None if fields is None else {str(key): from_json(inside) for key, inside in fields.items()},
-        frozenset(map(str, data.get("optional", ()))),
-        None if values is None else from_json(values),
-    )
+def to_json(shape: Shape) -> Any:
+    return _as_json().dump_python(shape, mode="json", exclude_defaults=True)
+
+
+def from_json(data: Any) -> Shape:
+    return _as_json().validate_python(data)
 
 
 class Shapes:
@@ -317,21 +298,17 @@ class Shapes:
 
     def _write(self, changed: Mapping[str, Shape]) -> None:
         """Add to what other processes have written since; the file is replaced whole."""
-        written = self._read_or_begin_anew()
+        try:
+            written = self._read()
+        except _Damaged as error:
+            kept, written = put_aside(self._file, self._clock()), {}
+            self._notice = (
+                f"the shapes of results in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
+            )
         for name, shape in changed.items():
             written[name] = fitting(merge(written.get(name, NOTHING), shape))
         data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
         atomic.write(self._file, json.dumps(data))
-
-    def _read_or_begin_anew(self) -> dict[str, Shape]:
-        try:
-            return self._read()
-        except _Damaged as error:
-            kept = put_aside(self._file, self._clock())
-            self._notice = (
-                f"the shapes of results in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
-            )
-            return {}
 
     def _read(self) -> dict[str, Shape]:
         try:
@@ -341,7 +318,7 @@ class Shapes:
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise _Damaged(f"{type(error).__name__}: {error}") from None
+            raise _Damaged(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
 
 
 class _Damaged(Exception):

@@ -161,14 +161,15 @@ def summarise(
         _choose(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
         runs, savings = _runs(database, filters, round_trip_ms)
         tools = _tools(database, filters)
-        calls, failed, errors = _totals(database, filters)
+        errors = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
+        calls, succeeded = sum(errors.values()), errors.pop("", 0)
         return {
             "generated_at": _local(now).isoformat(timespec="seconds"),
             "period": period,
             "tool": tool,
             "agent": agent,
             "total_calls": calls,
-            "success_rate": _success_rate(calls, failed),
+            "success_rate": _success_rate(calls, calls - succeeded),
             "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
             "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
             "runs": runs,
@@ -215,13 +216,6 @@ def _choose(database: "Connection", *ranges: tuple[int, int, int]) -> None:
     database.execute("DROP TABLE IF EXISTS temp.ranges")
     database.execute(RANGES)
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
-
-
-def _totals(database: "Connection", filters: Mapping[str, Any]) -> tuple[int, int, dict[str, int]]:
-    """Return the number of calls, of those that failed, and of each type of error."""
-    counts = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
-    calls, succeeded = sum(counts.values()), counts.pop("", 0)
-    return calls, calls - succeeded, counts
 
 
 def _kind(filters: Mapping[str, Any]) -> int:

@@ -94,10 +94,10 @@ def _handle(steps: list[Seen]) -> str:
 
 async def _saved(app: OneTool) -> "Summary":
     """From the statistics of these runs. A client would have begun a session, which counts what definitions cost."""
-    from ot.faces.mcp.server import build_server
+    from ot.faces.mcp.server import OneToolServer
     from ot.stats.summary import summarise
 
-    with closing(build_server(app)) as server:
+    with closing(OneToolServer(app)) as server:
         await app.begin_session(server.own_tokens)
     await asyncio.to_thread(app.stores.recorder.flush)
     trip = app.settings.stats.round_trip_ms

@@ -6,7 +6,7 @@ that ran and failed is not an error here but the answer to its call.
 
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -106,10 +106,13 @@ class ApiError(Exception):
 
 
 class ErrorBoundary:
-    """Renders whatever the routes raise. Of what nobody expected, the client gets a number to find it in the log."""
+    """Renders whatever the routes raise. Of what nobody expected, the client gets a number to find it in the log.
 
-    def __init__(self, inner: ASGIApp, log: Log) -> None:
-        self._inner, self._log = inner, log
+    `count` is told the status of every answer.
+    """
+
+    def __init__(self, inner: ASGIApp, log: Log, count: Callable[[Scope, int], None]) -> None:
+        self._inner, self._log, self._count = inner, log, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False
@@ -117,7 +120,9 @@ class ErrorBoundary:
 
         async def noting(message: Message) -> None:
             nonlocal has_started
-            has_started = True
+            if not has_started:
+                has_started = True
+                self._count(scope, message["status"])
             await send(message)
 
         try:
@@ -125,7 +130,7 @@ class ErrorBoundary:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             response = self._response(scope, error)
             if not has_started:
-                await response(scope, receive, send)
+                await response(scope, receive, noting)
 
     def _response(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):

@@ -18,7 +18,7 @@ from ot.app import OneTool
 from ot.faces.http.gate import STOPPING, token_id_of
 from ot.faces.http.intake import MOST_BODY
 from ot.faces.http.replays import ResumableSessions
-from ot.faces.mcp.server import build_server
+from ot.faces.mcp.server import OneToolServer
 
 PATH: Final = "/mcp"
 MOST_SESSIONS: Final = 1000
@@ -32,7 +32,7 @@ class Mcp:
     """It begins with the first request, and ends with the event loop."""
 
     def __init__(self, app: OneTool) -> None:
-        self._server = build_server(app)
+        self._server = OneToolServer(app)
         self._manager = ResumableSessions(
             self._server,
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -41,7 +41,7 @@ class Mcp:
         )
         self._is_ready = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Future[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_ready.is_set():
@@ -53,7 +53,9 @@ class Mcp:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=owner, scopes=[]))
         stopping = state.get(STOPPING)
         if stopping is not None:
-            self._ending = self._ending or asyncio.ensure_future(self._end_streams(stopping))
+            if self._ending is None:
+                self._ending = asyncio.ensure_future(stopping.wait())
+                self._ending.add_done_callback(lambda _: self._server.end_streams())
             if scope["method"] == "GET":
                 await _until(stopping, self._manager.handle_request, scope, receive, send)
                 return
@@ -64,10 +66,6 @@ class Mcp:
             async with self._manager.run():
                 self._is_ready.set()
                 await asyncio.Event().wait()
-
-    async def _end_streams(self, stopping: asyncio.Event) -> None:
-        await stopping.wait()
-        self._server.end_streams()
 
 
 async def _until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,9 +11,9 @@ import anyio.to_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from ot.app import OneTool
 from ot.bus.events import CallFinished, RunFinished, RunStarted
@@ -25,7 +25,6 @@ MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 MOST_TOOLS: Final = 200
 OTHER: Final = "other"
-UNEXPECTED: Final = 500
 OUTCOMES: Final = frozenset(error.type for error in TREE.values())
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REQUESTS: Final = "onetool_http_requests"
@@ -61,7 +60,9 @@ class Metrics(Collector):
         """Of one agent, or of all."""
         return generate_latest(_View(self._registry, agent)).decode()
 
-    def count_request(self, method: str, route: str, status: int) -> None:
+    def count_answer(self, scope: Scope, status: int) -> None:
+        """Count by the route and not by the path, of which there is no end."""
+        method, route = scope["method"], getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method if method in METHODS else OTHER, route, status).inc()
 
     def collect(self) -> Iterator[Metric]:
@@ -127,36 +128,3 @@ class _View(Collector):
                 if agent in {None, sample.labels.get("agent", agent)} and not sample.name.endswith("_created")
             ]
             yield family
-
-
-class Counting:
-    """Around the routes: counts what they answer, by the route and not by the path, of which there is no end."""
-
-    def __init__(self, inner: ASGIApp, metrics: Metrics) -> None:
-        self._inner, self._metrics = inner, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
-
-        has_answered = False
-
-        async def noting(message: Message) -> None:
-            nonlocal has_answered
-            if message["type"] == "http.response.start":
-                has_answered = True
-                self._count(scope, message["status"])
-            await send(message)
-
-        try:
-            await self._inner(scope, receive, noting)
-        except ClientDisconnect:
-            raise
-        except Exception:
-            if not has_answered:
-                self._count(scope, UNEXPECTED)
-            raise
-
-    def _count(self, scope: Scope, status: int) -> None:
-        self._metrics.count_request(scope["method"], getattr(scope.get("route"), "path", OTHER), status)

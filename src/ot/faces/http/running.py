@@ -7,14 +7,13 @@ An address that others can reach is not served without tokens, nor without anyth
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import uvicorn
@@ -25,8 +24,8 @@ from ot.faces.http.gate import MOST_HEAD, STOPPING, Bind, Gate, is_loopback
 from ot.faces.http.keys import Keys
 from ot.faces.http.patience import MOST_CONNECTIONS, Crowd, PatientProtocol
 from ot.faces.http.server import build, live_tokens
+from ot.faces.log import forwarded
 from ot.faces.settings_watcher import Hooks, watching
-from ot.logging import LEVELS, Log
 from ot.runner.cells import FULL_SANDBOX
 from ot_child.confine import one_malloc_arena
 
@@ -39,7 +38,6 @@ LAST_SECONDS: Final = 1.0
 BACKLOG: Final = 1024
 ENOUGH_FILES: Final = 8192
 TICKS_A_SECOND: Final = 10  # of uvicorn's own clock
-LOGGER: Final = "uvicorn.error"
 Ready = Callable[[Bind], None]
 
 
@@ -60,20 +58,15 @@ class HttpServer:
             gate = build(self._app, self.bind, tokens)
             self._server = _Server(self._config(gate, crowd), crowd, lambda: ready(self.bind))
             hooks = Hooks(on_change=tokens.narrow, on_tick=gate.end_revoked)
-            port = self.bind.port
-            with _logging_to(self._app.log), self._own_port():
-                async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
-                    await self._server.serve([self._socket])
-                    await self._server.end_the_rest()
-
-    @contextlib.contextmanager
-    def _own_port(self) -> Iterator[None]:
-        """Tools must not send requests to the server that they run in."""
-        self._app.listening_ports.add(self.bind.port)
-        try:
-            yield
-        finally:
-            self._app.listening_ports.discard(self.bind.port)
+            port, own_ports = self.bind.port, self._app.listening_ports
+            own_ports.add(port)  # tools must not send requests to the server that they run in
+            try:
+                with forwarded(self._app.log, "http.server", "uvicorn.error"):
+                    async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
+                        await self._server.serve([self._socket])
+                        await self._server.end_the_rest()
+            finally:
+                own_ports.discard(port)
 
     def _config(self, gate: Gate, crowd: Crowd) -> uvicorn.Config:
         return uvicorn.Config(
@@ -216,28 +209,3 @@ def _why_not(host: str, port: int, error: Exception) -> str:
         return f"{port} is no port; ports are numbers from 0 to 65535"
     reason = getattr(error, "strerror", None) or str(error)
     return f"cannot listen on {host}, port {port}: {reason}. `--host 127.0.0.1` is this machine alone"
-
-
-@contextlib.contextmanager
-def _logging_to(log: Log) -> Iterator[None]:
-    """What uvicorn has to say goes into our log."""
-    logger, handler = logging.getLogger(LOGGER), _Handler(log)
-    before = logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
-
-
-class _Handler(logging.Handler):
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = record.levelname if record.levelname in LEVELS else "INFO"
-        fields: dict[str, Any] = {"text": self.format(record)}
-        self._log.event("http.server", level=level, **fields)

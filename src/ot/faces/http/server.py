@@ -16,7 +16,7 @@ from ot.faces.http.api import routes
 from ot.faces.http.errors import ErrorBoundary
 from ot.faces.http.gate import Bind, Gate
 from ot.faces.http.keys import LiveTokens
-from ot.faces.http.metrics import Counting, Metrics
+from ot.faces.http.metrics import Metrics
 from ot.faces.http.routing import document
 from ot.storage import TokenStorage
 
@@ -39,7 +39,7 @@ def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> Gate:
     router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
     keys = (tokens or live_tokens(app)).keys
     names, limits = (lambda: app.settings.auth.names), (lambda: app.settings.limits)
-    inner = Counting(ErrorBoundary(router, app.log), metrics)
+    inner = ErrorBoundary(router, app.log, metrics.count_answer)
     return Gate(inner, bind, keys, log=app.log, names=names, limits=limits)
 
 

@@ -7,6 +7,7 @@ got ready once the client has seen the tool list, so that nothing stands between
 import asyncio
 import base64
 import contextlib
+import logging
 from typing import Any
 
 import anyio.to_thread
@@ -19,10 +20,10 @@ from mcp.server.stdio import stdio_server
 
 from ot.app import OneTool
 from ot.errors import ToolError
+from ot.faces.log import forwarded
 from ot.faces.mcp.callers import agent_of, counted_as, facts_of, request_id_of, session_of, token_id_of
-from ot.faces.mcp.changes import Changes, End
+from ot.faces.mcp.changes import Changes
 from ot.faces.mcp.exposed import Exposed
-from ot.faces.mcp.log import SdkLog
 from ot.faces.mcp.progress import reporting
 from ot.faces.mcp.relaying import LEVEL
 from ot.faces.mcp.resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
@@ -37,7 +38,13 @@ MOST_REMEMBERED = 10_000
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
-LISTS_MS, DISCOVER_MS = 60_000, 300_000  # for which a client need not ask again, unless it is told of a change
+# For how long a client need not ask again, unless it is told of a change. What one agent may see is not for another.
+LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+CACHE_HINTS: Any = {
+    **dict.fromkeys(LISTS, CacheHint(ttl_ms=60_000)),
+    "resources/read": CacheHint(),
+    "server/discover": CacheHint(ttl_ms=300_000),
+}
 
 DESCRIPTION = """\
 Run Python code that can call every tool there is. Tools are functions in packs: pack.tool(argument=value).
@@ -80,17 +87,20 @@ class OneToolServer(Server[Any]):
         self._app = app
         self._begun: set[str] = set()  # sessions that are counted
         self._beginning: set[asyncio.Task[None]] = set()
-        self._changes = Changes(self._watch)
         self._exposed = Exposed(app, self._heard)
         self._resources, self._prompts = Resources(app, self._exposed), Prompts(app, self._exposed)
+        self._changes = Changes(self._resources.watch)
         self._known = self._state()
-        self._stop_noticing = app.bus.subscribe(lambda _event: self._notice())
-        self._log = SdkLog(app.log)
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(forwarded(app.log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING))
+        self._open.callback(self._exposed.close)
+        self._open.callback(self.end_streams)
+        self._open.callback(app.bus.subscribe(lambda _event: self._notice()))
         super().__init__(
             "onetool",
             version=__version__,
-            instructions=_instructions(app),
-            cache_hints=_cache_hints(),
+            instructions="\n\n".join(filter(None, (INSTRUCTIONS, app.settings.prompts.instructions.strip()))),
+            cache_hints=CACHE_HINTS,
             get_tool_input_schema=self._exposed.schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -107,10 +117,18 @@ class OneToolServer(Server[Any]):
 
     def _publish(self) -> None:
         """What only a server that publishes others' things has a use for."""
+
+        async def meet(context: Any, _params: Any) -> None:
+            self._changes.meet(session_of(context))
+
+        async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+            session_of(context).state[LEVEL] = params.level
+            return types.EmptyResult()
+
         self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
         self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
-        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_level)
-        self.add_notification_handler("notifications/initialized", types.NotificationParams, self._meet)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+        self.add_notification_handler("notifications/initialized", types.NotificationParams, meet)
         sealing = RequestStateSecurity.ephemeral()
         sealing.bind_principal = lambda context: f"{agent_of(self._app, context)}:{token_id_of(context)}"
         self.middleware.append(RequestStateBoundary(sealing, default_audience=self.name))
@@ -133,10 +151,7 @@ class OneToolServer(Server[Any]):
         return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(self.instructions or "")
 
     def close(self) -> None:
-        self._stop_noticing()
-        self.end_streams()
-        self._exposed.close()
-        self._log.close()
+        self._open.close()
 
     # --- tools ------------------------------------------------------------------------------------------------------
 
@@ -205,12 +220,6 @@ class OneToolServer(Server[Any]):
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    async def _watch(self, context: Any, uri: str) -> End | None:
-        return await self._resources.watch(context, uri)
-
-    async def _meet(self, context: Any, _params: Any) -> None:
-        self._changes.meet(session_of(context))
-
     def _heard(self, what: str, uri: str) -> None:
         """A server that is published has something new."""
         if what == "tools":
@@ -231,34 +240,13 @@ class OneToolServer(Server[Any]):
         return self._app.registry.version, self._app.settings.snippets
 
 
-def build_server(app: OneTool) -> OneToolServer:
-    return OneToolServer(app)
-
-
-async def _set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
-    session_of(context).state[LEVEL] = params.level
-    return types.EmptyResult()
-
-
-def _cache_hints() -> dict[Any, CacheHint]:
-    """What one agent may see is not for another."""
-    lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
-    hints: dict[Any, CacheHint] = dict.fromkeys(lists, CacheHint(ttl_ms=LISTS_MS))
-    return {**hints, "resources/read": CacheHint(), "server/discover": CacheHint(ttl_ms=DISCOVER_MS)}
-
-
 async def serve_stdio(app: OneTool) -> None:
-    server = build_server(app)
+    server = OneToolServer(app)
     asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
     with contextlib.closing(server), anyio.CancelScope() as serving:  # what is in flight ends with the input
         connected = protocol_streams(serving.cancel)
         async with watching(app), connected as streams, stdio_server(*streams) as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
-
-
-def _instructions(app: OneTool) -> str:
-    own = app.settings.prompts.instructions.strip()
-    return f"{INSTRUCTIONS}\n\n{own}" if own else INSTRUCTIONS
 
 
 def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
