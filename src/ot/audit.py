@@ -56,8 +56,8 @@ class Audit:
 
     def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
-        self._records.use("INFO", redact)
-        self._records.max_bytes, self._records.keep = max_bytes, keep
+        self._log.use("INFO", redact)
+        self._log.max_bytes, self._log.keep = max_bytes, keep
 
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.

@@ -88,7 +88,7 @@ class Recording:
             **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )
 
-    def _audit_call(self, event: CallFinished) -> None:
+    def _audit_call(self, event: CallFinished) -> None:  # each reload may bring another audit log
         self._audit.finish(event)
 
     def _count_call(self, event: CallFinished) -> None:

@@ -77,8 +77,8 @@ def list_servers(user: Path) -> list[ServerEntry]:
         found = sorted((user / DIRECTORY).glob(f"*{ENTRY_SUFFIX}"))
     except OSError:
         return []
-    entries = (_read_entry(path) for path in found if _is_alive(path))
-    return [entry for entry in entries if entry is not None]
+    entries = (dict(_known_fields(_read_json(path))) for path in found if _is_alive(path))
+    return [ServerEntry(**fields) for fields in entries if "pid" in fields]
 
 
 def request_reload(user: Path) -> int:
@@ -108,12 +108,6 @@ def _is_alive(entry: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def _read_entry(path: Path) -> ServerEntry | None:
-    data = _read_json(path)
-    fields = dict(_known_fields(data))
-    return ServerEntry(**fields) if "pid" in fields else None
 
 
 def _known_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from ot.faces.http.errors import ApiError
 from ot.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
 from ot.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
 from ot.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
-from ot.faces.http.keys import Keys, new_token
+from ot.faces.http.keys import Keys, hash_of, new_token
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"
@@ -358,7 +358,7 @@ def test_a_wrong_token_is_refused_though_none_would_be_needed(given: str) -> Non
 def test_a_token_whose_variable_is_empty_lets_nobody_in() -> None:
     keys = Keys([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
     assert not keys
-    assert [keys.agent_of(shown) for shown in ("", "None", "x")] == [None] * 3
+    assert [keys.agent_of_hash(hash_of(shown)) for shown in ("", "None", "x")] == [None] * 3
     assert new_token() != new_token()
 
 

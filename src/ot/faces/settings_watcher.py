@@ -49,7 +49,9 @@ async def watching(
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
     tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
-    _on_hangup(watcher.request_reload)
+    if HANGUP is not None:  # outside of the main thread it is not ours to handle
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(HANGUP, watcher.request_reload)
     try:
         yield
     finally:
@@ -96,18 +98,14 @@ class SettingsWatcher:
             self._applied = self._seen = stamp
         elif stamp != self._applied and stamp == self._seen:  # else somebody is still writing
             self._applied = stamp
-            await self._take_change()
+            if self.app.config_files:  # the transport knows at once, even if the files are wrong and a reload will fail
+                self.hooks.on_change(await self._in_thread(lambda: examine(self.app.folders, os.environ, trust=True)))
+            self._requests.put_nowait(None)
         self._seen = stamp
         self.hooks.on_tick()
 
     def _look(self) -> tuple[Stamp, int]:
         return tuple(map(_stamp, _settings_files(self.app.folders))), read_generation(self._user)
-
-    async def _take_change(self) -> None:
-        """Let the transport know at once, even if the files are wrong and a reload will fail."""
-        if self.app.config_files:
-            self.hooks.on_change(await self._in_thread(lambda: examine(self.app.folders, os.environ, trust=True)))
-        self._requests.put_nowait(None)
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
@@ -155,10 +153,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return facts.st_mtime_ns, facts.st_size, facts.st_ino
-
-
-def _on_hangup(work: Callable[[], None]) -> None:
-    """Outside of the main thread, and where there is no such signal, it is not ours to handle."""
-    if HANGUP is not None:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(HANGUP, work)

@@ -4,7 +4,7 @@ Who came without a token came from the machine itself, or the gate would not hav
 token stands for one agent, which sees its own and nobody else's.
 """
 
-from typing import Final
+from typing import Any
 
 from starlette.requests import Request
 
@@ -16,8 +16,6 @@ from ot.faces.http.errors import ApiError
 from ot.faces.http.gate import agent_of, token_id_of
 from ot.runner.answer import Journal
 
-CLIENT: Final = "http"  # of runs and calls that came over REST
-
 
 def seen_agent(request: Request) -> str | None:
     """The one agent whose runs, activity and statistics may be seen; None is the owner, who sees those of all."""
@@ -25,11 +23,16 @@ def seen_agent(request: Request) -> str | None:
     return None if agent is None else str(agent)
 
 
+def facts_of(request: Request) -> dict[str, Any]:
+    """Who calls, for `OneTool.run` and `OneTool.context`."""
+    agent, token_id = agent_of(request.scope), token_id_of(request.scope)
+    return {"agent": agent, "is_owner": seen_agent(request) is None, "token_id": token_id, "client": "http"}
+
+
 def context_of(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
     """What the caller may do, as the context of a call."""
     try:
-        owner, token_id = seen_agent(request) is None, token_id_of(request.scope)
-        return app.context(agent_of(request.scope), journal, is_owner=owner, token_id=token_id, client=CLIENT)
+        return app.context(journal=journal, **facts_of(request))
     except ToolError as error:  # the agent of a token has left the configuration
         raise ApiError("permission_denied", error.message) from None
 
@@ -44,8 +47,3 @@ def may_change(request: Request, app: OneTool) -> None:
         message = f"The agent {context.agent_id} may not change anything here: it lacks the permission write."
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise ApiError("permission_denied", f"{message} To allow it, add this to onetool.yaml: {line}", details)
-
-
-def request_id_of(request: Request) -> str:
-    """By which it is found in the log."""
-    return str(request.scope["state"]["request_id"])

@@ -133,7 +133,6 @@ class Gate:
         state["request_id"] = _request_id(headers)
         answer, body = _Answer(send, state["request_id"]), self._intake.body(scope["path"], receive)
         try:
-            _check_framing(headers)
             state.update({"agent": self._admitted(scope), QUEUES: self._queues})
             body.refuse_announced(headers)
             with self._ending_when_revoked(state):
@@ -206,7 +205,7 @@ class Gate:
     def _admitted(self, scope: Scope) -> str | None:
         """The agent of the token; None is the owner, who is at the machine itself and needs none."""
         headers = Headers(scope=scope)
-        _check_head(scope)
+        _check_head(headers, scope)
         name = self._checked_host(headers)
         _check_origin(headers, scope)
         _check_path(scope)
@@ -215,21 +214,16 @@ class Gate:
         if token is not None:
             shown = hash_of(token)
             scope["state"].update({TOKEN_HASH: shown, "token_id": shown[:TOKEN_ID_CHARACTERS]})
-            return self._known(token, address)
+            return self._known(shown, address)
         is_here = self._is_own(name) and (not address or is_loopback(address))
         sign = _proxy_sign(headers)
         if self._bind.is_loopback and is_here and sign is None:
             return None
         if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
             return STRANGER
-        raise _unauthorized(self._why_a_token(sign))
-
-    def _why_a_token(self, sign: str | None) -> str:
-        why = "this address needs a token"
-        if self._bind.is_loopback:
-            header = f" (header {sign})" if sign else ""
-            why = f"a request through a proxy{header} needs a token"
-        return f"{why}: send it as `Authorization: Bearer ot_...`"
+        header = f" (header {sign})" if sign else ""
+        why = f"a request through a proxy{header}" if self._bind.is_loopback else "this address"
+        raise _unauthorized(f"{why} needs a token: send it as `Authorization: Bearer ot_...`")
 
     def _checked_host(self, headers: Headers) -> str:
         hosts = headers.getlist("host")
@@ -238,25 +232,22 @@ class Gate:
             raise ApiError("invalid", "a request needs exactly one Host header, which is a name or an address")
         name = found[1].lower()
         if self._bind.is_loopback and not self._is_own(name) and name not in self._names():
-            raise ApiError("forbidden", self._other_name(name))
+            line = f"auth: {{names: [{', '.join([*self._names(), name])}]}}"
+            known = ", ".join([*self._names(), "localhost"])
+            raise ApiError(
+                "forbidden",
+                f"this server answers to {known} and 127.0.0.1, not to the Host {name!r}. "
+                f"Where a proxy passes requests on by that name, add this to onetool.yaml: {line}",
+            )
         return name
-
-    def _other_name(self, name: str) -> str:
-        line = f"auth: {{names: [{', '.join([*self._names(), name])}]}}"
-        known = ", ".join([*self._names(), "localhost"])
-        return (
-            f"this server answers to {known} and 127.0.0.1, not to the Host {name!r}. "
-            f"Where a proxy passes requests on by that name, add this to onetool.yaml: {line}"
-        )
 
     def _is_own(self, name: str) -> bool:
         """Whether the machine itself is called so; another name comes from a proxy, whatever that tells."""
         return name in LOCAL_NAMES or name == self._bind.host.lower()
 
-    def _known(self, token: str, address: str) -> str:
-        shown = hash_of(token)
+    def _known(self, shown: str, address: str) -> str:
         self._failures.check(address, shown)
-        agent = self._keys().agent_of(token)
+        agent = self._keys().agent_of_hash(shown)
         if agent is None:
             self._failures.failed(address, shown)
             raise _unauthorized("this token is not known: type `onetool token create NAME` to make one")
@@ -264,8 +255,12 @@ class Gate:
         return agent
 
 
-def _check_head(scope: Scope) -> None:
+def _check_head(headers: Headers, scope: Scope) -> None:
     """Whatever came in one piece has been read, however long it is."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # two lengths of one body are how a request is smuggled past a proxy: this connection is not believed
+        message = "a body is either chunked or has a Content-Length, not both"
+        raise ApiError("invalid", message, headers={"connection": "close"})
     fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
     if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MOST_HEAD:
         raise ApiError("too_large", f"path, query and headers have more than {MOST_HEAD} bytes", {"limit": MOST_HEAD})
@@ -296,13 +291,6 @@ def _check_path(scope: Scope) -> None:
         raise ApiError("invalid", "ask for a path that begins with a slash; this server is no proxy")
     if any(part in {".", ".."} for part in path.split("/")):
         raise ApiError("invalid", "a path cannot have . or .. as a part of it here")
-
-
-def _check_framing(headers: Headers) -> None:
-    """Two lengths of one body are how a request is smuggled past a proxy: nothing on this connection is believed."""
-    if "transfer-encoding" in headers and "content-length" in headers:
-        message = "a body is either chunked or has a Content-Length, not both"
-        raise ApiError("invalid", message, headers={"connection": "close"})
 
 
 def _proxy_sign(headers: Headers) -> str | None:

@@ -37,9 +37,6 @@ class Keys:
     def __bool__(self) -> bool:
         return any(known for known, _ in self._agents)
 
-    def agent_of(self, token: str) -> str | None:
-        return self.agent_of_hash(hash_of(token))
-
     def agent_of_hash(self, shown: str) -> str | None:
         """Every hash is compared, whether one has fitted or not."""
         found = None

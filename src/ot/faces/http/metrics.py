@@ -86,10 +86,7 @@ class Metrics(Collector):
         if isinstance(event, CallFinished):
             self._calls.labels(agent, self._tool(event.name), outcome).inc()
             self._call_seconds.labels(agent).observe(event.seconds)
-        else:
-            self._count_run(agent, event, outcome)
-
-    def _count_run(self, agent: str, event: RunStarted | RunFinished, outcome: str) -> None:
+            return
         in_flight = self._in_flight.labels(agent)
         if isinstance(event, RunStarted):
             self._begun.add(event.call_id)

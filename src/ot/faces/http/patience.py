@@ -179,12 +179,10 @@ class PatientProtocol(H11Protocol):
         return self._is_between_requests and not self.transport.get_write_buffer_size()
 
     def is_overdue(self, now: float) -> bool:
-        return self._reads_too_slowly(now) or self._sends_too_slowly(now)
-
-    def _reads_too_slowly(self, now: float) -> bool:
         left = self.transport.get_write_buffer_size()
         self._answer = (self._answer or Pace(now, -left)) if left else None
-        return self._answer is not None and self._answer.is_too_slow(now, -left)
+        reads_too_slowly = self._answer is not None and self._answer.is_too_slow(now, -left)
+        return reads_too_slowly or self._sends_too_slowly(now)
 
     def _sends_too_slowly(self, now: float) -> bool:
         """While we do not read, it is not the client who is slow."""

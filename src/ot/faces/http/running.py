@@ -122,11 +122,8 @@ async def refuse_strangers(app: OneTool, bind: Bind) -> None:
             f"others could call your tools at {where}, and there is no token that they would need; leave {alone} "
             "out to serve this machine alone, or type `onetool token create NAME` to make a token"
         )
-    if app.settings.execution.isolation != "off":
-        await _refuse_unconfined(app, where, alone)
-
-
-async def _refuse_unconfined(app: OneTool, where: str, alone: str) -> None:
+    if app.settings.execution.isolation == "off":
+        return
     told = (await app.cells.probe())["sandbox"].split("+")
     missing = [layer for layer in FULL_SANDBOX if layer not in told]
     if missing:

@@ -43,7 +43,9 @@ class ProgressReporter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_SECONDS):
                     await self._news.wait()
-            seconds, message = time.perf_counter() - self._started, self._take_printed()
+            seconds, message = time.perf_counter() - self._started, self._printed
+            self._printed = ""
+            self._news.clear()
             await self._session.report_progress(round(seconds, 3), None, message or self._describe(seconds))
             await asyncio.sleep(OUTPUT_SECONDS)
 
@@ -51,11 +53,6 @@ class ProgressReporter:
         if event == "output":
             self._printed = (self._printed + what)[-MAX_MESSAGE_CHARS:]
             self._news.set()
-
-    def _take_printed(self) -> str:
-        self._news.clear()
-        printed, self._printed = self._printed, ""
-        return printed
 
     def _describe(self, seconds: float) -> str:
         calls = self._journal.calls

@@ -140,12 +140,14 @@ def log_level_of(context: Any) -> str | None:
 
 
 def _relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
+    have = context.session.client_capabilities
+    declared = have.model_dump(by_alias=True, mode="json", exclude_none=True) if have is not None else {}
     return Relay(
         client=_identity(context),
         ask=ask,
         log=lambda params: _logged(context, params),
         progress=context.session.report_progress if wants_progress(context) else None,
-        capabilities=_capabilities(context),
+        capabilities={name: declared[name] for name in PASSED_ON if name in declared},
         log_level=log_level_of(context),
     )
 
@@ -155,12 +157,6 @@ def _identity(context: Any) -> object:
     if context.request is None:
         return STANDARD_INPUT
     return object() if is_modern(context) else session_of(context)
-
-
-def _capabilities(context: Any) -> dict[str, Any]:
-    have = context.session.client_capabilities
-    declared = have.model_dump(by_alias=True, mode="json", exclude_none=True) if have is not None else {}
-    return {name: declared[name] for name in PASSED_ON if name in declared}
 
 
 # --- asking --------------------------------------------------------------------------------------------------------

@@ -42,16 +42,14 @@ class Resources:
 
     async def listed(self, context: Any, params: Any) -> types.ListResourcesResult:
         """The list of all tools first, then each tool, a page at a time; the last page has what servers publish."""
-        names = await anyio.to_thread.run_sync(self._names, caller_of(self._app, context))
-        start = _start(params)
-        page = [_resource(name) for name in names[start : start + PAGE]]
-        whole = types.Resource(name="tools", uri=TOOLS, description="All tools with a line each", mime_type=YAML)
-        more = str(start + PAGE) if start + PAGE < len(names) else None
-        theirs = (await self._exposed.resources(context))[0] if more is None else []
-        return types.ListResourcesResult(
-            resources=[*([] if start else [whole]), *page, *theirs],
-            next_cursor=more,
-        )
+        names, more = page_of(await anyio.to_thread.run_sync(self._names, caller_of(self._app, context)), params)
+        page = [types.Resource(name=name, uri=_address(name), mime_type=MARKDOWN) for name in names]
+        if _start(params) == 0:
+            about = "All tools with a line each"
+            page.insert(0, types.Resource(name="tools", uri=TOOLS, description=about, mime_type=YAML))
+        if more is None:
+            page += (await self._exposed.resources(context))[0]
+        return types.ListResourcesResult(resources=page, next_cursor=more)
 
     async def templates(self, context: Any, _params: Any) -> types.ListResourceTemplatesResult:
         about = "All about one tool: signature, arguments, what it returns"
@@ -84,14 +82,14 @@ class Resources:
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
         if uri == TOOLS:
-            tools = render(await self._asked("ot.tools", {}, caller), flow=True)
+            tools = render(await caller.call("ot.tools"), flow=True)
             note = self._app.redact(self._app.note_unlisted(caller))
             return f"{tools}\n# Note: {note}" if note else tools, YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not await self._is_known(name, caller):
             text = await anyio.to_thread.run_sync(self._no_resource, uri, name, caller)
             raise MCPError(types.INVALID_PARAMS, text, {"uri": uri})
-        return str(await self._asked("ot.help", {"query": name, "info": "full"}, caller)), MARKDOWN
+        return str(await caller.call("ot.help", query=name, info="full")), MARKDOWN
 
     async def _is_known(self, name: str, caller: ToolContext) -> bool:
         tool = await anyio.to_thread.run_sync(self._app.registry.known, name)
@@ -104,9 +102,6 @@ class Resources:
         near = [_address(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no resource {uri[:LONGEST_SHOWN]}.{guess} Read {TOOLS} for all tools."
-
-    async def _asked(self, name: str, arguments: dict[str, Any], caller: ToolContext) -> Any:
-        return (await self._app.bus.call_tool(name, arguments, caller)).unwrap()
 
 
 class Prompts:
@@ -130,7 +125,8 @@ class Prompts:
             code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=_fence(code)))
+        fence = "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))  # longer than any in the code
+        message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=fence))
         return types.GetPromptResult(
             description=snippets[name].description, messages=[types.PromptMessage(role="user", content=message)]
         )
@@ -146,11 +142,6 @@ async def _nothing() -> None:
     """Our own resources need no watching."""
 
 
-def _fence(code: str) -> str:
-    """Longer than any in the code."""
-    return "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))
-
-
 def _start(params: Any) -> int:
     cursor = params.cursor if params is not None else None
     if cursor is None:
@@ -158,10 +149,6 @@ def _start(params: Any) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):  # noqa: PLR2004 - no list is that long
         raise MCPError(types.INVALID_PARAMS, f"{cursor[:50]!r} is no cursor of this list. Leave it out to start anew.")
     return int(cursor)
-
-
-def _resource(name: str) -> types.Resource:
-    return types.Resource(name=name, uri=_address(name), mime_type=MARKDOWN)
 
 
 def _address(name: str) -> str:

@@ -62,13 +62,9 @@ class Results:
             raise (_gone() if error.fields.get("reason") in GONE else ApiError("invalid", error.message)) from None
 
     async def media(self, request: Request) -> Response:
-        handle, agent, token_id = (
-            str(request.path_params["handle"]),
-            agent_of(request.scope),
-            token_id_of(request.scope),
-        )
+        asked = str(request.path_params["handle"]), agent_of(request.scope), token_id_of(request.scope)
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(handle, agent, token_id))
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(*asked))
         except ToolError:
             raise _gone() from None
         if mime_type in SHOWN:

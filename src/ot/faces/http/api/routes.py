@@ -50,8 +50,8 @@ def operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
     yield from Imports(api).operations()
     yield Operation("GET", "/metrics", metrics.answer, "Figures for Prometheus", {200: Answer("They", media=PLAIN)})
     words, healthy = "Whether the server answers at all", {200: Answer("It does", media=PLAIN)}
-    yield Operation("GET", "/healthz", _healthy, words, healthy)
 
+    async def answer(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
 
-async def _healthy(_request: Request) -> Response:
-    return PlainTextResponse("ok\n")
+    yield Operation("GET", "/healthz", answer, words, healthy)

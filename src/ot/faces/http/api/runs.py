@@ -19,7 +19,6 @@ from ot.faces.http.api.common import Api
 from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
-from ot.faces.http.gate import agent_of, token_id_of
 from ot.faces.http.models import Medium, RunAnswer, RunRequest, Runs, Timeline
 from ot.faces.http.routing import TEXT, Answer, Operation
 from ot.faces.queue import turn
@@ -63,37 +62,26 @@ class RunHandlers:
         return EventStream(told)
 
     async def _run(self, asked: RunRequest, request: Request, watch: "_Watch") -> JSON:
-        agent, token_id = agent_of(request.scope), token_id_of(request.scope)
-        journal = Journal(listener=watch.hear, request_id=callers.request_id_of(request))
-        async with turn(request.scope, agent, is_run=True):
-            owner = callers.seen_agent(request) is None
-            found = await self._api.app.run(
-                asked.command,
-                agent=agent,
-                journal=journal,
-                preset_format=asked.format,
-                is_owner=owner,
-                token_id=token_id,
-                client=callers.CLIENT,
-            )
-        media = [shown for handle in found.media for shown in await self._media(handle, agent, token_id)]
+        facts, app = callers.facts_of(request), self._api.app
+        journal = Journal(listener=watch.hear, request_id=request.scope["state"]["request_id"])
+        async with turn(request.scope, facts["agent"], is_run=True):
+            found = await app.run(asked.command, journal=journal, preset_format=asked.format, **facts)
+
+        def media() -> Iterator[Medium]:
+            for handle in found.media:
+                with suppress(ToolError):  # the code made the handle up
+                    data, mime_type = app.media.read(handle, facts["agent"], facts["token_id"])
+                    encoded = base64.b64encode(data).decode("ascii")
+                    yield Medium(handle=handle, mime_type=mime_type, data=encoded)
+
         shown = RunAnswer(
             run_id=watch.run_id,
             blocks=list(found.blocks),
             is_error=found.is_error,
             error=found.error or "",
-            media=media,
+            media=await self._api.in_thread(lambda: list(media())) if found.media else [],
         )
         return shown.as_json()
-
-    async def _media(self, handle: str, agent: str, token_id: str) -> list[Medium]:
-        """The thing itself; nothing where the code made the handle up."""
-        try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(handle, agent, token_id))
-        except ToolError:
-            return []
-        encoded = await self._api.in_thread(lambda: base64.b64encode(data).decode("ascii"))
-        return [Medium(handle=handle, mime_type=mime_type, data=encoded)]
 
     # --- what has happened -----------------------------------------------------------------------------------------
 
@@ -155,15 +143,13 @@ class _Watch:
     def hear(self, event: str, what: Any) -> None:
         if event == "start":
             self.run_id = what
-        if self.feed is not None:
-            self.feed.put(event, self._shown(event, what))
-
-    def _shown(self, event: str, what: Any) -> Any:
+        if self.feed is None:
+            return
         match event:
             case "start":
-                return {"runID": what}
+                what = {"runID": what}
             case "call":
-                return {**what, "name": self._api.app.redact(what["name"])}
+                what = {**what, "name": self._api.app.redact(what["name"])}
             case "progress":
-                return {"message": self._api.app.redact(what)}
-        return what
+                what = {"message": self._api.app.redact(what)}
+        self.feed.put(event, what)

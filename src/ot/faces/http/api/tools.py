@@ -1,7 +1,7 @@
 """`/api/tools`: every tool of every kind: listed, searched, shown, called, and switched on and off."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -85,7 +85,11 @@ class Tools:
         fits = Fits(query.pack, query.kind, query.is_enabled)
         if found is not None:
             tools = list(filter(fits.tool, found))
-            start = 0 if place is None else _after_rank(tools, *place)
+            start = 0
+            if place is not None:  # where the tool is gone, behind as many as before
+                beginning, digest, number = place
+                ranks = (rank for rank, tool in enumerate(tools, 1) if tool.name.startswith(beginning))
+                start = next((rank for rank in ranks if _digest(tools[rank - 1].name) == digest), number)
             chosen, total = tools[start : start + size + 1], len(tools)
         else:
             chosen, start, total = self._named(context, fits, place, size)
@@ -244,9 +248,3 @@ def _after_name(names: Iterator[str], beginning: str, digest: str) -> Iterator[s
         if not name.startswith(beginning):
             break
     return chain(before, names)
-
-
-def _after_rank(tools: Sequence[Tool], beginning: str, digest: str, number: int) -> int:
-    """The same in an order that is not that of names; where the tool is gone, behind as many as before."""
-    places = (place for place, tool in enumerate(tools, 1) if tool.name.startswith(beginning))
-    return next((place for place in places if _digest(tools[place - 1].name) == digest), number)
