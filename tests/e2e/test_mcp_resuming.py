@@ -8,14 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
+from mcp.server.streamable_http import EventMessage, EventStore
 from mcp_types import JSONRPCNotification
 from tests.conformance_support import Published, publishing
 from tests.e2e.test_mcp_http import SETTINGS, bearer, session
 from tests.support import PATIENCE, eventually
 
-from ot.faces.http.replays import Replays
+from ot.faces.http.mcp import Replays
 
 
 class Relay:
@@ -161,34 +163,45 @@ def sent(word: str) -> JSONRPCNotification:
     return JSONRPCNotification(jsonrpc="2.0", method=word)
 
 
-def later(replays: Replays, session: int, number: int) -> tuple[str, list[str]] | None:
-    found = replays.after(session, number)
-    return found and (found[0], [getattr(message, "method", "") for _, message in found[1]])
+def add(store: EventStore, stream: str, message: JSONRPCNotification | None) -> str:
+    return anyio.run(store.store_event, stream, message)
+
+
+def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
+    """The stream of which this was a part, and what came in it later."""
+    found: list[str] = []
+
+    async def keep(event: EventMessage) -> None:
+        found.append(getattr(event.message, "method", ""))
+
+    return anyio.run(store.replay_events_after, event_id, keep), found
 
 
 def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
     replays = Replays(most_events=3)
-    first, second, _ = replays.add(1, "7", sent("a")), replays.add(1, "7", sent("b")), replays.add(2, "7", sent("c"))
-    assert later(replays, 1, first) == ("7", ["b"])
-    replays.add(2, "7", sent("d"))
-    assert later(replays, 1, first) is None
-    assert later(replays, 1, second) == ("7", [])
+    one, other = replays.of_new_session(), replays.of_new_session()
+    first, second, foreign = add(one, "7", sent("a")), add(one, "7", sent("b")), add(other, "7", sent("c"))
+    assert later(one, first) == ("7", ["b"])
+    assert later(one, foreign) == later(one, "none") == (None, [])
+    add(other, "7", sent("d"))
+    assert later(one, first) == (None, [])
+    assert later(one, second) == ("7", [])
 
 
 def test_what_is_large_leaves_no_room_for_others() -> None:
-    replays = Replays(most_bytes=1000)
-    begun = replays.add(1, "7", None)
-    assert later(replays, 1, begun) == ("7", [])
-    replays.add(1, "7", sent("x" * 2000))
-    assert later(replays, 1, begun) is None
-    again = replays.add(1, "7", None)
-    replays.add(1, "7", sent("small"))
-    assert later(replays, 1, again) == ("7", ["small"])
+    store = Replays(most_bytes=1000).of_new_session()
+    begun = add(store, "7", None)
+    assert later(store, begun) == ("7", [])
+    add(store, "7", sent("x" * 2000))
+    assert later(store, begun) == (None, [])
+    again = add(store, "7", None)
+    add(store, "7", sent("small"))
+    assert later(store, again) == ("7", ["small"])
 
 
 def test_streams_of_one_session_are_kept_apart() -> None:
-    replays = Replays()
-    first = replays.add(1, "7", None)
-    replays.add(1, "8", sent("other"))
-    replays.add(1, "7", sent("own"))
-    assert later(replays, 1, first) == ("7", ["own"])
+    store = Replays().of_new_session()
+    first = add(store, "7", None)
+    add(store, "8", sent("other"))
+    add(store, "7", sent("own"))
+    assert later(store, first) == ("7", ["own"])

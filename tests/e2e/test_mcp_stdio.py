@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from ot.faces.mcp.progress import MAX_MESSAGE_CHARS
+from ot.faces.mcp.server import MAX_MESSAGE_CHARS
 from ot.version import __version__
 
 MANY_MESSAGES = 30  # a second

@@ -19,13 +19,15 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def forwarded(log: Log, name: str, *sources: str, level: int = logging.NOTSET) -> Iterator[None]:
-    """While the block runs, log what the sources report as events of this name."""
+    """While the block runs, log what the sources report as events of this name, and nowhere else."""
     handler, loggers = _Handler(log, name), [logging.getLogger(source) for source in sources]
     handler.setLevel(level)
     for logger in loggers:
         logger.addHandler(handler)
+        logger.propagate = False
     try:
         yield
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
+            logger.propagate = not logger.handlers  # another server of this process may still run

@@ -1,7 +1,7 @@
 """What tools that promise nothing really give: the types and keys of their results, never a value.
 
 `shape_of` looks at one result, `merge` makes one shape of two, `text_of` writes it for a reader, and `Shapes` remembers
-them per tool. Keys that are data themselves become `{str: …}`: those that look like it (`ot.stats.keys`), and, however
+them per tool. Keys that are data themselves become `{str: …}`: those that look like it (`is_data`), and, however
 they look, those of entries that are all alike, those of dicts that have none in common, and simply too many. Everything
 is bounded: a shape is a hint for who writes code, not a schema. That it was only observed, the caller says.
 """
@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ot.stats.keys import is_data
 from ot.util import atomic
 from ot.util.background import Background, alone, put_aside
 from ot.util.newer import Newer, refuse_newer
@@ -40,6 +39,21 @@ SURE_AFTER = 32  # results of a tool; from then on only one in so many is looked
 WORDS: Mapping[type, str] = {str: "str", bool: "bool", int: "int", float: "float", bytes: "str", type(None): "None"}
 ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
 NAME = re.compile(r"[^\W\d]\w*")
+LONGEST_KEY = 40
+# Words with a space or a dash between them, three at most, and perhaps a unit: `@type`, `Content-Type`, `Price (EUR)`.
+# Dots, colons and slashes stand in hosts, files, tags and paths more often than in names.
+KEY_NAME = re.compile(r"[@#$]?[^\W\d]\w*(?:[ -]\w+){0,2}(?: ?(?:%|\([^\W\d_]{1,5}\)))?")
+NUMBERED = re.compile(r"\d{4}|[ _-]\d{3}")
+HEXADECIMAL = re.compile(r"(?=.*\d)[0-9a-fA-F-]{8,}")
+# How services begin the secrets they hand out.
+SECRET = re.compile(
+    r"(?:[prs]k|gh[oprsu]|github_pat|glpat|hf|npm|pypi|shpat|whsec|xox[a-z])[_-](?:\w+[_-])*[A-Za-z\d]{12}"
+    r"|(?:AKIA|ASIA)[A-Z\d]{8}|AIza|eyJ"
+)
+RUN = re.compile(r"[^\W_]+")
+DIGITS = re.compile(r"\d+")
+WORD = re.compile(r"[A-Z]?[a-z]{3,}")
+SHORTEST_CODE, SHORTEST_TOKEN, LONGEST_WORD = 8, 12, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +131,30 @@ def _are_entries(shapes: Collection[Shape]) -> bool:
     are_dicts = all(inside.fields is not None or inside.values is not None for inside in insides)
     is_one_kind = len({frozenset(inside.fields or ()) for inside in insides}) == 1
     return (are_dicts and is_one_kind) or all(shape == SOME_DICT for shape in shapes)
+
+
+# --- keys that are data: ids, addresses, dates, paths, secrets ---------------------------------------------------
+# When in doubt a key is data: a hint that says less does no harm, one that tells a customer's address does.
+
+
+@lru_cache(maxsize=1024)  # the rows of a table have the same keys over and over
+def is_data(key: object) -> bool:
+    if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY_NAME.fullmatch(key):
+        return True
+    if NUMBERED.search(key) or HEXADECIMAL.fullmatch(key) or SECRET.match(key):
+        return True
+    return any(map(_is_made_up, RUN.findall(key)))
+
+
+def _is_made_up(run: str) -> bool:
+    """Whether letters and digits stand together as no person would write them: `dQw4w9WgXcQ`."""
+    if HEXADECIMAL.fullmatch(run) or (len(run) >= SHORTEST_CODE and len(DIGITS.findall(run)) > 1):
+        return True
+    if len(run) < SHORTEST_TOKEN:
+        return False
+    if run.islower() or run.isupper():
+        return len(run) > LONGEST_WORD or not run.isalpha()
+    return 2 * sum(map(len, WORD.findall(run))) < len(run)
 
 
 # --- two shapes ---------------------------------------------------------------------------------------------------

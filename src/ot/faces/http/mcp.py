@@ -1,31 +1,102 @@
 """MCP over HTTP at /mcp: both eras, behind the gate. Sessions and streams are the SDK's.
 
 The gate has checked where a request comes from and how large it is, so that the SDK's own rules for that are off. A
-session of before 2026 belongs to the agent and the token that opened it: to all others it is not there.
+session of before 2026 belongs to the agent and the token that opened it: to all others it is not there. What was last
+sent to it is kept, so that a client whose connection broke can have the rest.
 """
 
 import asyncio
 import contextlib
-from typing import Any, Final
+import re
+from collections import OrderedDict
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import JSONRPCMessage
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ot.app import OneTool
 from ot.faces.http.gate import STOPPING, token_id_of
 from ot.faces.http.intake import MOST_BODY
-from ot.faces.http.replays import ResumableSessions
 from ot.faces.mcp.server import OneToolServer
 
 PATH: Final = "/mcp"
 MOST_SESSIONS: Final = 1000
+MOST_EVENTS: Final = 20_000
+MOST_BYTES: Final = 32 << 20
+NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def route(app: OneTool) -> Route:
     return Route(PATH, endpoint=Mcp(app))
+
+
+class _Sent(NamedTuple):
+    session: int
+    stream: str
+    message: JSONRPCMessage | None  # None where a stream only begins
+    size: int
+
+
+class Replays:
+    """What was sent to all sessions, the oldest first: a bounded part. Whoever comes too late gets an empty stream."""
+
+    def __init__(self, most_events: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
+        self._most_events, self._most_bytes = most_events, most_bytes
+        self.sent: OrderedDict[int, _Sent] = OrderedDict()
+        self._numbers, self._sessions, self._bytes = count(1), count(1), 0
+
+    def of_new_session(self) -> EventStore:
+        return _OfSession(self, next(self._sessions))
+
+    def add(self, sent: _Sent) -> int:
+        number = next(self._numbers)
+        self.sent[number] = sent
+        self._bytes += sent.size
+        while len(self.sent) > self._most_events or self._bytes > self._most_bytes:
+            self._bytes -= self.sent.popitem(last=False)[1].size
+        return number
+
+
+class _OfSession(EventStore):
+    """The SDK names streams by the numbers of requests, which every session begins anew: each sees only its own."""
+
+    def __init__(self, replays: Replays, session: int) -> None:
+        self._replays, self._session = replays, session
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        size = 0 if message is None else len(message.model_dump_json())
+        return str(self._replays.add(_Sent(self._session, stream_id, message, size)))
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        number = int(last_event_id) if NUMBER.fullmatch(last_event_id) else 0
+        last = self._replays.sent.get(number)
+        if last is None or last.session != self._session:
+            return None
+        for each, sent in list(self._replays.sent.items()):
+            if each > number and sent[:2] == last[:2] and sent.message is not None:
+                await send_callback(EventMessage(sent.message, str(each)))
+        return last.stream
+
+
+class ResumableSessions(StreamableHTTPSessionManager):
+    """The SDK's sessions. It hands the same `event_store` to all of them: here each gets another."""
+
+    _replays: Replays
+
+    @property
+    def event_store(self) -> EventStore:
+        return self._replays.of_new_session()
+
+    @event_store.setter
+    def event_store(self, _none: Any) -> None:
+        self._replays = Replays()
 
 
 class Mcp:

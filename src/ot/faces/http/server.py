@@ -2,35 +2,50 @@
 
 import functools
 import os
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import anyio.to_thread
+from pydantic import TypeAdapter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from ot.app import OneTool
+from ot.bundles.model import Id, Slug, Version
+from ot.faces.activity import Activity
 from ot.faces.http import mcp, page
 from ot.faces.http.answers import answer
-from ot.faces.http.api import routes
+from ot.faces.http.api.bundles import Bundles
+from ot.faces.http.api.catalogue import Catalogue
+from ot.faces.http.api.common import Api
+from ot.faces.http.api.figures import Figures
+from ot.faces.http.api.imports import Imports
+from ot.faces.http.api.packs import PackHandlers
+from ot.faces.http.api.results import Results
+from ot.faces.http.api.runs import RunHandlers
+from ot.faces.http.api.tools import Tools
 from ot.faces.http.errors import ErrorBoundary
 from ot.faces.http.gate import Bind, Gate
 from ot.faces.http.keys import LiveTokens
 from ot.faces.http.metrics import Metrics
-from ot.faces.http.routing import document
 from ot.storage import TokenStorage
+from ot.faces.http.routing import TEXT, Answer, Operation, document
+from ot.schema import JSON
 
 PARTS: Final = ("the page at /", "MCP at /mcp", "REST at /tools", "programs at /api")
+SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
+PLAIN: Final = {"text/plain": TEXT}
 
 
 def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> Gate:
     """Everything that the server answers to."""
     metrics = Metrics(app)
-    operations = tuple(routes.operations(app, metrics))
+    operations = tuple(_operations(app, metrics))
 
     @functools.cache
     def described() -> Response:
-        return answer(document(operations, routes.path_schemas()))
+        return answer(document(operations, _path_schemas()))
 
     async def describe(_request: Request) -> Response:
         return await anyio.to_thread.run_sync(described)
@@ -45,3 +60,33 @@ def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> Gate:
 
 def live_tokens(app: OneTool) -> LiveTokens:
     return LiveTokens(lambda: app.settings, os.environ, lambda: app.config_files)
+
+
+def _path_schemas() -> Mapping[str, JSON]:
+    """Return the schemas of the parameters in paths."""
+    return {
+        "bundleID": TypeAdapter(Id).json_schema(),
+        "toolSlug": TypeAdapter(Slug).json_schema(),
+        "version": TypeAdapter(Version).json_schema(),
+        "name": {**SEGMENT, "description": "A name, as it is or as code writes it"},
+        "handle": {**TEXT, "pattern": "^[0-9a-f]{32}$"},
+        "runID": SEGMENT,
+    }
+
+
+def _operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
+    api, catalogue = Api(app, Activity(app.bus.events)), Catalogue(app)
+    yield from Bundles(api).operations()
+    yield from Tools(api, catalogue).operations()
+    yield from PackHandlers(api, catalogue).operations()
+    yield from RunHandlers(api).operations()
+    yield from Results(api).operations()
+    yield from Figures(api).operations()
+    yield from Imports(api).operations()
+    yield Operation("GET", "/metrics", metrics.answer, "Figures for Prometheus", {200: Answer("They", media=PLAIN)})
+
+    async def healthy(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    words, answers = "Whether the server answers at all", {200: Answer("It does", media=PLAIN)}
+    yield Operation("GET", "/healthz", healthy, words, answers)

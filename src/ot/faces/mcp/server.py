@@ -8,6 +8,8 @@ import asyncio
 import base64
 import contextlib
 import logging
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio.to_thread
@@ -21,10 +23,9 @@ from mcp.server.stdio import stdio_server
 from ot.app import OneTool
 from ot.errors import ToolError
 from ot.faces.log import forwarded
-from ot.faces.mcp.callers import agent_of, counted_as, facts_of, request_id_of, session_of, token_id_of
+from ot.faces.mcp.callers import agent_of, counted_as, facts_of, request_id_of, session_of, token_id_of, wants_progress
 from ot.faces.mcp.changes import Changes
 from ot.faces.mcp.exposed import Exposed
-from ot.faces.mcp.progress import reporting
 from ot.faces.mcp.relaying import LEVEL
 from ot.faces.mcp.resources import MOST_COMPLETIONS, TOOLS, Prompts, Resources, page_of
 from ot.faces.queue import QueueFull, turn
@@ -33,9 +34,13 @@ from ot.faces.stdio import protocol_streams
 from ot.runner.answer import Journal
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.version import __version__
+from ot_child.summary import number
 
 MOST_REMEMBERED = 10_000
 BEGIN_SECONDS = 0.5  # after the list of tools, so that a client is not kept waiting by what can be done later
+IDLE_SECONDS = 1.0  # without anything printed, after which a client hears that its run is alive
+OUTPUT_SECONDS = 0.05  # between two messages of progress
+MAX_MESSAGE_CHARS = 4000
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
 # For how long a client need not ask again, unless it is told of a change. What one agent may see is not for another.
@@ -194,7 +199,7 @@ class OneToolServer(Server[Any]):
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
         app, facts = self._app, facts_of(self._app, context)
         journal = Journal(request_id=request_id_of(context))
-        async with reporting(context, journal):
+        async with _reporting(context, journal):
             answer = await app.run(command, journal=journal, **facts)
         shown = _text(*answer.blocks, is_error=answer.is_error)
         for handle in answer.media:
@@ -238,6 +243,49 @@ class OneToolServer(Server[Any]):
 
     def _state(self) -> tuple[int, object]:
         return self._app.registry.version, self._app.settings.snippets
+
+
+@contextlib.asynccontextmanager
+async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
+    """While the block runs, tell a client that wants it what the run prints, within 100 ms, and that it is alive.
+
+    Messages are limited in number and length; the answer has all of the text.
+    """
+    if not wants_progress(context):
+        yield
+        return
+    started, news, printed = time.perf_counter(), asyncio.Event(), ""
+
+    def hear(event: str, what: Any) -> None:
+        nonlocal printed
+        if event == "output":
+            printed = (printed + what)[-MAX_MESSAGE_CHARS:]
+            news.set()
+
+    async def report() -> None:
+        nonlocal printed
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await news.wait()
+            news.clear()
+            seconds, message = time.perf_counter() - started, printed
+            printed = ""
+            await context.session.report_progress(round(seconds, 3), None, message or _describe(journal, seconds))
+            await asyncio.sleep(OUTPUT_SECONDS)
+
+    journal.listener = hear
+    task = asyncio.ensure_future(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _describe(journal: Journal, seconds: float) -> str:
+    last = f", last {journal.calls[-1][0]}" if journal.calls else ""
+    doing = f"; {journal.doing}" if journal.doing else ""
+    return f"running for {seconds:.0f} s, {number(len(journal.calls), 'tool call')}{last}{doing}"
 
 
 async def serve_stdio(app: OneTool) -> None:

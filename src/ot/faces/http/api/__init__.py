@@ -1,1 +1,1 @@
-"""REST for the page and for programs. `routes` has the table of it all."""
+"""REST for the page and for programs. `ot.faces.http.server` has the table of it all."""

@@ -70,7 +70,7 @@ class RunHandlers:
         def media() -> Iterator[Medium]:
             for handle in found.media:
                 with suppress(ToolError):  # the code made the handle up
-                    data, mime_type = app.media.read(handle, facts["agent"], facts["token_id"])
+                    data, mime_type = app.media.get(handle, facts["agent"], facts["token_id"])
                     encoded = base64.b64encode(data).decode("ascii")
                     yield Medium(handle=handle, mime_type=mime_type, data=encoded)
 
