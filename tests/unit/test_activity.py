@@ -9,7 +9,8 @@ import pytest
 from ot.bus.bus import ToolBus
 from ot.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
 from ot.context import ToolContext
-from ot.faces.activity import JSON, MOST_WAITING, Activity, line_of, timeline_of
+from ot.faces.activity import JSON, MOST_WAITING, Activity
+from ot.faces.http.api.runs import line_of, timeline_of
 from ot.redact import REDACTED, Redactor
 from ot.stats.history import MAX_CALLS
 
@@ -37,12 +38,12 @@ class Told:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [*map(line_of, self.activity.runs(agent))]
+        return [line_of(run).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)
         assert found is not None
-        return timeline_of(*found)
+        return timeline_of(*found).as_json()
 
     def whole_run(self, run_id: str, agent: str = "default") -> None:
         self.ended(self.began(RUN, run_id, agent), RUN, run_id, agent)

@@ -14,7 +14,6 @@ from typing import Any
 from ot.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
 from ot.stats.history import MAX_CALLS
 from ot.stats.record import CallRecord, RunRecord
-from ot.util.moments import in_utc
 
 MOST_WAITING = 1000
 JSON = dict[str, Any]
@@ -95,8 +94,8 @@ class Activity:
             "name": event.name,
             "agent": run.agent,
             "callID": event.call_id,
-            "atMs": _ms(now - run.at),
-            "durationMs": _ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
+            "atMs": ms(now - run.at),
+            "durationMs": ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
             **({"command": run.command} if isinstance(event, RunStarted) else {}),
         }
@@ -119,40 +118,5 @@ async def _events(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
         yield events
 
 
-# --- as REST shows them -------------------------------------------------------------------------------------------
-
-
-def line_of(run: RunRecord) -> JSON:
-    return {
-        "id": run.run_id,
-        "kind": run.kind,
-        "name": run.name,
-        "agent": run.agent,
-        "client": run.client,
-        "startedAt": in_utc(run.at, "microseconds"),
-        "durationMs": _ms(run.seconds),
-        "state": "running" if run.seconds is None else "failed" if run.error_type else "completed",
-        "error": run.error_type,
-        "command": run.command,
-        "callCount": run.calls,
-        "failedCount": run.failed,
-    }
-
-
-def timeline_of(run: RunRecord, calls: list[CallRecord]) -> JSON:
-    """`lane` is a row in which no two calls overlap: each call gets the first one that is free when it begins."""
-    free_from: list[float] = []
-    shown = []
-    for call in calls:
-        lane = next((row for row, end in enumerate(free_from) if end <= call.at), len(free_from))
-        free_from[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
-        start, duration = _ms(max(0.0, call.at - run.at)), _ms(call.seconds)
-        shown.append(
-            {"name": call.name, "startMs": start, "durationMs": duration, "error": call.error_type, "lane": lane}
-        )
-    left_out = max(0, run.calls - len(calls))
-    return {**line_of(run), "calls": shown, "callsLeftOut": left_out, "mostAtOnce": len(free_from)}
-
-
-def _ms(seconds: float | None) -> float | None:
+def ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)

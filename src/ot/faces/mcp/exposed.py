@@ -87,15 +87,10 @@ class Exposed:
         return tool if tool is not None and caller_of(self._app, context).admits(tool) else None
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> Answer:
-        arguments = dict(params.arguments or {})
-        outcome = await self._relaying.outcome(context, params, partial(self._sent, context, tool.name, arguments))
-        if isinstance(outcome, types.InputRequiredResult):
-            return outcome
-        relay, result = outcome
-        given = self._given(relay, result)
-        if given is not None:
-            return self._marked(given, tool.pack)
-        made = of_error(result.error) if result.error is not None else of_value(result.value)
+        answer = await self._answer(context, params, tool.pack, tool.name, dict(params.arguments or {}))
+        if not isinstance(answer, Result):
+            return answer
+        made = of_error(answer.error) if answer.error is not None else of_value(answer.value)
         return as_wire(made, self._app.redact)
 
     async def _sent(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
@@ -131,9 +126,8 @@ class Exposed:
         """None where there is no server to ask. What is for anybody there is for this agent here."""
         refusal: MCPError | None = None
         for server in await self._holders(context, params.uri):
-            send = partial(self._sent, context, RESOURCES, {"server": server, "uri": params.uri})
             try:
-                answer = await self._answer(context, params, server, send)
+                answer = await self._given(context, params, RESOURCES, {"server": server, "uri": params.uri})
             except MCPError as error:
                 refusal = error
                 continue
@@ -148,7 +142,7 @@ class Exposed:
         if server is None:
             return None
         arguments = {"server": server, "name": name, "arguments": dict(params.arguments or {})}
-        return await self._answer(context, params, server, partial(self._sent, context, PROMPTS, arguments))
+        return await self._given(context, params, PROMPTS, arguments)
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult | None:
         """None where it is about nothing that is published."""
@@ -222,35 +216,30 @@ class Exposed:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
     async def _answer(
-        self, context: Any, params: Any, server: str, send: Callable[[Relay], Awaitable[Result]]
-    ) -> Answer:
-        outcome = await self._relaying.outcome(context, params, send)
+        self, context: Any, params: Any, server: str, name: str, arguments: Mapping[str, Any]
+    ) -> Answer | Result:
+        """What a server gave, without secrets, or the error that it gave; the result of the call if it gave nothing."""
+        outcome = await self._relaying.outcome(context, params, partial(self._sent, context, name, arguments))
         if isinstance(outcome, types.InputRequiredResult):
             return outcome
         relay, result = outcome
-        given = self._given(relay, result)
-        if given is None:
-            assert result.error is not None
-            raise MCPError(types.INVALID_PARAMS, self._app.redact(message_of(result.error)))
-        return self._marked(given, server)
+        redact, error, settings = self._app.redact, relay.error, self._app.settings
+        if relay.result is None:
+            if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
+                raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
+            return result
+        answer = as_wire(relay.result, redact)
+        upstream = settings.servers.get(server)
+        is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
+        return with_texts(answer, lambda text: sanitise(text, server)) if is_marked else answer
 
-    # --- what a server gave -----------------------------------------------------------------------------------------
-
-    def _given(self, relay: Relay, result: Result) -> dict[str, Any] | None:
-        """As the server gave it, without secrets. Raises the error that it gave instead; None where it gave nothing."""
-        redact, error = self._app.redact, relay.error
-        if relay.result is not None:
-            return as_wire(relay.result, redact)
-        if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
-            raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
-        return None
-
-    def _marked(self, answer: dict[str, Any], server: str) -> dict[str, Any]:
-        """Texts of a server whose answers are always to be marked."""
-        settings = self._app.settings.servers.get(server)
-        if not (settings is not None and (settings.sanitize or self._app.settings.output.sanitize)):
-            return answer
-        return with_texts(answer, lambda text: sanitise(text, server))
+    async def _given(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> Answer:
+        """The same for resources and prompts, which nobody but a server can give."""
+        answer = await self._answer(context, params, arguments["server"], name, arguments)
+        if isinstance(answer, Result):
+            assert answer.error is not None
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(message_of(answer.error)))
+        return answer
 
     # --- servers ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ot.errors import ToolError
-from ot.faces.activity import line_of, timeline_of
+from ot.faces.activity import ms
 from ot.faces.http import callers
 from ot.faces.http.answers import answer
 from ot.faces.http.api import events
@@ -19,12 +19,14 @@ from ot.faces.http.api.common import Api
 from ot.faces.http.api.events import EventStream, Feed
 from ot.faces.http.bodies import Sent
 from ot.faces.http.errors import ApiError
-from ot.faces.http.models import Medium, RunAnswer, RunRequest, Runs, Timeline
+from ot.faces.http.models import Medium, Run, RunAnswer, RunCall, RunRequest, Runs, Timeline
 from ot.faces.http.routing import TEXT, Answer, Operation
 from ot.faces.queue import turn
 from ot.runner.answer import Journal
 from ot.schema import JSON
 from ot.stats import history
+from ot.stats.record import CallRecord, RunRecord
+from ot.util.moments import in_utc
 
 T = TypeVar("T")
 ROOT: Final = "/api"
@@ -87,7 +89,7 @@ class RunHandlers:
 
     async def listed(self, request: Request) -> Response:
         found = await self._recent(callers.seen_agent(request))
-        return await self._api.in_thread(lambda: self._api.answer(Runs.model_validate({"runs": found})))
+        return await self._api.in_thread(lambda: self._api.answer(Runs(runs=found)))
 
     async def timeline(self, request: Request) -> Response:
         run_id, agent = str(request.path_params["runID"]), callers.seen_agent(request)
@@ -95,7 +97,7 @@ class RunHandlers:
         if found is None:
             message = "there is no such run, or it was too long ago; GET /api/runs lists the last ones"
             raise ApiError("not_found", message, {"runID": run_id})
-        return await self._api.in_thread(lambda: self._api.answer(Timeline.model_validate(timeline_of(*found))))
+        return await self._api.in_thread(lambda: self._api.answer(timeline_of(*found)))
 
     async def activity(self, request: Request) -> Response:
         """Everything from now on, and first of all the last runs."""
@@ -103,7 +105,7 @@ class RunHandlers:
 
         async def work(feed: Feed) -> None:
             with activity.watched(agent) as happening:
-                feed.put("start", {"runs": await self._recent(agent)})
+                feed.put("start", self._api.show(Runs(runs=await self._recent(agent))))
                 async for some in happening:
                     for event in some:
                         feed.put(event["event"], event)
@@ -112,7 +114,7 @@ class RunHandlers:
 
         return EventStream(work, ends_with_server=True)
 
-    async def _recent(self, agent: str | None) -> list[JSON]:
+    async def _recent(self, agent: str | None) -> list[Run]:
         """The last runs. What begins while they are read is not among them, because a stream tells of it."""
         now, live = time.time(), {run.run_id: run for run in self._api.activity.runs(agent)}
         ended = (run for run in await self._ended(history.recent_runs, agent) or () if run.at <= now)
@@ -153,3 +155,33 @@ class _Watch:
             case "progress":
                 what = {"message": self._api.app.redact(what)}
         self.feed.put(event, what)
+
+
+def line_of(run: RunRecord) -> Run:
+    return Run(
+        id=run.run_id,
+        kind="run" if run.kind == "run" else "call",
+        name=run.name,
+        agent=run.agent,
+        client=run.client,
+        started_at=in_utc(run.at, "microseconds"),
+        duration_ms=ms(run.seconds),
+        state="running" if run.seconds is None else "failed" if run.error_type else "completed",
+        error=run.error_type,
+        command=run.command,
+        call_count=run.calls,
+        failed_count=run.failed,
+    )
+
+
+def timeline_of(run: RunRecord, calls: list[CallRecord]) -> Timeline:
+    """`lane` is a row in which no two calls overlap: each call gets the first one that is free when it begins."""
+    free_from: list[float] = []
+    shown = []
+    for call in calls:
+        lane = next((row for row, end in enumerate(free_from) if end <= call.at), len(free_from))
+        free_from[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
+        start, duration = max(0.0, round((call.at - run.at) * 1000, 1)), ms(call.seconds)
+        shown.append(RunCall(name=call.name, start_ms=start, duration_ms=duration, error=call.error_type, lane=lane))
+    left_out, line = max(0, run.calls - len(calls)), line_of(run).model_dump()
+    return Timeline(**line, calls=shown, calls_left_out=left_out, most_at_once=len(free_from))
