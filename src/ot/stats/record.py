@@ -60,6 +60,7 @@ ALTER TABLE runs ADD COLUMN command TEXT DEFAULT '';
 ALTER TABLE runs ADD COLUMN calls INTEGER DEFAULT 0;
 ALTER TABLE runs ADD COLUMN failed INTEGER DEFAULT 0;
 UPDATE runs SET calls = round_trips;
+DELETE FROM runs WHERE rowid NOT IN (SELECT max(rowid) FROM runs GROUP BY run_id);
 CREATE UNIQUE INDEX runs_id ON runs (run_id);
 CREATE INDEX runs_agent ON runs (agent, at)
 """

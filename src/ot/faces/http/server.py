@@ -29,9 +29,9 @@ from ot.faces.http.errors import ErrorBoundary
 from ot.faces.http.gate import Bind, Gate
 from ot.faces.http.keys import LiveTokens
 from ot.faces.http.metrics import Metrics
-from ot.storage import TokenStorage
 from ot.faces.http.routing import TEXT, Answer, Operation, document
 from ot.schema import JSON
+from ot.storage import TokenStorage
 
 PARTS: Final = ("the page at /", "MCP at /mcp", "REST at /tools", "programs at /api")
 SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
