@@ -4,7 +4,7 @@ Everything is worked out from what is passed in, and nothing is created here. A 
 file a person named is trusted; about any other project folder `ot.config.trust` decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os.path import realpath
 from pathlib import Path
@@ -45,6 +45,11 @@ class Folders:
         if self.config_file is not None and _same(self.config_file.parent, folder):
             return self.config_file
         return folder / CONFIG
+
+    def pack_directories(self, tools_dir: Iterable[str]) -> list[Path]:
+        """Return where extension packs are: the project's, the user's, then those that the settings name."""
+        named = (placed(text, self.working_dir, self.home) for text in tools_dir)
+        return [*(layer / "tools" for layer in reversed(self.layers)), *named]
 
     def find(self, name: str) -> Path | None:
         """The file of this name, the project's before the user's."""

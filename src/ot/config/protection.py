@@ -43,7 +43,7 @@ def protection(loaded: Loaded) -> Protection:
     audit = placed(loaded.settings.audit.file, folders.data, folders.home)
     hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_own_hidden(folders)]
     protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
-    around = [path for path in _pack_directories(loaded) if _holds(path, folders.working_dir)]
+    around = [path for path in folders.pack_directories(loaded.settings.tools_dir) if _holds(path, folders.working_dir)]
     return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
 
 
@@ -63,18 +63,12 @@ def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
     if folders.config_file is not None:
         yield from (folders.config_file.parent / name for name in PROTECTED)
     yield placed(settings.bundles.dir, folders.data, folders.home)
-    for directory in _pack_directories(loaded):
+    for directory in folders.pack_directories(loaded.settings.tools_dir):
         yield from (directory, *_packs(directory))
     yield from (folders.working_dir / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
         yield from local_programs(server, start_directory(name, server, loaded))
-
-
-def _pack_directories(loaded: Loaded) -> list[Path]:
-    folders = loaded.folders
-    own = [layer / "tools" for layer in folders.layers]
-    return own + [placed(text, folders.working_dir, folders.home) for text in loaded.settings.tools_dir]
 
 
 def _packs(directory: Path) -> Iterator[Path]:

@@ -137,11 +137,8 @@ class Extensions:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     def _look(self) -> list[Extension]:
-        """In the project's folder, the user's, then those that the settings name."""
-        folders = self._loaded.folders
-        files = [file for layer in reversed(folders.layers) for file in extension_files(layer / TOOLS)]
-        for text in self._loaded.settings.tools_dir:
-            files += extension_files(placed(text, folders.working_dir, folders.home))
+        directories = self._loaded.folders.pack_directories(self._loaded.settings.tools_dir)
+        files = [file for directory in directories for file in extension_files(directory)]
         known = self._found
         return [
             known[file] if file in known and not _has_changed(known[file]) else source.read(file)
