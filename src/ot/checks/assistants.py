@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ot.clients import files, jsonc, toml_edit
+from ot.clients import files, json_edit, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
+from ot.clients.edits import value_at
 from ot.errors import ToolError
 from ot.paths import Folders
 from ot.problem import OK, WARNING, Location, Problem
@@ -37,15 +38,8 @@ def _in_file(client: Client, file: Path, place: Place) -> Iterator[Problem]:
 
 
 def _entry(client: Client, read: files.Read) -> Any:
-    data: Any
-    if read.path.suffix == ".toml":
-        data = toml_edit.parse(read.text, str(read.path))
-    else:
-        root = jsonc.parse(read.text, str(read.path))
-        data = {} if root is None else root.data
-    for key in client.path:
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
+    parse = toml_edit.parse if read.path.suffix == ".toml" else json_edit.parse
+    return value_at(parse(read.text, str(read.path)), client.path)
 
 
 def _judged(client: Client, file: Path, entry: Mapping[str, Any], place: Place) -> Problem:

@@ -13,9 +13,9 @@ from typing import Any
 
 from ot import paths
 from ot.cli.signals import undisturbed
-from ot.clients import files, json_edit, jsonc, launch, toml_edit
+from ot.clients import files, json_edit, launch, toml_edit
 from ot.clients.catalogue import CLIENTS, Client, Place
-from ot.clients.edits import applied, line_of
+from ot.clients.edits import applied, line_of, value_at
 from ot.errors import ConfigError, ToolError
 from ot.redact import Redactor
 from ot.util.secret_finder import secrets_in
@@ -87,12 +87,9 @@ def what_to_ask(place: Place, question: str, client: str = "") -> str:
 
 def _has_us(client: Client, file: Path) -> bool:
     try:
-        data = _data(files.read(file))
+        return value_at(_data(files.read(file)), client.path) is not None
     except ToolError:
         return False
-    for key in client.path:
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data is not None
 
 
 def _is_present(file: Path, home: Path) -> bool:
@@ -150,16 +147,13 @@ def _folder(client: Client, place: Place, given: Path | None) -> tuple[Path | No
 
 
 def _data(before: files.Read) -> Any:
-    if before.path.suffix == ".toml":
-        return toml_edit.parse(before.text, str(before.path))
-    root = jsonc.parse(before.text, str(before.path))
-    return {} if root is None else root.data
+    parse = toml_edit.parse if before.path.suffix == ".toml" else json_edit.parse
+    return parse(before.text, str(before.path))
 
 
 def _refuse_remote(client: Client, before: files.Read, data: Any) -> None:
-    for key in client.path:
-        data = data.get(key) if isinstance(data, Mapping) else None
-    if isinstance(data, Mapping) and "command" not in data and {"url", "serverUrl", "httpUrl"} & data.keys():
+    entry = value_at(data, client.path)
+    if isinstance(entry, Mapping) and "command" not in entry and {"url", "serverUrl", "httpUrl"} & entry.keys():
         place = f"{before.path}:{line_of(before.text, before.text.find(client.path[-1]))}"
         raise ConfigError(f"{place}: onetool is there already and reaches a server by its address; delete it first")
 

@@ -1,6 +1,6 @@
 """The assistants that start MCP servers: where each keeps its configuration, and how to read and extend it.
 
-`catalogue` knows the clients, `launch` how OneTool is started here. `jsonc`, `json_edit`, `toml_edit` and `yaml_edit`
+`catalogue` knows the clients, `launch` how OneTool is started here. `json_edit`, `toml_edit` and `yaml_edit`
 change texts without losing a byte of what a person wrote, `files` reads and writes. `reading` finds the servers in a
 configuration, `translate` puts them into OneTool's words, `taking` does it all.
 

@@ -1,8 +1,10 @@
 """Changes of a text by place, so that everything else in it stays as it is, byte for byte."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ot.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,16 @@ def applied(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*parts, text[at:]])
 
 
+def proven(edited: str, read: Callable[[str], Any], wanted: Any, refusal: str) -> str:
+    """Return the edited text if it reads as it is to read, or raise an error with this message."""
+    try:
+        if read(edited) == wanted:
+            return edited
+    except ConfigError:
+        pass
+    raise ConfigError(refusal)
+
+
 def line_break_of(text: str) -> str:
     """The line break that the text uses; where it has none, the one that every system understands."""
     first = text.find("\n")
@@ -38,16 +50,15 @@ def line_of(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
-def indent_of(text: str, position: int) -> str:
-    """The white space at the beginning of the line of this position."""
-    start = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
-    line = text[start:position]
-    return line[: len(line) - len(line.lstrip(" \t"))]
+def line_start(text: str, position: int) -> int:
+    return max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
 
 
-def is_first_in_line(text: str, position: int) -> bool:
-    start = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
-    return start > 0 and not text[start:position].strip(" \t")
+def value_at(data: Any, path: Sequence[str]) -> Any:
+    """Return what stands at the path; None if there is nothing."""
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
@@ -56,3 +67,12 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
         return value
     around = data if isinstance(data, dict) else {}
     return {**around, path[0]: with_value(around.get(path[0]), path[1:], value)}
+
+
+def update_of(old: Any, new: Mapping[str, Any], kept_current: Sequence[str]) -> dict[str, Any]:
+    """Return what an entry gets: all of `new`, or only the keys in `kept_current` if there is one already."""
+    if not isinstance(old, dict):
+        return dict(new)
+    update = {key: new[key] for key in kept_current if key in new}
+    mappings = {key for key, value in update.items() if isinstance(value, dict) and isinstance(old.get(key), dict)}
+    return {**update, **{key: {**old[key], **update[key]} for key in mappings}}

@@ -4,12 +4,13 @@ Servers come out as the client wrote them; `ot.clients.translate` knows what tha
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ot.clients import jsonc, toml_edit
+from ot.clients import json_edit, toml_edit
 from ot.clients.edits import line_of
 from ot.clients.files import Read
 from ot.errors import ConfigError, ToolError
@@ -44,8 +45,9 @@ def find(read: Read, folder: Path) -> Found:
 def _parsed(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
     without_comments = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)
     if without_comments.startswith("{"):
-        root = jsonc.parse(text, source)
-        return (None, ()) if root is None else (root.data, tuple(_repeated(root, text, source)))
+        document = json_edit.Document(text, source)
+        assert document.root is not None
+        return document.root.value, tuple(_repeated(document, document.root))
     try:
         return toml_edit.parse(text, source), ()
     except ConfigError:
@@ -57,13 +59,14 @@ def _parsed(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
         ) from None
 
 
-def _repeated(root: jsonc.Node, text: str, source: str) -> Iterable[str]:
-    for member in root.members:
-        if member.key in _KEYS and member.node.kind == "{":
-            keys = [inner.key for inner in member.node.members]
-            for inner in member.node.members[1:]:
-                if keys.count(inner.key) > 1 and member.node.all_of(inner.key)[-1] is inner:
-                    yield f"{source}:{line_of(text, inner.start)}: {inner.key} stands there twice; the last one counts"
+def _repeated(document: json_edit.Document, root: json_edit.Node) -> Iterable[str]:
+    for member in document.members(root):
+        servers = document.members(member) if member.key in _KEYS and isinstance(member.value, dict) else []
+        counts = Counter(server.key for server in servers)
+        for server in {server.key: server for server in servers}.values():
+            if counts[server.key] > 1:
+                line = line_of(document.text, server.key_start)
+                yield f"{document.source}:{line}: {server.key} stands there twice; the last one counts"
 
 
 def _servers(data: Any, source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ot.clients.edits import line_break_of, line_of, with_value
+from ot.clients.edits import line_break_of, line_of, proven, update_of, value_at, with_value
 from ot.errors import ConfigError
 from ot.problem import Location
 
@@ -32,25 +32,18 @@ def parse(text: str, source: str) -> dict[str, Any]:
 def updated(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> str:
     """Return the text with `new` at the path. Of a table that is there, only the keys in `kept_current` change."""
     data = parse(text, source)
-    existing: Any = data
-    for key in path:
-        existing = existing.get(key) if isinstance(existing, dict) else None
-    edited: str | None
-    if isinstance(existing, dict):
-        merged = {key: _merge(existing.get(key), new[key]) for key in kept_current if key in new}
+    old = value_at(data, path)
+    changes = update_of(old, new, kept_current)
+    if isinstance(old, dict):
         # A missing list of arguments is an empty one.
-        changes = {
-            key: value for key, value in merged.items() if value != existing.get(key, [] if value == [] else None)
-        }
+        changes = {key: value for key, value in changes.items() if value != old.get(key, [] if value == [] else None)}
         edited = _with_values(text, path, changes) if changes else text
     else:
-        existing, changes = {}, dict(new)
         before = "" if not text.strip("\ufeff") else "\n" if text.endswith("\n") else "\n\n"
         edited = text + (before + render(path, new)).replace("\n", line_break_of(text))
-    if edited is None or not _holds(edited, with_value(data, path, {**existing, **changes})):
-        shown = f"[{'.'.join(path)}]"
-        raise ConfigError(f"{source}: {shown} cannot be changed without touching other lines; edit it by hand")
-    return edited
+    wanted = with_value(data, path, {**(old if isinstance(old, dict) else {}), **changes})
+    refusal = f"{source}: [{'.'.join(path)}] cannot be changed without touching other lines; edit it by hand"
+    return proven(edited, lambda text: parse(text, source), wanted, refusal)
 
 
 def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
@@ -60,24 +53,22 @@ def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
     return f"[{tomlkit.key(list(path)).as_string()}]\n{tomlkit.dumps(_set_values(tomlkit.document(), new))}"
 
 
-def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str | None:
-    """Return the text with new values in an existing table; None if tomlkit would change more than that."""
+def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """Return the text with new values in an existing table; as it is if tomlkit would change more than that."""
     import tomlkit
 
-    if len(text) > MAX_EDITED_CHARACTERS:
-        return None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     try:
-        document = tomlkit.parse(text.removeprefix(mark))
+        document = tomlkit.parse(text.removeprefix(mark) if len(text) <= MAX_EDITED_CHARACTERS else "")
         if mark + tomlkit.dumps(document) != text:
-            return None
+            return text
         table: Any = document
         for key in path:
             table = table[key]
         _set_values(table, changes)
         edited = mark + tomlkit.dumps(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the text is anybody's
-        return None
+        return text
     has_only_crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     return re.sub(r"(?<!\r)\n", "\r\n", edited) if has_only_crlf else edited
 
@@ -92,14 +83,3 @@ def _set_values(table: Any, values: Mapping[str, Any]) -> Any:
         elif old != value:  # setting an equal value would change its quotes
             table[key] = _set_values(tomlkit.inline_table(), value) if isinstance(value, Mapping) else value
     return table
-
-
-def _holds(text: str, wanted: Mapping[str, Any]) -> bool:
-    try:
-        return parse(text, "") == wanted
-    except ConfigError:
-        return False
-
-
-def _merge(old: Any, new: Any) -> Any:
-    return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new

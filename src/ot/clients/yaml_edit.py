@@ -9,12 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ot.clients.edits import Edit, applied, insertion, line_break_of
+from ot.clients.edits import Edit, applied, insertion, line_break_of, line_start, proven, with_value
 from ot.errors import ConfigError
 from ot.util import yaml12
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
-_REST_OF_LINE = re.compile(r"[^\r\n]*")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -43,9 +42,12 @@ def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any
     old, root = data_of(text, source), _compose(text, source)
     pair = None if section is None else _member(root, section)
     if pair is None:
-        edit = _at_the_end(text, root, new if section is None else {section: dict(new)})
+        line_break = line_break_of(text)
+        lines = _lines(new if section is None else {section: dict(new)}, " " * root.start_mark.column if root else "")
+        before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
+        edit = insertion(len(text), before + "".join(line + line_break for line in lines))
     else:
-        edit = _in_section(text, *pair, new)
+        edit = _addition(text, *pair, new)
     wanted = {**old, **new} if section is None else {**old, section: {**(old.get(section) or {}), **new}}
     where = f"{section}: " if section else "it "
     refusal = f"{source}: {where}cannot be added to as it is written; write it in block style, then retry"
@@ -54,21 +56,17 @@ def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any
 
 def with_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
     """Return the text with these items at the end of a list, which is made if it is missing."""
-    old = list_in(text, source, section, key)
-    place = _list_place(text, source, section, key)
-    if not items:
-        return text
-    if place is None:
+    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    if pair is None:
         return with_keys(text, source, section, {key: list(items)})
-    return _with_list(text, source, (section, key), [_addition(text, place[1], items)], [*old, *items])
+    return _with_list(text, source, (section, key), [_addition(text, *pair, list(items))], [*old, *items])
 
 
 def without_item(text: str, source: str, section: str, key: str, index: int) -> str:
     """Return the text without one item of a list."""
-    old = list_in(text, source, section, key)
-    place = _list_place(text, source, section, key)
-    assert place is not None
-    return _with_list(text, source, (section, key), _removal(text, *place, index), [*old[:index], *old[index + 1 :]])
+    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    assert pair is not None
+    return _with_list(text, source, (section, key), _removal(text, *pair, index), [*old[:index], *old[index + 1 :]])
 
 
 def flow(value: Any) -> str:
@@ -80,7 +78,7 @@ def flow(value: Any) -> str:
     return _scalar(value)
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- places ------------------------------------------------------------------------------------------------------
 
 
 def _compose(text: str, source: str) -> Any:
@@ -88,7 +86,7 @@ def _compose(text: str, source: str) -> Any:
     import yaml
 
     try:
-        return yaml.compose(text.replace("\ufeff", "\n", 1) if text.startswith("\ufeff") else text, yaml.SafeLoader)
+        return yaml.compose("\n" + text[1:] if text.startswith("\ufeff") else text, yaml.SafeLoader)
     except yaml.YAMLError:
         raise ConfigError(f"{source}: holds YAML that cannot be changed here; edit it by hand") from None
 
@@ -104,89 +102,54 @@ def _list_place(text: str, source: str, section: str, key: str) -> tuple[Any, An
     return None if around is None else _member(around[1], key)
 
 
-def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], wanted: list[Any]) -> str:
-    section, key = path
-    old = data_of(text, source)
-    refusal = f"{source}: {section}.{key} cannot be changed as it is written; change it by hand"
-    return _proven(text, source, edits, {**old, section: {**(old.get(section) or {}), key: wanted}}, refusal)
+def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
+    refusal = f"{source}: {'.'.join(path)} cannot be changed as it is written; change it by hand"
+    return _proven(text, source, edits, with_value(data_of(text, source), path, items), refusal)
 
 
 def _proven(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], refusal: str) -> str:
-    edited = applied(text, edits)
-    try:
-        works = yaml12.read(edited, source).data == wanted
-    except ConfigError:
-        works = False
-    if not works:
-        raise ConfigError(refusal)
-    return edited
+    return proven(applied(text, edits), lambda edited: yaml12.read(edited, source).data, wanted, refusal)
+
+
+def _line_end(text: str, position: int) -> int:
+    return min((at for char in "\r\n" if (at := text.find(char, position)) >= 0), default=len(text))
 
 
 # --- changing ----------------------------------------------------------------------------------------------------
 
 
-def _at_the_end(text: str, root: Any, new: Mapping[str, Any]) -> Edit:
-    line_break = line_break_of(text)
-    lines = _lines(new, "" if root is None else " " * root.start_mark.column)
-    before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
-    return insertion(len(text), before + "".join(line + line_break for line in lines))
-
-
-def _in_section(text: str, key: Any, value: Any, new: Mapping[str, Any]) -> Edit:
-    if value.value in ("", []) or value.tag.endswith(":null"):
-        return _in_the_place(text, value, _lines(new, " " * (key.start_mark.column + 2)))
+def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any]) -> Edit:
+    """Return what adds members to the mapping or items to the list under a key."""
+    start, end, line_break = value.start_mark.index, value.end_mark.index, line_break_of(text)
+    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` hold nothing yet
+        if not isinstance(new, Mapping):
+            return Edit(start, end, f"{' ' * (start == end)}{flow(new)}")
+        rest = _line_end(text, end)
+        comment = f"  {text[end:rest].strip()}".rstrip()
+        block = "".join(line_break + line for line in _lines(new, " " * (key.start_mark.column + 2)))
+        return Edit(len(text[:start].rstrip(" \t")), rest, comment + block)
     if value.flow_style:
-        at = value.end_mark.index - 1
-        comma = "" if text[:at].rstrip().endswith(",") else ", "
-        return insertion(at, comma + flow(new)[1:-1])
-    return _behind(text, value, _lines(new, " " * value.start_mark.column))
-
-
-def _in_the_place(text: str, value: Any, lines: list[str]) -> Edit:
-    """`servers:` and `servers: {}` hold nothing yet; the comment in the line stays."""
-    start, end = value.start_mark.index, value.end_mark.index
-    rest = _rest_of_line(text, end)
-    comment = text[end:rest].strip()
-    block = "".join(line_break_of(text) + line for line in lines)
-    return Edit(len(text[:start].rstrip(" \t")), rest, (f"  {comment}" if comment else "") + block)
-
-
-def _behind(text: str, value: Any, lines: list[str]) -> Edit:
-    """Behind the last line of the last entry, before the comments and empty lines that follow it."""
-    line_break = line_break_of(text)
-    end = _last_leaf(value).end_mark.index
+        last = value.value[-1]
+        return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
+    # Behind the last line of the last entry, before the comments and empty lines that follow it.
+    lines, end = _lines(new, " " * value.start_mark.column), _last_leaf(value).end_mark.index
     if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
         return insertion(end, "".join(line + line_break for line in lines))
-    return insertion(_rest_of_line(text, end), "".join(line_break + line for line in lines))
-
-
-def _addition(text: str, value: Any, items: Sequence[Any]) -> Edit:
-    start, end = value.start_mark.index, value.end_mark.index
-    if not value.value or not isinstance(value.value, list):  # `tokens: []`, or `tokens:` and nothing more
-        return Edit(start, end, f"{' ' * (start == end)}{flow(list(items))}")
-    if value.flow_style:
-        return insertion(value.value[-1].end_mark.index, "".join(f", {flow(item)}" for item in items))
-    return _behind(text, value, [f"{' ' * value.start_mark.column}- {flow(item)}" for item in items])
+    return insertion(_line_end(text, end), "".join(line_break + line for line in lines))
 
 
 def _removal(text: str, key: Any, value: Any, index: int) -> list[Edit]:
-    items = value.value
-    if not value.flow_style:
-        rest = [] if len(items) > 1 else [insertion(text.index(":", key.end_mark.index) + 1, " []")]
-        return [*rest, _without_lines(text, items[index])]
+    items, item = value.value, value.value[index]
+    if not value.flow_style:  # from the line break before the dash to the one behind the item, which stays
+        start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
+        start -= text[start - 1 : start + 1] == "\r\n"
+        lines = Edit(start, _line_end(text, _last_leaf(item).end_mark.index), "")
+        return [lines] if len(items) > 1 else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
     if len(items) == 1:
         return [Edit(value.start_mark.index, value.end_mark.index, "[]")]
     if index + 1 < len(items):
-        return [Edit(items[index].start_mark.index, items[index + 1].start_mark.index, "")]
-    return [Edit(items[index - 1].end_mark.index, items[index].end_mark.index, "")]
-
-
-def _without_lines(text: str, item: Any) -> Edit:
-    """From the line break before the dash to the one behind the item, which stays."""
-    dash = text.rindex("-", 0, item.start_mark.index)
-    start = max(text.rfind("\n", 0, dash), text.rfind("\r", 0, dash))
-    start -= text[start - 1 : start + 1] == "\r\n"
-    return Edit(start, _rest_of_line(text, _last_leaf(item).end_mark.index), "")
+        return [Edit(item.start_mark.index, items[index + 1].start_mark.index, "")]
+    return [Edit(items[index - 1].end_mark.index, item.end_mark.index, "")]
 
 
 def _last_leaf(node: Any) -> Any:
@@ -196,21 +159,17 @@ def _last_leaf(node: Any) -> Any:
     return node
 
 
-def _rest_of_line(text: str, position: int) -> int:
-    found = _REST_OF_LINE.match(text, position)
-    return found.end() if found else position
-
-
 # --- rendering ---------------------------------------------------------------------------------------------------
 
 
-def _lines(mapping: Mapping[str, Any], indent: str) -> list[str]:
+def _lines(new: Mapping[str, Any] | list[Any], indent: str) -> list[str]:
+    if not isinstance(new, Mapping):
+        return [f"{indent}- {flow(item)}" for item in new]
     lines = []
-    for key, value in mapping.items():
-        if isinstance(value, Mapping) and value:
+    for key, value in new.items():
+        has_mappings = isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+        if has_mappings or (isinstance(value, Mapping) and value):
             lines += [f"{indent}{_scalar(key)}:", *_lines(value, indent + "  ")]
-        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            lines += [f"{indent}{_scalar(key)}:", *(f"{indent}  - {flow(item)}" for item in value)]
         else:
             lines.append(f"{indent}{_scalar(key)}: {flow(value)}")
     return lines
