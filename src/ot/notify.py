@@ -89,6 +89,10 @@ def _document(topic: str, message: Any, seconds: float) -> bytes:
     return f"---\n{text}\n".encode()
 
 
+class _FileFull(OSError):
+    """The file has no room for the message."""
+
+
 class NoticeFiles:
     """Files of messages. `folder` is where names that are not absolute begin."""
 
@@ -107,7 +111,8 @@ class NoticeFiles:
                     os.close(descriptor)
         except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
             reason = getattr(error, "strerror", "") or error
-            raise StorageError(f"the message was not written to {path}: {reason}", file=str(path)) from None
+            hint = "move or delete the file" if isinstance(error, _FileFull) else ""
+            raise StorageError(f"the message was not written to {path}: {reason}", hint=hint, file=str(path)) from None
 
 
 def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:
@@ -115,7 +120,7 @@ def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is no regular file")
     if status.st_size + len(document) > max_file_bytes:
-        raise OSError(f"the file is full (notify.max_file_bytes is {max_file_bytes})\nHint: move or delete the file")
+        raise _FileFull(f"the file is full (notify.max_file_bytes is {max_file_bytes})")
     try:
         data = _line_break(descriptor, status.st_size) + document
         while data:

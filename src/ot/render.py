@@ -19,7 +19,7 @@ from ot.errors import ToolError
 from ot_child.data import FORMATS
 
 if TYPE_CHECKING:
-    from yaml import CollectionEndEvent, CollectionStartEvent, Event, ScalarEvent
+    from yaml import Event
     from yaml.emitter import Emitter
 
 
@@ -53,23 +53,15 @@ def render(value: Any, format: str | None = None, *, flow: bool = False) -> str:
 
 
 def _text(value: Any, chosen: str | None, flow: bool) -> str:
-    if chosen in FORMATS:
-        return _in_format(value, chosen)
-    if not isinstance(value, dict | list | tuple):
-        return str(value)
-    return _yaml(value, _is_short) if flow else _json(value)
-
-
-def _in_format(value: Any, chosen: str) -> str:
+    if chosen not in FORMATS and isinstance(value, dict | list | tuple):
+        return _yaml(value, _is_short) if flow else _json(value)
     match chosen:
         case "json":
             return _json(value)
         case "json_h":
             return _json(value, indent=2)
-        case "yml":
-            return _yaml(value, lambda _value, _height: True)
-        case "yml_h":
-            return _yaml(value, lambda _value, _height: False)
+        case "yml" | "yml_h":
+            return _yaml(value, lambda _value, _height: chosen == "yml")
         case _:
             return str(value)
 
@@ -78,14 +70,11 @@ def _json(value: Any, indent: int | None = None) -> str:
     # A small result takes orjson 0.4 µs and json 3.4 µs. What orjson refuses (integers over 64 bits, lone
     # surrogates, keys that are no text, more than 254 levels), json writes.
     try:
-        return orjson.dumps(value, _json_default, orjson.OPT_INDENT_2 if indent else None).decode()
+        option = orjson.OPT_INDENT_2 if indent else None
+        return orjson.dumps(value, lambda other: [*other] if isinstance(other, tuple) else str(other), option).decode()
     except TypeError:
         separators = None if indent else (",", ":")
         return json.dumps(_json_data(value), ensure_ascii=False, indent=indent, separators=separators)
-
-
-def _json_default(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else str(value)
 
 
 def _json_data(value: Any) -> Any:
@@ -107,8 +96,11 @@ def _yaml(value: Any, is_flow: _IsFlow) -> str:
     _add_events(value, events, is_flow)
     events += [yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
     text: str = yaml.emit(events, Dumper=_emitter(), width=sys.maxsize, allow_unicode=True)
+    # If the last text has a line break of its own, that ends the document in a YAML block.
+    while isinstance(value, dict | list | tuple):
+        value = next(reversed(value.values() if isinstance(value, dict) else value), None)
     without_break = text.removesuffix("\n")
-    return text if "\n" in without_break and _ends_with_line_break(value) else without_break
+    return text if "\n" in without_break and isinstance(value, str) and value.endswith("\n") else without_break
 
 
 def _is_short(value: _Collection, height: int) -> bool:
@@ -116,63 +108,35 @@ def _is_short(value: _Collection, height: int) -> bool:
     return height <= _TALLEST_FLOW and not holds_mappings
 
 
-def _ends_with_line_break(value: Any) -> bool:
-    """Whether the last text has a line break of its own, which in a YAML block ends the document."""
-    while isinstance(value, dict | list | tuple):
-        value = next(reversed(value.values() if isinstance(value, dict) else value), None)
-    return isinstance(value, str) and value.endswith("\n")
-
-
 def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
     """Put a value down as YAML events. Returns its height, which decides its style and is known last."""
+    import yaml
+
     if not isinstance(value, dict | list | tuple):
-        events.append(_scalar_event(value))
+        text, style = _yaml_scalar(value), None
+        if not (value is None or isinstance(value, int | float)):
+            # Where the style cannot stand, the emitter takes quotes by itself.
+            style = "|" if _FITS_A_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
+        events.append(yaml.ScalarEvent(None, None, (True, True), text, style=style))
         return 0
-    start, end = _brackets(value)
+    start: yaml.CollectionStartEvent = yaml.SequenceStartEvent(None, None, True)
+    end: yaml.CollectionEndEvent = yaml.SequenceEndEvent()
+    children: Iterable[Any] = value
+    if isinstance(value, dict):
+        start, end = yaml.MappingStartEvent(None, None, True), yaml.MappingEndEvent()
+        children = chain.from_iterable((str(key), item) for key, item in value.items())
     events.append(start)
-    height = 1 + max([_add_events(child, events, is_flow) for child in _children(value)], default=0)
+    height = 1 + max([_add_events(child, events, is_flow) for child in children], default=0)
     start.flow_style = is_flow(value, height)
     events.append(end)
     return height
 
 
-def _brackets(value: _Collection) -> "tuple[CollectionStartEvent, CollectionEndEvent]":
-    import yaml
-
-    if isinstance(value, dict):
-        return yaml.MappingStartEvent(None, None, True), yaml.MappingEndEvent()
-    return yaml.SequenceStartEvent(None, None, True), yaml.SequenceEndEvent()
-
-
-def _children(value: _Collection) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return chain.from_iterable((str(key), item) for key, item in value.items())
-    return value
-
-
-def _scalar_event(value: Any) -> "ScalarEvent":
-    import yaml
-
-    if value is None or isinstance(value, int | float):
-        return yaml.ScalarEvent(None, None, (True, True), _yaml_scalar(value))
-    text = str(value)
-    return yaml.ScalarEvent(None, None, (True, True), text, style=_yaml_style(text))
-
-
-def _yaml_style(text: str) -> str | None:
-    """What to ask of the emitter; where that style cannot stand, it takes quotes by itself."""
-    if _FITS_A_BLOCK.fullmatch(text):
-        return "|"
-    return '"' if _NEEDS_QUOTES.match(text) else None
-
-
 def _yaml_scalar(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return _yaml_float(value) if isinstance(value, float) else str(value)
-
-
-def _yaml_float(value: float) -> str:
+    if not isinstance(value, float):
+        return str(value)
     if not math.isfinite(value):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[repr(value)]
     text = repr(value)
@@ -197,11 +161,9 @@ def _emitter() -> "type[Emitter]":
             return super().choose_scalar_style().replace("'", '"')
 
         def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: ARG002 - overrides
-            self.write_indicator(_quoted(text), need_whitespace=True)
+            # As JSON quotes it, which YAML reads too once the characters it forbids are escaped.
+            quoted = json.dumps(text, ensure_ascii=False)
+            quoted = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+            self.write_indicator(quoted, need_whitespace=True)
 
     return PlainOrJsonEmitter
-
-
-def _quoted(text: str) -> str:
-    """The text as JSON quotes it, which YAML reads too once the characters it forbids are escaped."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))

@@ -61,14 +61,10 @@ def sanitise(text: str, source: str) -> str:
     """The text between a pair of tags that carry a random number and where the text comes from."""
     name = f"external-content-{secrets.token_hex(6)}"
     origin = escape(" ".join(clean(source, MAX_SOURCE).split()))
-    return f'<{name} source="{origin}">\n{_defuse(text)}\n</{name}>'
-
-
-def _defuse(text: str) -> str:
-    """Redact traps and invisible characters; a trap may begin where an invisible character was."""
     seen = _redacted(text)
     shown = redact_invisible(seen, INVISIBLE)
-    return seen if shown == seen else _redacted(shown)
+    defused = seen if shown == seen else _redacted(shown)  # a trap may begin where an invisible character was
+    return f'<{name} source="{origin}">\n{defused}\n</{name}>'
 
 
 def clean(text: str, limit: int = MAX_DESCRIPTION) -> str:

@@ -54,7 +54,9 @@ class Schema:
     def from_source(cls, source: str, function: str) -> Self:
         """From the text of a module, which is read and never run."""
         return cls(
-            lambda: _of_definition(source, function),
+            lambda: _of_signature(
+                signature_of_definition(node := _definition(source, function)), ast.get_docstring(node)
+            ),
             lambda: _keyword_only(signature_of_definition(_definition(source, function))),
         )
 
@@ -98,7 +100,9 @@ class Schema:
             return None
         path = [part if isinstance(part, int) else part[:MAX_PROBLEM] for part in error.instance_path]
         where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
-        message = _shortened(str(error.message))
+        message = str(error.message)
+        if len(message) > MAX_PROBLEM:  # the middle of a value that it quotes at length; the end says what is wrong
+            message = f"{message[: MAX_PROBLEM // 2]}...{message[-MAX_PROBLEM // 2 :]}"
         return f"{where.lstrip('.')}: {message}" if where else message, path, message
 
     def check(self, args: JSON) -> JSON:
@@ -127,13 +131,6 @@ class Schema:
             return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise ArgumentError(f"the tool's own schema is not valid: {error}", reason=str(error)) from None
-
-
-def _shortened(message: str) -> str:
-    """Return the message without the middle of a value that it quotes at length; the end says what is wrong."""
-    if len(message) <= MAX_PROBLEM:
-        return message
-    return f"{message[: MAX_PROBLEM // 2]}...{message[-MAX_PROBLEM // 2 :]}"
 
 
 def _integral(value: Any, schema: Any) -> Any:
@@ -200,23 +197,18 @@ def _of_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
         if parameter.kind is parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
         else:
-            properties[name] = _of_parameter(parameter, described.get(name))
+            part = properties[name] = dict(of_type(parameter.annotation))
+            if described.get(name):
+                part["description"] = described[name]
             if parameter.default is parameter.empty:
                 required.append(name)
+            elif is_data(parameter.default):
+                part["default"] = parameter.default
     return {**schema, "required": required} if required else schema
 
 
 def _keyword_only(signature: inspect.Signature) -> frozenset[str]:
     return frozenset(name for name, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY)
-
-
-def _of_parameter(parameter: inspect.Parameter, description: str | None) -> JSON:
-    schema = dict(of_type(parameter.annotation))
-    if description:
-        schema["description"] = description
-    if parameter.default is not parameter.empty and is_data(parameter.default):
-        schema["default"] = parameter.default
-    return schema
 
 
 def of_type(annotation: Any) -> JSON:
@@ -245,11 +237,6 @@ def is_data(value: Any) -> bool:
 # --- from source that is not run ---------------------------------------------------------------------------------
 
 
-def _of_definition(source: str, function: str) -> JSON:
-    node = _definition(source, function)
-    return _of_signature(signature_of_definition(node), ast.get_docstring(node))
-
-
 def _definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
@@ -262,20 +249,15 @@ def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ins
     given = node.args
     positional = [*given.posonlyargs, *given.args]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
-    pairs = [
-        *(
-            (argument, default, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for argument, default in zip(positional, [*padding, *given.defaults], strict=True)
-        ),
-        *(
-            (argument, default, inspect.Parameter.KEYWORD_ONLY)
-            for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        ),
-        *((argument, None, inspect.Parameter.VAR_KEYWORD) for argument in [given.kwarg] if argument),
+    kinds = inspect.Parameter
+    groups = [
+        (kinds.POSITIONAL_OR_KEYWORD, zip(positional, [*padding, *given.defaults], strict=True)),
+        (kinds.KEYWORD_ONLY, zip(given.kwonlyargs, given.kw_defaults, strict=True)),
+        (kinds.VAR_KEYWORD, [(given.kwarg, None)] if given.kwarg else []),
     ]
     if given.vararg:
         raise TypeError(f"a tool cannot take *{given.vararg.arg}: name its arguments, or take a list")
-    parameters = [_parameter(argument, default, kind) for argument, default, kind in pairs]
+    parameters = [_parameter(argument, default, kind) for kind, pairs in groups for argument, default in pairs]
     return inspect.Signature([parameter for parameter in parameters if not takes_context(parameter)])
 
 

@@ -26,7 +26,8 @@ NOT_PYTHON = re.compile(r"[^\w.]")
 
 def signature(tool: Tool) -> str:
     required = tool.input.required
-    parts = [_parameter(name, part, required=name in required) for name, part in _in_order(tool)]
+    defaults = {name: f" = {part.get('default', '...')!r}" for name, part in _in_order(tool) if name not in required}
+    parts = [f"{name}: {type_word(part)}{defaults.get(name, '')}" for name, part in _in_order(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
     return _readable(f"{_written(tool.name)}({', '.join(parts)}){returns}", tool)
 
@@ -34,7 +35,7 @@ def signature(tool: Tool) -> str:
 def short_call(tool: Tool, name: str) -> str:
     """`pack.tool(query, count=5)`: what to write, without types; of many arguments only those that must be given."""
     required = tool.input.required
-    parts = [_argument(key, part, required=key in required) for key, part in _in_order(tool)]
+    parts = [key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _in_order(tool)]
     text = f"{_beginning(name)}{', '.join(parts)})"
     if len(text) > LONGEST_CALL:
         needed = [key for key, _ in _in_order(tool) if key in required]
@@ -61,10 +62,6 @@ def _beginning(name: str) -> str:
     return f'ot.call("{name}", ' if is_hidden else f"{_written(name)}("
 
 
-def _argument(name: str, part: Mapping[str, Any], *, required: bool) -> str:
-    return name if required else f"{name}={part.get('default', '...')!r}"
-
-
 def _readable(text: str, tool: Tool) -> str:
     """Names and defaults that somebody else wrote can say anything, as descriptions can."""
     return clean(text, LONGEST) if tool.is_foreign else text
@@ -74,16 +71,6 @@ def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
     """As in the schema, with what must be given first, as Python wants it."""
     required = tool.input.required
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
-
-
-def _parameter(name: str, part: Mapping[str, Any], *, required: bool) -> str:
-    if required:
-        return f"{name}: {type_word(part)}"
-    return (
-        f"{name}: {type_word(part)} = {part['default']!r}"
-        if "default" in part
-        else f"{name}: {type_word(part)} = '...'"
-    )
 
 
 def type_word(part: Mapping[str, Any]) -> str:

@@ -70,7 +70,10 @@ class Switches:
         try:
             data = json.loads(self._content())
             refuse_newer(data.get("version"), VERSION, self._file)
-            return _names_in(data["off"])
+            kept = data["off"]
+            if isinstance(kept, list) and all(isinstance(name, str) for name in kept):
+                return frozenset(kept)
+            self.problem = self._unreadable("it is damaged")
         except FileNotFoundError:
             return frozenset()
         except Newer as error:
@@ -91,9 +94,3 @@ class Switches:
     def _unreadable(self, reason: str) -> Problem:
         hint = f"restore the file, or delete it to enable every tool: `rm {quote(str(self._file))}`"
         return storage_problem(f"all tools are disabled: cannot read {self._file}: {reason}", self._file, hint)
-
-
-def _names_in(kept: object) -> frozenset[str]:
-    if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
-        raise TypeError("not a list of names")
-    return frozenset(kept)

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import builtins
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -71,7 +72,7 @@ def write(  # noqa: PLR0917 - so many arguments may be given by position
         written = files.write(Files(context), path, data, mode=bits, backup=backup, create_folders=create_folders)
     except FileNotFoundError:
         raise FileNotFoundError(f"Folder not found for {path}; create_folders=True makes it.") from None
-    return _written(written)
+    return asdict(written)
 
 
 @tool(permissions=["read", "write"])
@@ -97,12 +98,14 @@ def edit(  # noqa: PLR0917 - so many arguments may be given by position
     text = _text(content.data, "utf-8", path)
     found = text.count(old)
     if found != count or not found:
-        raise ToolError(_unexpected(path, found, count), path=path, found=found, count=count)
+        times = {0: "not at all", 1: "once"}.get(found, f"{found} times")
+        message = f"The text to replace is {times} in {path}, and count says {count}. Nothing was changed."
+        raise ToolError(message, path=path, found=found, count=count)
     if len(text) + found * (len(new) - len(old)) > LARGEST_SIZE:
         raise ToolError(f"The edit would make {path} larger than {LARGEST_SIZE} characters.", path=path)
     data = _bytes(text.replace(old, new), "utf-8")
     written = files.write(opened, path, data, backup=backup, expected=content.facts)
-    return _written(written) | {"replaced": found}
+    return {**asdict(written), "replaced": found}
 
 
 @tool(permissions=["read"], limits=("max_results",))
@@ -129,8 +132,7 @@ def list(  # noqa: A001 - the name that callers see
     """
     if max_results < 1:
         raise ArgumentError("max_results is 1 at least", field="max_results")
-    glob = _pattern(pattern, recursive)
-    found = files.entries(Files(context), path, glob, max_results)
+    found = files.entries(Files(context), path, _pattern(pattern, recursive), max_results)
     return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in found]
 
 
@@ -185,8 +187,8 @@ def move(
     Example:
         fs.move("draft.md", "docs/guide.md")
     """
-    opened = Files(context)
-    return {"path": files.move(opened, source, target, overwrite=overwrite, create_folders=create_folders)}
+    moved = files.move(Files(context), source, target, overwrite=overwrite, create_folders=create_folders)
+    return {"path": moved}
 
 
 @tool(permissions=["read", "write"])
@@ -206,15 +208,6 @@ def copy(
     """
     copied = files.copy(Files(context), source, target, overwrite=overwrite, create_folders=create_folders)
     return {"path": copied.path, "size": copied.size}
-
-
-def _written(written: files.Written) -> dict[str, Any]:
-    return {"path": written.path, "size": written.size, "backup_path": written.backup_path}
-
-
-def _unexpected(path: str, found: int, count: int) -> str:
-    times = {0: "not at all", 1: "once"}.get(found, f"{found} times")
-    return f"The text to replace is {times} in {path}, and count says {count}. Nothing was changed."
 
 
 def _text(data: bytes, encoding: str, path: str) -> str:

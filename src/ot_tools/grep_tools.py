@@ -8,7 +8,6 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,9 +73,12 @@ async def grep(  # noqa: PLR0917 - so many arguments may be given by position
     """
     _check(pattern, glob, max_results, timeout_ms)
     search = await anyio.to_thread.run_sync(_search, Files(context), path)
-    flags = _flags(max_results, case_sensitive, hidden, glob)
+    flags = [f"--max-count={int(min(max_results, MOST_RESULTS)) + 1}"]
+    flags += ["--case-sensitive" if case_sensitive else "--ignore-case", *(["--hidden"] if hidden else [])]
+    flags += [f"--glob={glob}"] if glob else []  # before what is denied: of two that fit a file, the later one counts
+    flags += [f"--glob={denied}" for denied in search.denied]
     program = programs.Program(
-        search.command(pattern, flags),
+        [search.program, *OPTIONS, *flags, "-e", pattern, "--", str(search.root)],
         search.folder,
         env={},
         seconds=min(timeout_ms, LONGEST_MS) / 1000,
@@ -87,34 +89,29 @@ async def grep(  # noqa: PLR0917 - so many arguments may be given by position
     ended = await programs.run(program, found, words)
     _refuse(ended, str(words))
     results = await anyio.to_thread.run_sync(_results, found.matches, context)
-    return _answer(results, found, ended)
+    return {
+        "results": results,
+        "total_matches": len(results),
+        "search_time_ms": round(ended.seconds * 1000),
+        "truncated": found.is_full or ended.timed_out,
+        **({"timed_out": True} if ended.timed_out else {}),
+        **({"incomplete": "some files could not be read"} if ended.status == FAILED else {}),
+    }
 
 
 def _check(pattern: str, glob: str | None, max_results: int, timeout_ms: int) -> None:
     for name, text in (("pattern", pattern), ("glob", glob or "")):
         if "\0" in text:
             raise ArgumentError(f"{name} has a NUL character in it, which no text file has; leave it out", field=name)
-        if len(_bytes(name, text)) > LONGEST_PATTERN:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise ArgumentError(f"{name} has half of a surrogate pair in it, which is no text", field=name) from None
+        if size > LONGEST_PATTERN:
             raise ArgumentError(f"{name} is longer than {LONGEST_PATTERN:,} bytes", field=name)
     for name, number in (("max_results", max_results), ("timeout_ms", timeout_ms)):
         if number < 1:
             raise ArgumentError(f"{name} is {number}; it must be 1 or more", field=name)
-
-
-def _bytes(name: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ArgumentError(f"{name} has half of a surrogate pair in it, which is no text", field=name) from None
-
-
-def _flags(max_results: int, case_sensitive: bool, hidden: bool, glob: str | None) -> Iterator[str]:
-    yield f"--max-count={int(min(max_results, MOST_RESULTS)) + 1}"
-    yield "--case-sensitive" if case_sensitive else "--ignore-case"
-    if hidden:
-        yield "--hidden"
-    if glob:  # before what is denied: of two that fit a file, the later one counts
-        yield f"--glob={glob}"
 
 
 # --- what to search, and with what ----------------------------------------------------------------------------------
@@ -127,10 +124,6 @@ class _Search(NamedTuple):
     denied: list[str]
     readable: list[str]
 
-    def command(self, pattern: str, flags: Iterable[str]) -> list[str]:
-        denied = (f"--glob={glob}" for glob in self.denied)
-        return [self.program, *OPTIONS, *flags, *denied, "-e", pattern, "--", str(self.root)]
-
 
 def _search(files: Files, path: str) -> _Search:
     root = files.search_root(path)
@@ -138,14 +131,10 @@ def _search(files: Files, path: str) -> _Search:
         raise ToolError(f"{path} is neither a file nor a folder, so it cannot be searched")
     folder = root if root.is_dir() else root.parent
     program, needs = ripgrep()
-    readable = [str(root), program, *needs, *map(str, _ignore_files_above(folder))]
+    # What a folder leaves out is written in those around it too. `.git` itself only tells where a repository is.
+    above = (parent / name for parent in folder.parents for name in IGNORE_FILES)
+    readable = [str(root), program, *needs, *(str(file) for file in above if file.is_file())]
     return _Search(program, root, folder, files.denied_globs(folder), readable)
-
-
-def _ignore_files_above(folder: Path) -> Iterable[Path]:
-    """What a folder leaves out is written in those around it too. `.git` itself only tells where a repository is."""
-    named = (parent / name for parent in folder.parents for name in IGNORE_FILES)
-    return (file for file in named if file.is_file())
 
 
 def ripgrep() -> tuple[str, tuple[str, ...]]:
@@ -235,7 +224,11 @@ def _results(matches: list[_Match], context: ToolContext) -> list[dict[str, Any]
     """In the order of names and lines. Each file is looked at again: it may have become another one meanwhile."""
     files, working_folder = Files(context), context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
-    shown = {name: _shown(path, working_folder) for name, path in names.items() if _is_admitted(files, path)}
+    shown = {
+        name: str(path.relative_to(working_folder) if path.is_relative_to(working_folder) else path)
+        for name, path in names.items()
+        if _is_admitted(files, path)
+    }
     return [_result(match, shown[match.file]) for match in sorted(matches) if match.file in shown]
 
 
@@ -246,26 +239,8 @@ def _is_admitted(files: Files, path: Path) -> bool:
         return False
 
 
-def _shown(path: Path, working_folder: Path) -> str:
-    return str(path.relative_to(working_folder) if path.is_relative_to(working_folder) else path)
-
-
 def _result(match: _Match, file: str) -> dict[str, Any]:
     content = match.content[:LONGEST_CONTENT].decode("utf-8", "replace").removesuffix("\r")
     result = {"file": file, "line": match.line, "line_number": match.line, "content": content}
     is_cut = len(match.content) > LONGEST_CONTENT
     return {**result, "cut": True, "column": match.column} if is_cut else result
-
-
-def _answer(results: list[dict[str, Any]], found: _Found, ended: programs.Ended) -> dict[str, Any]:
-    answer = {
-        "results": results,
-        "total_matches": len(results),
-        "search_time_ms": round(ended.seconds * 1000),
-        "truncated": found.is_full or ended.timed_out,
-    }
-    if ended.timed_out:
-        answer["timed_out"] = True
-    if ended.status == FAILED:
-        answer["incomplete"] = "some files could not be read"
-    return answer

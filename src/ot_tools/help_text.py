@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ot.context import System
 from ot.errors import ToolNotFound
 from ot.registry import Registry, python_name, shown
+from ot.render import render
 from ot.search import Hit
 from ot.search.corpus import IN_CODE
 from ot.signature import short_call, signature, type_word
@@ -69,7 +70,8 @@ def of_name(query: str, system: System, full: bool) -> str | None:
     """All about the one thing of this name; None where there is none."""
     registry: Registry = system.registry
     if query in IN_CODE:
-        return _of_code(query)
+        there = IN_CODE[query]
+        return f"# {query}\n\n{there.description}\n\nSignature: {there.signature}\n\nExample:\n{there.example}"
     if (entry := registry.known(query) or registry.known(python_name(query))) is not None:
         return of_tool(entry, system, full=full)
     if registry.is_pack(python_name(query)):
@@ -80,7 +82,12 @@ def of_name(query: str, system: System, full: bool) -> str | None:
 
 
 def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
-    described = "\n".join(f"- {text}" for text in _argument_lines(entry))
+    texts = {
+        name: " ".join(str(part.get("description") or "").split()) for name, part in entry.input.properties.items()
+    }
+    described = "\n".join(
+        f"- {name} ({type_word(entry.input.properties[name])}){text and f' - {text}'}" for name, text in texts.items()
+    )
     observed = system.stores.shapes.text(entry.name)
     needs = ", ".join(sorted(entry.permissions))
     parts = [
@@ -94,7 +101,9 @@ def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         f"Returns, as observed so far: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
         f"Example:\n{entry.example}" if entry.example else "",
-        *(_more(entry) if full else ()),
+        f"Source: {entry.source}" if full else "",
+        f"Input schema:\n{render(dict(entry.input.json), 'json')}" if full else "",
+        f"Output schema:\n{render(dict(entry.output.json), 'json')}" if full and entry.output is not None else "",
         _where_from([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -103,7 +112,11 @@ def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
 def of_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:
     entries = tools_of(pack, system.registry)
     lines = [_listed(signature(entry), entry.summary) for entry in entries]
-    lines += [_listed(there.signature, there.description) for name, there in IN_CODE.items() if _pack(name) == pack]
+    lines += [
+        _listed(there.signature, there.description)
+        for name, there in IN_CODE.items()
+        if name.rpartition(".")[0] == pack
+    ]
     parts = [f"# {pack}", f"source: {pack_facts(pack, system.registry)['source']}", _instructions(pack, system)]
     parts.append("\n".join(lines))
     parts += [of_tool(entry, system, full=True) for entry in entries] if full else []
@@ -136,8 +149,10 @@ def of_hits(query: str, hits: list[Hit], system: System, info: Literal["list", "
         return _nothing(query, system)
     if info == "list":
         return "\n".join(dict.fromkeys(map(_called, lines)))
-    groups = {kind: {hit: text for hit, text in lines.items() if hit.kind == kind} for kind in GROUPS}
-    parts = [_group(GROUPS[kind], found) for kind, found in groups.items() if found]
+    parts = []
+    for kind, title in GROUPS.items():
+        found = [_listed(_called(hit), text) for hit, text in lines.items() if hit.kind == kind]
+        parts += ["\n".join([f"## {title}", *found])] if found else []
     parts.append(f"Type ot.help(query={_called(next(iter(lines)))!r}) to see how it is called.")
     if info == "full":
         parts += [_in_full(hit, system) or "" for hit in list(lines)[:MOST_IN_FULL]]
@@ -192,10 +207,6 @@ def _in_full(hit: Hit, system: System) -> str | None:
     return of_name(_called(hit), system, full=True)
 
 
-def _group(title: str, lines: Mapping[Hit, str]) -> str:
-    return "\n".join([f"## {title}", *(_listed(_called(hit), text) for hit, text in lines.items())])
-
-
 def _listed(name: str, text: str) -> str:
     return f"- {name}: {_one_line(text)}" if text.strip() else f"- {name}"
 
@@ -221,11 +232,6 @@ def _nothing(query: str, system: System) -> str:
     )
 
 
-def _of_code(name: str) -> str:
-    there = IN_CODE[name]
-    return f"# {name}\n\n{there.description}\n\nSignature: {there.signature}\n\nExample:\n{there.example}"
-
-
 def _of_alias(alias: str, system: System, *, full: bool) -> str | None:
     registry: Registry = system.registry
     target = registry.aliases.get(alias)
@@ -238,21 +244,6 @@ def _of_alias(alias: str, system: System, *, full: bool) -> str | None:
         return f"{heading}\n\nIt does not work now: {error.message} Aliases stand under aliases: in onetool.yaml."
 
 
-def _more(entry: Tool) -> Iterable[str]:
-    from ot.render import render
-
-    yield f"Source: {entry.source}"
-    yield f"Input schema:\n{render(dict(entry.input.json), 'json')}"
-    if entry.output is not None:
-        yield f"Output schema:\n{render(dict(entry.output.json), 'json')}"
-
-
-def _argument_lines(entry: Tool) -> Iterable[str]:
-    for name, part in entry.input.properties.items():
-        text = f" - {' '.join(str(part['description']).split())}" if part.get("description") else ""
-        yield f"{name} ({type_word(part)}){text}"
-
-
 def _how_to_write(name: str) -> str:
     """For a name that Python cannot write as it is."""
     written = python_name(name)
@@ -263,10 +254,6 @@ def _how_to_write(name: str) -> str:
     if any(map(iskeyword, written.split("."))):
         return f'Call it as ot.call("{name}", ...): Python cannot write its name.'
     return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'
-
-
-def _pack(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def _instructions(pack: str, system: System) -> str:

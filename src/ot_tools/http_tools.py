@@ -96,7 +96,20 @@ async def _answer(
         response = await net.send(
             request, timeout=timeout_ms / 1000, max_bytes=max_bytes, follow_redirects=follow_redirects, rules=rules
         )
-    return _as_data(response)
+    headers: dict[str, list[str]] = {}
+    for header, value in response.headers:
+        headers.setdefault(header.lower(), []).append(value)
+    body = {"body": response.text()}
+    if not _is_text(response):
+        body = {"body": base64.b64encode(response.body).decode("ascii"), "encoding": "base64"}
+    return {
+        "status": response.status,
+        # Several of one name are in one line; cookies are a list, because their dates hold commas.
+        "headers": {key: all_ if key == "set-cookie" else ", ".join(all_) for key, all_ in headers.items()},
+        **body,
+        "response_time_ms": round(response.seconds * 1000),
+        "url": response.url,
+    }
 
 
 @asynccontextmanager
@@ -127,59 +140,29 @@ def _rules(name: str, context: ToolContext, default: HostRules) -> HostRules:
 
 
 def _content(body: str | dict[str, Any] | list[Any], content_type: str) -> bytes:
+    kind = content_type.partition(";")[0].strip().lower()
     try:
-        return _written(body, content_type).encode("utf-8")
+        if isinstance(body, str):
+            return body.encode()
+        if kind == FORM and isinstance(body, dict):
+            fields = {name: value if isinstance(value, list) else [value] for name, value in body.items()}
+            return urlencode(
+                {name: [_word(name, item) for item in fields[name]] for name in fields}, doseq=True
+            ).encode()
+        if kind == "application/json" or kind.endswith("+json"):
+            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:  # half a character, not a number, or nested without end
         raise ArgumentError(f"the body cannot be sent as {content_type}: {error}") from None
-
-
-def _written(body: str | dict[str, Any] | list[Any], content_type: str) -> str:
-    kind = content_type.partition(";")[0].strip().lower()
-    if isinstance(body, str):
-        return body
-    if kind == FORM and isinstance(body, dict):
-        return urlencode({name: _field(name, value) for name, value in body.items()}, doseq=True)
-    if kind == "application/json" or kind.endswith("+json"):
-        return json.dumps(body, ensure_ascii=False, allow_nan=False)
     raise ArgumentError(
         f"a {type(body).__name__} cannot be sent as {kind}: give the body as a text, "
         f"or a dict and the content_type application/json or {FORM}"
     )
 
 
-def _field(name: str, value: Any) -> str | list[str]:
-    """A field of a form; a list is the field several times."""
-    return [_word(name, item) for item in value] if isinstance(value, list) else _word(name, value)
-
-
 def _word(name: str, value: Any) -> str:
     if isinstance(value, dict | list):
         raise ArgumentError(f"a form has no place for what is in {name!r}: give a text, a number or a list of them")
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
-
-
-def _as_data(response: Response) -> dict[str, Any]:
-    return {
-        "status": response.status,
-        "headers": _headers(response),
-        **_body(response),
-        "response_time_ms": round(response.seconds * 1000),
-        "url": response.url,
-    }
-
-
-def _headers(response: Response) -> dict[str, str | list[str]]:
-    """By lower-case name, several of one name in one line; cookies are a list, because their dates hold commas."""
-    gathered: dict[str, list[str]] = {}
-    for name, value in response.headers:
-        gathered.setdefault(name.lower(), []).append(value)
-    return {name: values if name == "set-cookie" else ", ".join(values) for name, values in gathered.items()}
-
-
-def _body(response: Response) -> dict[str, str]:
-    if _is_text(response):
-        return {"body": response.text()}
-    return {"body": base64.b64encode(response.body).decode("ascii"), "encoding": "base64"}
 
 
 def _is_text(response: Response) -> bool:

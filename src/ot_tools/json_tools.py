@@ -32,7 +32,8 @@ def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
     if size > MAX_BYTES:
         raise _wrong(f"the text has {size:,} bytes; at most {MAX_BYTES:,} are read")
     if not has_few_values(json):
-        raise _wrong(f"the text has more than {MAX_VALUES:,} values. Hint: json.loads() parses it in the code")
+        hint = "json.loads() parses it in the code"
+        raise ArgumentError(f"the text has more than {MAX_VALUES:,} values", hint=hint, field="json")
     text = json.removeprefix("\ufeff")
     data = _loaded(text)
     if is_deeper_than(data, MAX_DEPTH):

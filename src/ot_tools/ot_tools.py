@@ -6,7 +6,6 @@ pipe, in `ot_child.pack_proxy`.
 """
 
 import time
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -236,7 +235,9 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     found = [name for name in sorted(known) if _has(pattern, name, known[name].description)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.of_snippet(name, system) for name in found])
-        return "\n\n---\n\n".join(filter(None, texts)) or _no_snippet(pattern, known)
+        none = f"No snippet matches {pattern!r}. Type ot.snippets() to see all."
+        none = none if known else "No snippets are configured. They stand under snippets: in onetool.yaml."
+        return "\n\n---\n\n".join(filter(None, texts)) or none
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
@@ -477,12 +478,6 @@ def _full(entry: Tool, observed: str | None) -> dict[str, Any]:
     }
     always = {"name", "signature", "description", "source"}
     return {key: value for key, value in facts.items() if value or key in always}
-
-
-def _no_snippet(pattern: str, known: Mapping[str, Any]) -> str:
-    if not known:
-        return "No snippets are configured. They stand under snippets: in onetool.yaml."
-    return f"No snippet matches {pattern!r}. Type ot.snippets() to see all."
 
 
 def _summary(context: ToolContext, period: str, name: str) -> "Summary":

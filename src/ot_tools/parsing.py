@@ -53,14 +53,11 @@ def check(data: Any, text: str, schema: Mapping[str, Any], field: str) -> None:
     written = json.dumps(schema)
     if len(written) > MAX_SCHEMA_BYTES:
         raise ArgumentError(f"the schema has more than {MAX_SCHEMA_BYTES:,} bytes", field="schema")
-    problem = _problem(data, schema) if _is_little(written, schema, text) else _problem_found_elsewhere(written, text)
+    # `written` has more characters than the schema has values.
+    is_little = len(written) * len(text) <= MOST_WORK and not _names_in(schema) & COSTLY
+    problem = _problem(data, schema) if is_little else _problem_found_elsewhere(written, text)
     if problem:
         raise ArgumentError(f"the data does not fit the schema: {problem[:LONGEST_MESSAGE]}", field=field)
-
-
-def _is_little(written: str, schema: Mapping[str, Any], text: str) -> bool:
-    """`written` has more characters than the schema has values."""
-    return len(written) * len(text) <= MOST_WORK and not _names_in(schema) & COSTLY
 
 
 def _names_in(schema: Mapping[str, Any]) -> set[str]:
@@ -112,19 +109,15 @@ def _problem_found_elsewhere(schema: str, text: str) -> str | None:
 
 def main() -> None:
     """The other process. It ends by itself also where nobody is left to end it."""
-    _bound()
-    schema, _, text = sys.stdin.buffer.read().decode("utf-8", "surrogatepass").partition("\n")
-    try:
-        answer = {"problem": _problem(json.loads(text), json.loads(schema))}
-    except ArgumentError as error:
-        answer = {"invalid": error.message}
-    sys.stdout.write(json.dumps(answer))
-
-
-def _bound() -> None:
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CPU, (CHECK_SECONDS, CHECK_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    schema, _, text = sys.stdin.buffer.read().decode("utf-8", "surrogatepass").partition("\n")
+    try:
+        answer = {"problem": _problem(json.loads(text), json.loads(schema))}
+    except ArgumentError as error:
+        answer = {"invalid": error.message}
+    sys.stdout.write(json.dumps(answer))

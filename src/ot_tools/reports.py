@@ -7,11 +7,11 @@ entities, and what does not add up is no report. Whether a run was a success is 
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded by the first report
     from xml.etree.ElementTree import Element
@@ -45,9 +45,6 @@ class Failure:
     file: str | None
     line: int | None
 
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -69,15 +66,19 @@ def from_junit(file: Path) -> Report:
     cases = [case for suite in suites for case in suite.iter("testcase")]
     if not suites or sum(_number(suite.get("tests")) for suite in suites) > len(cases):
         raise NoReport("its report names fewer tests than it counts")
-    outcomes = [_outcome(list(parts)) for _, parts in groupby(cases, _identity)]
+    # A test that failed, and whose cleaning up failed too, stands there twice.
+    tests = groupby(cases, lambda case: (case.get("file"), case.get("classname"), case.get("name")))
+    outcomes = [_outcome(list(parts)) for _, parts in tests]
     failures = tuple(failure for failure in outcomes if isinstance(failure, Failure))
     skipped = outcomes.count(SKIPPED)
     return Report(len(outcomes) - len(failures) - skipped, len(failures), skipped, failures[:MOST_FAILURES])
 
 
 def _text_of(file: Path) -> str:
+    # Without waiting and without following a link: the tests may have put anything there.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with open(file, "rb", opener=_open_as_it_is) as opened:
+        with open(file, "rb", opener=lambda path, mode: os.open(path, mode | flags)) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise NoReport("its report is no file")
             data = opened.read(MOST_BYTES + 1)
@@ -86,11 +87,6 @@ def _text_of(file: Path) -> str:
     if len(data) > MOST_BYTES:
         raise NoReport(f"its report is larger than {MOST_BYTES >> 20} MiB")
     return data.decode("utf-8", "replace")
-
-
-def _open_as_it_is(path: str, flags: int) -> int:
-    """Without waiting and without following a link: the tests may have put anything there."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _parsed(text: str) -> "Element":
@@ -110,11 +106,6 @@ def _number(text: str | None) -> int:
         return int(text or "")
     except ValueError:
         raise NoReport("its report does not say how many tests it is about") from None
-
-
-def _identity(case: "Element") -> tuple[str | None, ...]:
-    """A test that failed, and whose cleaning up failed too, stands there twice."""
-    return case.get("file"), case.get("classname"), case.get("name")
 
 
 def _outcome(parts: list["Element"]) -> Failure | str:
@@ -153,25 +144,18 @@ def _name(case: "Element") -> str:
 def from_mix(output: str) -> Report:
     """Projects under one umbrella print a summary each."""
     text = COLOURS.sub("", output)
-    counts = [dict(_counts(summary[0])) for summary in MIX_SUMMARY.finditer(text)]
-    counts = [count for count in counts if count.keys() & {"failure", "failures"}]
+    summaries = [MIX_COUNT.findall(summary[0]) for summary in MIX_SUMMARY.finditer(text)]
+    counts: Counter[str] = Counter()
+    for summary in summaries:
+        by_word = {word: int(number[:18]) for number, word in summary}
+        counts.update(by_word if by_word.keys() & {"failure", "failures"} else {})
     if not counts:
         raise NoReport("it printed no summary")
-    failed = _sum(counts, ("failure", "failures", "invalid"))
-    skipped = _sum(counts, ("skipped", "excluded"))
-    passed = max(0, _sum(counts, MIX_TESTS) - failed - skipped)
-    return Report(passed, failed, skipped, tuple(_mix_failures(text))[:MOST_FAILURES])
-
-
-def _counts(summary: str) -> Iterator[tuple[str, int]]:
-    return ((word, int(number[:18])) for number, word in MIX_COUNT.findall(summary))
-
-
-def _sum(counts: Iterable[dict[str, int]], words: Iterable[str]) -> int:
-    return sum(count.get(word, 0) for count in counts for word in words)
-
-
-def _mix_failures(text: str) -> Iterator[Failure]:
-    for found in MIX_FAILURE.finditer(text):
-        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())
-        yield Failure(found["name"].strip(), message[:LONGEST_MESSAGE], found["file"], int(found["line"][:9]))
+    failed = sum(counts[word] for word in ("failure", "failures", "invalid"))
+    skipped = counts["skipped"] + counts["excluded"]
+    passed = max(0, sum(counts[word] for word in MIX_TESTS) - failed - skipped)
+    failures = []
+    for found in islice(MIX_FAILURE.finditer(text), MOST_FAILURES):
+        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[:LONGEST_MESSAGE]
+        failures.append(Failure(found["name"].strip(), message, found["file"], int(found["line"][:9])))
+    return Report(passed, failed, skipped, tuple(failures))

@@ -11,8 +11,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,24 +92,27 @@ def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Suite:
-    """`report` reads what a run left behind; `is_told` is whether a status and a report can be of the same run."""
+    """`report` reads what a run left behind; `failed` are the statuses of a run in which tests failed."""
 
     name: str
     command: list[str]
     variables: Mapping[str, str]
     report: Callable[[str], Report]
-    is_told: Callable[[int, Report], bool]
+    failed: Container[int]
 
 
 def _suite(context: ToolContext, folder: Path, report: Path, path: str | None, given: Mapping[str, str]) -> _Suite:
     variables: Mapping[str, str] = {**for_worker(os.environ), **given}
     if (folder / "mix.exs").exists():
         target = _target(context, path, MIX_LINES)
-        return _Suite("mix test", [_mix(variables), "test", *target], variables, from_mix, _told_by_mix)
+        mix = shutil.which("mix", path=variables.get("PATH"))
+        if mix is None:
+            raise ToolError("the folder has a mix.exs, but mix is not installed: see elixir-lang.org/install")
+        return _Suite("mix test", [mix, "test", *target], variables, from_mix, range(1, SIGNALLED))
     target = _target(context, path, re.compile(r"::.*", re.DOTALL))
     options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "--color=no"]
     command, variables = _pytest(folder, variables, given)
-    return _Suite("pytest", [*command, *options, *target], variables, lambda _: from_junit(report), _told_by_pytest)
+    return _Suite("pytest", [*command, *options, *target], variables, lambda _: from_junit(report), {1, INTERRUPTED})
 
 
 def _target(context: ToolContext, path: str | None, inner: re.Pattern[str]) -> list[str]:
@@ -121,13 +124,6 @@ def _target(context: ToolContext, path: str | None, inner: re.Pattern[str]) -> l
     found = inner.search(path)
     file = path[: found.start()] if found else path
     return [f"{Files(context).search_root(file)}{found[0] if found else ''}"]
-
-
-def _mix(variables: Mapping[str, str]) -> str:
-    found = shutil.which("mix", path=variables.get("PATH"))
-    if found is None:
-        raise ToolError("the folder has a mix.exs, but mix is not installed: see elixir-lang.org/install")
-    return found
 
 
 def _pytest(
@@ -162,13 +158,16 @@ def _result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms: int) 
             output=shown,
         )
     report = _believed(suite, ended.status, output)
-    result: dict[str, Any] = {"passed": report.passed, "failed": report.failed, "skipped": report.skipped}
-    result["duration_ms"] = round(ended.seconds * 1000)
-    result["failures"] = [failure.as_data() for failure in report.failures]
-    result["output"] = shown
-    if suite.name == "pytest" and ended.status == INTERRUPTED:
-        result["incomplete"] = "not all tests ran: some could not be collected, or the run was interrupted"
-    return result
+    incomplete = "not all tests ran: some could not be collected, or the run was interrupted"
+    return {
+        "passed": report.passed,
+        "failed": report.failed,
+        "skipped": report.skipped,
+        "duration_ms": round(ended.seconds * 1000),
+        "failures": [asdict(failure) for failure in report.failures],
+        "output": shown,
+        **({"incomplete": incomplete} if suite.name == "pytest" and ended.status == INTERRUPTED else {}),
+    }
 
 
 def _believed(suite: _Suite, status: int, output: str) -> Report:
@@ -180,17 +179,9 @@ def _believed(suite: _Suite, status: int, output: str) -> Report:
         raise _failed(suite, status, str(problem), shown) from None
     if report.is_empty:
         raise _failed(suite, status, MEANING[NO_TESTS] if status in {0, NO_TESTS} else "no test was run", shown)
-    if not suite.is_told(status, report):
+    if not (status in suite.failed if report.failed else status == 0):
         raise _failed(suite, status, f"its report counts {report.failed} failures, which does not fit", shown)
     return report
-
-
-def _told_by_pytest(status: int, report: Report) -> bool:
-    return status in {1, INTERRUPTED} if report.failed else status == 0
-
-
-def _told_by_mix(status: int, report: Report) -> bool:
-    return 0 < status < SIGNALLED if report.failed else status == 0
 
 
 def _failed(suite: _Suite, status: int, problem: str, shown: str) -> ToolError:

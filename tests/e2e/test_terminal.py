@@ -22,7 +22,6 @@ with terminal.Progress('first words') as progress:
     while not progress._is_drawn:
         time.sleep(0.01)
     asyncio.run(work(progress))
-    progress.print('a line')
 print('after')
 """
 QUICK = "from ot.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.say('more')"
@@ -65,13 +64,13 @@ def test_who_wants_no_colours_gets_none(env: dict[str, str]) -> None:
 
 def test_a_pipe_gets_neither_colours_nor_progress() -> None:
     assert piped(COLOURS) == ("bdrgy\n", "")
-    assert piped(SLOW.replace("while not progress._is_drawn:", "if False:")) == ("a line\nafter\n", "")
+    assert piped(SLOW.replace("while not progress._is_drawn:", "if False:")) == ("after\n", "")
 
 
 def test_progress_is_one_line_that_is_wiped() -> None:
     shown = in_terminal(SLOW, TERM="xterm")
     assert "first words" in shown
-    assert [line.rpartition("\r\033[K")[2] for line in shown.split("\r\n")] == ["a line", "after", ""]
+    assert [line.rpartition("\r\033[K")[2] for line in shown.split("\r\n")] == ["after", ""]
     assert all(len(line) < 80 for line in shown.replace("\r\033[K", "\n").splitlines())
     assert "\033[31m" not in shown, "words from elsewhere move no cursor"
 
@@ -81,7 +80,7 @@ def test_what_is_quick_shows_nothing() -> None:
 
 
 def test_a_dumb_terminal_shows_no_progress() -> None:
-    assert in_terminal(SLOW.replace("while not progress._is_drawn:", "if False:"), TERM="dumb") == "a line\r\nafter\r\n"
+    assert in_terminal(SLOW.replace("while not progress._is_drawn:", "if False:"), TERM="dumb") == "after\r\n"
 
 
 def test_closed_streams_are_no_terminal() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ot.cli.identity import user_name
 from ot.cli.opening import with_settings
-from ot.cli.terminal import is_terminal
+from ot.cli.terminal import is_terminal, print_notices
 from ot.errors import BundleError, ToolError
 from ot.registry import nearest, python_name, shown
 from ot.sanitise import clean
@@ -112,17 +112,16 @@ class Row:
         state = "on " if self.bundle.is_enabled else "off"
         some = "" if self.in_use == tools or not self.bundle.is_enabled else f", {self.in_use} in use"
         origin = " (comes with the program)" if self.bundle.is_built_in else ""
-        line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {self._about}{origin}".rstrip()
+        text = clean(self.bundle.description or self.bundle.display_name, ABOUT * 10)  # somebody else's words
+        about = shorten(text, ABOUT, placeholder=" …")
+        line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {about}{origin}".rstrip()
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
-
-    @property
-    def _about(self) -> str:
-        text = self.bundle.description or self.bundle.display_name
-        return shorten(clean(text, ABOUT * 10), ABOUT, placeholder=" …")  # somebody else's words, for a terminal
 
 
 def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
-    rows = [_row(app, bundle) for bundle in sorted(app.bundles.all_bundles(), key=lambda one: one.slug)]
+    bundles = sorted(app.bundles.all_bundles(), key=lambda one: one.slug)
+    tools_of = app.bundles.store.tools_of
+    rows = [Row(bundle, [app.bundles.shown(tool) for tool in tools_of(bundle.id)]) for bundle in bundles]
     chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
     if as_json:
         print(json.dumps({"bundles": [row.as_data() for row in chosen]}, indent=2, ensure_ascii=False))
@@ -130,19 +129,11 @@ def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     width = max((len(row.bundle.slug) for row in chosen), default=0)
     for row in chosen:
         print(row.as_text(width))
-    for line in _ending(rows, chosen):
-        print(line)
+    if not chosen:
+        print("No bundle is in use. To make one of an OpenAPI document: onetool import petstore.yaml")
+    if more := len(rows) - len(chosen):
+        print(f"{more} more switched off; `onetool bundles list --all` shows them.")
     return 0
-
-
-def _row(app: "OneTool", bundle: "Bundle") -> Row:
-    return Row(bundle, [app.bundles.shown(tool) for tool in app.bundles.store.tools_of(bundle.id)])
-
-
-def _ending(rows: list[Row], chosen: list[Row]) -> list[str]:
-    lines = [] if chosen else ["No bundle is in use. To make one of an OpenAPI document: onetool import petstore.yaml"]
-    more = len(rows) - len(chosen)
-    return [*lines, f"{more} more switched off; `onetool bundles list --all` shows them."] if more else lines
 
 
 # --- export --------------------------------------------------------------------------------------------------------
@@ -156,34 +147,26 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     packed = archive.pack(bundle.as_json(), tools)
     _, secrets = archive.without_credentials(bundle.slug, tools)
     if secrets:
-        print(_replaced(secrets), file=sys.stderr)
+        what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
+        names = ", ".join(f"${{secret:{name}}}" for name in secrets)
+        print_notices([f"{what} replaced in the archive by {names}. Whoever imports it sets them in secrets.yaml."])
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         return 0
     file = Path(options.file or f"{bundle.slug}.zip")
-    _write_new(file, packed)
+    try:
+        with file.open("xb") as new:
+            new.write(packed)
+    except FileExistsError:
+        raise ToolError(f"{file} is there already; give another name, or {STDOUT} to print it") from None
+    except OSError as error:
+        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
     if as_json:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
         print(json.dumps(shown, ensure_ascii=False))
     else:
         print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Credentials that were found are references.")
     return 0
-
-
-def _replaced(secrets: list[str]) -> str:
-    what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
-    names = ", ".join(f"${{secret:{name}}}" for name in secrets)
-    return f"onetool: note: {what} replaced in the archive by {names}. Whoever imports it sets them in secrets.yaml."
-
-
-def _write_new(file: Path, content: bytes) -> None:
-    try:
-        with file.open("xb") as new:
-            new.write(content)
-    except FileExistsError:
-        raise ToolError(f"{file} is there already; give another name, or {STDOUT} to print it") from None
-    except OSError as error:
-        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
 # --- delete --------------------------------------------------------------------------------------------------------
@@ -194,10 +177,17 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
     slug, tool, version = _parts(options.what)
 
     async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
-        return _chosen(app, slug, tool, version)
+        bundle = _bundle(app, slug)
+        if bundle.is_built_in:
+            hint = f"onetool bundles disable {bundle.slug}"
+            raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool", hint=hint)
+        tools = app.bundles.store.tools_of(bundle.id)
+        return bundle, _versions(bundle, tools, tool, version) if tool else tools
 
     bundle, tools = with_settings(options, plan)
-    what = _described(bundle, tools, is_bundle=not tool)
+    what = ", ".join(f"{bundle.slug}.{each.slug}@{each.version}" for each in tools)
+    if not tool:
+        what = f"the bundle {bundle.slug} with {number(len({each.slug for each in tools}), 'tool')}"
     _confirm(what, options)
 
     async def delete(app: "OneTool") -> list[str]:
@@ -206,21 +196,6 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
     deleted = with_settings(options, delete)
     print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"deleted {what}")
     return 0
-
-
-def _chosen(app: "OneTool", slug: str, tool: str, version: str) -> "tuple[Bundle, list[StoredTool]]":
-    bundle = _bundle(app, slug)
-    if bundle.is_built_in:
-        hint = f"Hint: onetool bundles disable {bundle.slug}"
-        raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool\n{hint}")
-    tools = app.bundles.store.tools_of(bundle.id)
-    return bundle, _versions(bundle, tools, tool, version) if tool else tools
-
-
-def _described(bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> str:
-    if is_bundle:
-        return f"the bundle {bundle.slug} with {number(len({tool.slug for tool in tools}), 'tool')}"
-    return ", ".join(f"{bundle.slug}.{tool.slug}@{tool.version}" for tool in tools)
 
 
 def _confirm(what: str, options: argparse.Namespace) -> None:
@@ -266,7 +241,12 @@ def _switch(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
         changed = [_switched(store, bundle, one, on=on) for one in chosen]
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
-    _print_switched(changed, bundle, on=on, as_json=as_json, is_bundle=not tool)
+    if as_json:
+        print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
+        return 0
+    print("\n".join(f"{name} is switched {'on' if on else 'off'}." for name in changed))
+    if on and tool and not bundle.is_enabled:
+        print(f"Its bundle is off: onetool bundles enable {bundle.slug}")
     return 0
 
 
@@ -287,15 +267,6 @@ def _switched(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, o
             raise
         raise ToolError(f"{error.message}: onetool bundles enable {bundle.slug}") from None
     return f"{bundle.slug}.{tool.slug}@{tool.version}"
-
-
-def _print_switched(changed: list[str], bundle: "Bundle", *, on: bool, as_json: bool, is_bundle: bool) -> None:
-    if as_json:
-        print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
-        return
-    print("\n".join(f"{name} is switched {'on' if on else 'off'}." for name in changed))
-    if on and not is_bundle and not bundle.is_enabled:
-        print(f"Its bundle is off: onetool bundles enable {bundle.slug}")
 
 
 # --- finding -------------------------------------------------------------------------------------------------------

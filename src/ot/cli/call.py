@@ -3,13 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ot.bus.bind import full_name
 from ot.cli.opening import with_settings
 from ot.cli.terminal import Progress
 from ot.errors import describe
+from ot.problem import Problem
 from ot.registry import python_name
 from ot.render import render
 from ot_child.data import as_data
@@ -37,27 +38,20 @@ def main(options: argparse.Namespace) -> int:
                 options.name, arguments, app.context(options.agent, is_owner=True, client="cli")
             )
         if result.error is not None:
-            return _failed(describe(result.error), app.redact, as_json=options.json)
+            error = describe(result.error)
+            if options.json:
+                print(app.redact(render({"error": error}, "json")))
+                return 1
+            # A person types commands of the shell where code would call functions.
+            message = error["message"].replace("Type ot.tools() to", "Type `onetool tools` to")
+            print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
+            return 1
         value = as_data(result.value)
         shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
         print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))
         return 0
 
     return with_settings(options, call)
-
-
-def _failed(error: dict[str, Any], redact: Callable[[str], str], *, as_json: bool) -> int:
-    if as_json:
-        print(redact(render({"error": error}, "json")))
-    else:
-        hint = f"\nHint: {error['hint']}" if error.get("hint") else ""
-        print(redact(f"onetool: {_in_a_shell(error['message'])}{hint}"), file=sys.stderr)
-    return 1
-
-
-def _in_a_shell(message: str) -> str:
-    """What a person reads, who types commands of the shell where code would call functions."""
-    return message.replace("Type ot.tools() to", "Type `onetool tools` to")
 
 
 def _texts(options: argparse.Namespace) -> dict[str, str]:

@@ -69,12 +69,26 @@ def this_place() -> Place:
 
 def connected(place: Place) -> list[Client]:
     """The clients that have us in one of their files."""
-    return [client for client in CLIENTS.values() if any(_has_us(client, file) for file in client.files(place))]
+
+    def has_us(client: Client, file: Path) -> bool:
+        try:
+            return value_at(_data(files.read(file)), client.path) is not None
+        except ToolError:
+            return False
+
+    return [client for client in CLIENTS.values() if any(has_us(client, file) for file in client.files(place))]
 
 
 def present(place: Place) -> list[Client]:
     """The clients that seem to be installed: they have left a file, or a folder of their own."""
-    return [client for client in CLIENTS.values() if _is_present(client.user(place), place.home)]
+
+    def is_present(file: Path) -> bool:
+        try:
+            return file.exists() or (file.parent != place.home and file.parent.is_dir())
+        except OSError:
+            return False
+
+    return [client for client in CLIENTS.values() if is_present(client.user(place))]
 
 
 def what_to_ask(place: Place, question: str, client: str = "") -> str:
@@ -83,20 +97,6 @@ def what_to_ask(place: Place, question: str, client: str = "") -> str:
         return f'Restart your assistant, then ask it: "{question}"'
     first = client or next((each.name for each in present(place)), next(iter(CLIENTS)))
     return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
-
-
-def _has_us(client: Client, file: Path) -> bool:
-    try:
-        return value_at(_data(files.read(file)), client.path) is not None
-    except ToolError:
-        return False
-
-
-def _is_present(file: Path, home: Path) -> bool:
-    try:
-        return file.exists() or (file.parent != home and file.parent.is_dir())
-    except OSError:
-        return False
 
 
 def make_plan(client: Client, place: Place, start: launch.Launch, options: argparse.Namespace) -> Plan:

@@ -62,17 +62,14 @@ def _worded(command: Callable[[], int]) -> int:
     except ToolError as error:
         return _failed(str(error))
     except OSError as error:
-        words = _of_surroundings(error)
-        return _failed(words) if words else _crashed(error)
+        # What this machine refuses, such as a folder that may not be written. Errors of the output name no file.
+        if error.filename is None and error.errno in OUTPUT:
+            return _failed(_unwritten(error))
+        if error.filename is not None and error.errno in REFUSED:
+            return _failed(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+        return _crashed(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, a person sees words
         return _crashed(error)
-
-
-def _of_surroundings(error: OSError) -> str:
-    """Words for what this machine refuses, such as a folder that may not be written; nothing for anything else."""
-    if error.filename is None:  # as errors of the output are
-        return _unwritten(error) if error.errno in OUTPUT else ""
-    return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}" if error.errno in REFUSED else ""
 
 
 def _failed(*lines: str) -> int:

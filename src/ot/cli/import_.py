@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ot_tools
 from ot import paths
 from ot.cli.connect import what_to_ask
 from ot.cli.signals import undisturbed
@@ -22,7 +23,6 @@ from ot.config import scaffold
 from ot.config.trust import is_trusted, trust
 from ot.errors import ToolError
 from ot.redact import Redactor
-from ot.util import yaml12
 from ot.util.secret_finder import secrets_in
 
 SECTION = "servers"
@@ -92,7 +92,11 @@ def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, 
     if not isinstance(servers, dict):
         raise ToolError(f"{config.path}: {SECTION} must be a mapping, `name: ...`; correct it, then try again")
     is_user = os.path.realpath(folder) == os.path.realpath(folders.user)
-    there = taking.There(servers, _secrets(secrets), _packs(), os.environ, folders.working_dir, folders.home, is_user)
+    modules = (module.name for module in pkgutil.iter_modules(ot_tools.__path__))
+    packs = frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
+    known = yaml_edit.data_of(secrets.text, str(secrets.path), typed=False)
+    known = {name: value for name, value in known.items() if isinstance(value, str)}
+    there = taking.There(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
     taken = taking.take(found, there, keep_values=keep_values)
     config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
     secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)
@@ -116,30 +120,15 @@ def _found(source: str, place: Place) -> list[reading.Found]:
         raise ToolError(f"{source} is an address; fetch it first: curl -fsSLo api.json {shlex.quote(source)}")
     if not existing:
         raise ToolError(f"there is no file {source}; give a file, or one of {', '.join(CLIENTS)}")
-    return [_in_file(path, place.working_dir, lenient=len(existing) > 1) for path in existing]
-
-
-def _in_file(path: Path, folder: Path, *, lenient: bool) -> reading.Found:
-    """A client's settings without servers are no mistake where it has another file with some."""
-    try:
-        return reading.find(files.read(path), folder)
-    except reading.NoServers as error:
-        if not lenient:
-            raise
-        return reading.Found(path, {}, notes=(str(error),))
-
-
-def _secrets(read: files.Read) -> dict[str, str]:
-    if not read.text.strip("\ufeff \t\r\n"):
-        return {}
-    data = yaml12.read(read.text, str(read.path), typed=False).data
-    return {name: value for name, value in (data or {}).items() if isinstance(value, str)}
-
-
-def _packs() -> frozenset[str]:
-    import ot_tools
-
-    return taking.pack_names(module.name for module in pkgutil.iter_modules(ot_tools.__path__))
+    found = []
+    for path in existing:
+        try:
+            found.append(reading.find(files.read(path), place.working_dir))
+        except reading.NoServers as error:
+            if len(existing) == 1:  # a client's settings without servers are no mistake if it has another file
+                raise
+            found.append(reading.Found(path, {}, notes=(str(error),)))
+    return found
 
 
 def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
@@ -154,7 +143,11 @@ def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
     if is_users or folders.config_file is not None:
         return done
     was_trusted = is_new or is_trusted(folder, folders.user, {})
-    _trust(folder, folders.user)
+    try:
+        trust(folder, folders.user)
+    except OSError as error:
+        reason = f"{folders.user} cannot be written: {error.strerror or error}"
+        raise ToolError(f"{folder} is written but not trusted, because {reason}") from None
     also = "" if was_trusted else ", with everything that was in it before: look at it once"
     return [*done, f"{folder} is trusted now{also}"]
 
@@ -178,14 +171,6 @@ def _write(before: files.Read, text: str) -> str:
     return f"wrote {before.path}" + (f" (what was there is in {backup.name})" if backup else "")
 
 
-def _trust(folder: Path, user: Path) -> None:
-    try:
-        trust(folder, user)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ToolError(f"{folder} is written but not trusted, because {user} cannot be written: {reason}") from None
-
-
 def _as_json(plan: Plan, diff: str, done: list[str]) -> str:
     data: dict[str, Any] = {
         "file": str(plan.config.path),
@@ -205,18 +190,10 @@ def _as_text(plan: Plan, diff: str, done: list[str], options: argparse.Namespace
     lines += taken.notes
     if taken.secrets:
         lines.append(f"secrets go to {plan.secrets.path}: {', '.join(taken.secrets)} (--keep-values leaves them)")
-    lines += [f"missing: put {_described(name, text)} into {plan.secrets.path}" for name, text in taken.missing.items()]
-    return "\n".join([*lines, *done, _ending(taken, options)])
-
-
-def _described(name: str, text: str) -> str:
-    return f"{name} ({text})" if text else name
-
-
-def _ending(taken: taking.Taken, options: argparse.Namespace) -> str:
-    if not taken.servers:
-        return "Nothing is left to take over; no file was changed."
+    missing = (f"{name} ({text})" if text else name for name, text in taken.missing.items())
+    lines += [f"missing: put {what} into {plan.secrets.path}" for what in missing]
     names = ", ".join(taken.servers)
+    ending = f"Took over {names}. Take them out of your assistant's file, so that they do not run twice."
     if options.dry_run:
-        return f"Would take over {names}. Nothing was written, because of --dry-run."
-    return f"Took over {names}. Take them out of your assistant's file, so that they do not run twice."
+        ending = f"Would take over {names}. Nothing was written, because of --dry-run."
+    return "\n".join([*lines, *done, ending if names else "Nothing is left to take over; no file was changed."])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ot.audit import audit_of
-from ot.bundles.imported import Imported, ToolEntry
+from ot.bundles.imported import Imported
 from ot.bundles.source import folder_of, store_of
 from ot.bundles.taking import Taken, read, take_over
 from ot.cli import editing
@@ -28,6 +28,7 @@ from ot.errors import BundleError, ConfigError, NetworkError, ToolError
 from ot.net import HostRules
 from ot.net.addresses import is_public, parsed
 from ot.paths import FOLDER, SECRETS, Folders, find_folders
+from ot.problem import Problem
 from ot.redact import Redactor
 from ot.registry import python_name
 from ot.util.secret_finder import secrets_in
@@ -108,8 +109,10 @@ def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
         return _project(folders, is_dry=options.dry_run)
     if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
         return folders, []
-    said = f"{folders.project} is not trusted, so it was left alone. Hint: --project imports into it and trusts it"
-    return replace(folders, project=None), [said]
+    left_alone = Problem(
+        f"{folders.project} is not trusted, so it was left alone", "--project imports into it and trusts it"
+    )
+    return replace(folders, project=None), [str(left_alone)]
 
 
 def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
@@ -130,17 +133,13 @@ def _taken(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Repo
     finally:
         store.close()
     if not is_dry:
-        _record(loaded, taken)
+        audit = audit_of(loaded)
+        names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
+        audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
+        audit.close()
     secrets = [name for name in found.secrets if name not in loaded.secrets]
     hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
     return Report(path, loaded, found, taken, is_dry, hosts, secrets)
-
-
-def _record(loaded: Loaded, taken: Taken) -> None:
-    audit = audit_of(loaded)
-    names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
-    audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
-    audit.close()
 
 
 def _is_allowed(host: str, loaded: Loaded) -> bool:
@@ -183,22 +182,6 @@ def _write_hosts(report: Report) -> None:
     report.is_written = True
 
 
-def _line(report: Report) -> str:
-    """All of the list, because one line has to hold it all."""
-    hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]
-    return f"{SECTION}: {{{KEY}: {yaml_edit.flow(hosts)}}}"
-
-
-def _needs_private_addresses(report: Report) -> bool:
-    near = any(map(_is_near, report.found.hosts))
-    return near and not report.loaded.settings.http.allow_private_addresses
-
-
-def _is_near(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name == "localhost" or (parsed(name) is not None and not is_public(name))
-
-
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +204,11 @@ def _as_data(report: Report) -> dict[str, Any]:
 
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
-    yield from _left_out(report.found.problems)
+    if problems := report.found.problems:
+        yield "Not taken over as it stands there:"
+        yield from (f"{INDENT}{problem}" for problem in problems[:MOST_PROBLEMS])
+        if len(problems) > MOST_PROBLEMS:
+            yield f"{INDENT}and {len(problems) - MOST_PROBLEMS:,} more; --json shows them all"
     yield from (f"Warning: {warning}" for warning in report.found.warnings[:MOST_PROBLEMS])
     if report.secrets:
         yield f"Put these secrets into {report.folders.data / SECRETS}, which only you may be able to read:"
@@ -247,20 +234,17 @@ def _headline(report: Report) -> str:
     return f"{slug}: took over {what} into {where}{beside}"
 
 
-def _left_out(problems: list[str]) -> Iterator[str]:
-    if problems:
-        yield "Not taken over as it stands there:"
-        yield from (f"{INDENT}{problem}" for problem in problems[:MOST_PROBLEMS])
-    if len(problems) > MOST_PROBLEMS:
-        yield f"{INDENT}and {len(problems) - MOST_PROBLEMS:,} more; --json shows them all"
-
-
 def _about_hosts(report: Report) -> Iterator[str]:
     if report.hosts and not report.is_written:
         what = "host" if len(report.hosts) == 1 else "hosts"
         yield f"Allow the {what} in {report.config}, or have it written with --write:"
-        yield f"{INDENT}{_line(report)}"
-    if _needs_private_addresses(report):
+        all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
+        yield f"{INDENT}{SECTION}: {{{KEY}: {yaml_edit.flow(all_hosts)}}}"
+    addresses = (
+        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.found.hosts
+    )
+    is_near = any(name == "localhost" or (parsed(name) is not None and not is_public(name)) for name in addresses)
+    if is_near and not report.loaded.settings.http.allow_private_addresses:
         yield "The address is a near one, which is closed to all tools unless you write there:"
         yield f"{INDENT}{SECTION}: {{allowPrivateAddresses: true}}"
 
@@ -270,11 +254,16 @@ def _what_now(report: Report) -> Iterator[str]:
         yield "A running server takes settings and secrets up with ot.reload(); the tools it sees at once."
     if not report.taken.bundle.is_enabled:
         yield f"The bundle is switched off. To switch it on: onetool bundles enable {report.slug}"
-    example = _example(report.found.tools)
+    # The tool that is tried most easily: one that only looks, and asks for little.
+    with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
+    example = min(with_schema, key=_effort, default=None)
     if example is not None:
-        name, arguments = f"{report.slug}.{example[0]}", _sample_arguments(example[2]["argSchema"])
+        name, schema = f"{report.slug}.{example[0]}", example[1]["argSchema"]
+        parts = schema.get("properties", {})
+        arguments = {name: _sample(parts.get(name, {})) for name in schema.get("required", ())}
         yield "Call one:"
-        yield f"{INDENT}{_in_a_shell(name, arguments)}"
+        words = (f"{key}={_value(value)}" for key, value in arguments.items())
+        yield f"{INDENT}{shlex.join(['onetool', 'call', name, *words])}"
         yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
     yield f"\n{what_to_ask(this_place(), QUESTION.format(slug=report.slug))}"
 
@@ -282,38 +271,19 @@ def _what_now(report: Report) -> Iterator[str]:
 # --- an example ----------------------------------------------------------------------------------------------------
 
 
-def _example(tools: list[ToolEntry]) -> ToolEntry | None:
-    """The tool that is tried most easily: one that only looks, and asks for little."""
-    with_schema = [entry for entry in tools if "argSchema" in entry[2]]
-    return min(with_schema, key=_effort, default=None)
-
-
-def _effort(entry: ToolEntry) -> tuple[bool, int]:
-    body = entry[2]
-    looks = body.get("httpImpl", {}).get("method", "GET") == "GET"
-    return not looks, len(body["argSchema"].get("required", ()))
-
-
-def _sample_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
-    parts = schema.get("properties", {})
-    return {name: _sample(parts.get(name, {})) for name in schema.get("required", ())}
+def _effort(entry: tuple[str, Mapping[str, Any]]) -> tuple[bool, int]:
+    looks = entry[1].get("httpImpl", {}).get("method", "GET") == "GET"
+    return not looks, len(entry[1]["argSchema"].get("required", ()))
 
 
 def _sample(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return "text"
-    given = [part.get("example"), part.get("default"), *_first(part.get("examples")), *_first(part.get("enum"))]
+    lists = (values for key in ("examples", "enum") if isinstance(values := part.get(key), list))
+    given = [part.get("example"), part.get("default"), *(value for values in lists for value in values[:1])]
     samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     kind = part.get("type")
     return next((value for value in given if value is not None), samples.get(str(kind), "text"))
-
-
-def _first(values: Any) -> list[Any]:
-    return values[:1] if isinstance(values, list) else []
-
-
-def _in_a_shell(name: str, arguments: Mapping[str, Any]) -> str:
-    return shlex.join(["onetool", "call", name, *(f"{key}={_value(value)}" for key, value in arguments.items())])
 
 
 def _value(value: Any) -> str:

@@ -5,12 +5,12 @@ However it ends: Ctrl+C and SIGTERM cancel the work, so that everything that was
 
 import argparse
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ot.cli.signals import heeding_signals
+from ot.cli.terminal import print_notices
 from ot.errors import ToolError
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     async def checked(app: "OneTool") -> T:
         if app.config_error is not None:
             raise ToolError(f"the configuration is wrong:\n{app.config_error}")
-        for problem in app.problems:
-            print(f"onetool: note: {problem}", file=sys.stderr)
+        print_notices(app.problems)
         return await work(app)
 
     return with_onetool(options, checked)

@@ -42,7 +42,11 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"servers": lines}, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(map(_to_text, lines)) or "No server is running.")
+        for line in lines:
+            place = line["url"] or f"stdio in {line['directory']}"
+            print(f"{line['pid']} ({place}): {'' if line['ok'] else 'failed: '}{line['answer']}")
+        if not lines:
+            print("No server is running.")
     return 0 if all(line["ok"] for line in lines) else 1
 
 
@@ -68,9 +72,3 @@ def _describe(entry: "ServerEntry", generation: int) -> dict[str, Any]:
         "ok": has_answered and entry.is_ok,
         "answer": answer,
     }
-
-
-def _to_text(line: dict[str, Any]) -> str:
-    place = line["url"] or f"stdio in {line['directory']}"
-    result = line["answer"] if line["ok"] else f"failed: {line['answer']}"
-    return f"{line['pid']} ({place}): {result}"

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ot.cli.opening import with_onetool
+from ot.cli.terminal import print_notices
 from ot_child.summary import number
 
 if TYPE_CHECKING:
@@ -125,20 +126,15 @@ def _over_http(options: argparse.Namespace) -> int:
     async def serve(app: "OneTool") -> int:
         from ot.faces.http.running import serve_http
 
-        _tell_problems(app)
+        if app.config_error is not None:
+            print(f"onetool: the configuration is wrong:\n{app.config_error}", file=sys.stderr)
+        print_notices(app.problems)
         await _expose(app, options.expose)
         _relax_collector()
         await serve_http(app, host, port, lambda bind: _tell_address(bind, as_json=options.json))
         return 0
 
     return with_onetool(options, serve)
-
-
-def _tell_problems(app: "OneTool") -> None:
-    if app.config_error is not None:
-        print(f"onetool: the configuration is wrong:\n{app.config_error}", file=sys.stderr)
-    for problem in app.problems:
-        print(f"onetool: note: {problem}", file=sys.stderr)
 
 
 def _tell_address(bind: "Bind", *, as_json: bool) -> None:

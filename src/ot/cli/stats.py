@@ -24,9 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     async def show(app: "OneTool") -> int:
+        from ot.stats import report
+
         summary = _summary(app, options)
         if options.html:
-            _write(options.html, summary)
+            try:
+                report.write(options.html.resolve(), summary)  # a person may name a link
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", "") or error
+                raise ToolError(f"cannot write to {options.html}: {reason}") from None
         shown = {key: value for key, value in summary.items() if key != "series"}
         print(render(shown, "json") if options.json else _text(shown))
         if options.html and not options.json:
@@ -47,19 +53,14 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
     return summarise(file, options.period, options.tool or None, round_trip_ms=trip)
 
 
-def _write(file: Path, summary: "Summary") -> None:
-    from ot.stats import report
-
-    try:
-        report.write(file.resolve(), summary)  # a person may name a link
-    except (OSError, ValueError) as error:
-        raise ToolError(f"cannot write to {file}: {getattr(error, 'strerror', '') or error}") from None
-
-
 def _text(summary: Mapping[str, Any]) -> str:
     runs, savings = summary["runs"], summary["savings"]
     if not summary["total_calls"] and not runs["total"]:
-        return _nothing(summary["tool"], summary["period"])
+        tool, period = summary["tool"], summary["period"]
+        if tool is None and period == "all":
+            return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
+        what, when = f"call of {tool}" if tool else "call", "" if period == "all" else f" in the last {period}"
+        return f"No {what} is recorded{when}. `onetool stats` shows all there are."
     saved, sessions = number(summary["context_saved"], "token"), number(savings["sessions"], "session")
     seconds, trips = summary["time_saved_ms"] / 1000, number(round(savings["round_trips"]), "round trip")
     head = [
@@ -72,13 +73,6 @@ def _text(summary: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([*head, "", *lines])
-
-
-def _nothing(tool: str | None, period: str) -> str:
-    if tool is None and period == "all":
-        return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
-    what, when = f"call of {tool}" if tool else "call", "" if period == "all" else f" in the last {period}"
-    return f"No {what} is recorded{when}. `onetool stats` shows all there are."
 
 
 def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import cycle
 from typing import Any, Self, TextIO, cast
 
@@ -56,30 +57,15 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def colours_wanted(stream: TextIO | None) -> bool:
-    """See https://no-color.org: the variable counts where it is not empty."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR") and _can_rewrite()
+def _coloured(code: str, text: str) -> str:
+    """Return the text for the output. See https://no-color.org: the variable counts where it is not empty."""
+    if not text or not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or not _can_rewrite():
+        return text
+    escape = STYLE_MARK if isinstance(sys.stdout, TerminalStream) else "\033"
+    return f"{escape}[{code}m{text}{escape}[0m"
 
 
-def bold(text: str, stream: TextIO | None = None) -> str:
-    """For the output, or the stream that is named."""
-    return _coloured("1", text, stream)
-
-
-def dim(text: str, stream: TextIO | None = None) -> str:
-    return _coloured("2", text, stream)
-
-
-def red(text: str, stream: TextIO | None = None) -> str:
-    return _coloured("31", text, stream)
-
-
-def green(text: str, stream: TextIO | None = None) -> str:
-    return _coloured("32", text, stream)
-
-
-def yellow(text: str, stream: TextIO | None = None) -> str:
-    return _coloured("33", text, stream)
+bold, dim, red, green, yellow = (partial(_coloured, code) for code in ("1", "2", "31", "32", "33"))
 
 
 class Progress:
@@ -91,7 +77,6 @@ class Progress:
     def __init__(self, text: str = "") -> None:
         self._stream = sys.stderr.raw if isinstance(sys.stderr, TerminalStream) else sys.stderr
         self._text = text
-        self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_drawn = False
@@ -106,7 +91,8 @@ class Progress:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        self._wipe()
+        if self._is_drawn:
+            self._write(WIPE)
 
     def say(self, text: str) -> None:
         self._text = text
@@ -116,32 +102,21 @@ class Progress:
         if event == "progress":
             self.say(str(what))
 
-    def print(self, text: str) -> None:
-        """A line of output while this is shown: on a terminal both are the same screen."""
-        with self._lock:
-            self._wipe()
-            print(text, flush=True)
-
     def _show(self) -> None:
         started = time.monotonic()
         wait = PATIENCE
         for sign in cycle(SPINNER):
             if self._over.wait(wait):
                 return
-            self._draw(f"{sign} {time.monotonic() - started:.0f} s  {self._text}")
-            wait = STEP
-
-    def _draw(self, line: str) -> None:
-        with self._lock:
-            if not self._over.is_set():
-                self._is_drawn = True
-                self._write(WIPE + _printable(line)[: self._width - 1])
-
-    def _wipe(self) -> None:
-        with self._lock:
-            if self._is_drawn:
-                self._is_drawn = False
-                self._write(WIPE)
+            line, wait = f"{sign} {time.monotonic() - started:.0f} s  {self._text}", STEP
+            # On one line, and without what would move the cursor: the text may come from elsewhere.
+            shown = "".join(sign if sign.isprintable() else " " for sign in line)
+            try:
+                width = os.get_terminal_size(self._stream.fileno()).columns or NARROW
+            except (OSError, ValueError):
+                width = NARROW
+            self._is_drawn = True
+            self._write(WIPE + shown[: width - 1])
 
     def _write(self, text: str) -> None:
         try:
@@ -150,30 +125,12 @@ class Progress:
         except (OSError, ValueError):  # the terminal has gone: there is nobody left to show it to
             self._over.set()
 
-    @property
-    def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or NARROW
-        except (OSError, ValueError):
-            return NARROW
 
-
-def print_notices(notices: Iterable[str]) -> None:
+def print_notices(notices: Iterable[object]) -> None:
     """Print notes to the error stream, so that the output stays data."""
     for notice in notices:
         print(f"onetool: note: {notice}", file=sys.stderr)
 
 
-def _coloured(code: str, text: str, stream: TextIO | None) -> str:
-    stream = sys.stdout if stream is None else stream
-    escape = STYLE_MARK if isinstance(stream, TerminalStream) else "\033"
-    return f"{escape}[{code}m{text}{escape}[0m" if colours_wanted(stream) and text else text
-
-
 def _can_rewrite() -> bool:
     return os.environ.get("TERM") != "dumb"
-
-
-def _printable(text: str) -> str:
-    """On one line, and without what would move the cursor: the text may come from elsewhere."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ot.cli import editing
+from ot.cli.terminal import print_notices
 from ot.clients import files, yaml_edit
 from ot.errors import ToolError
 from ot.paths import find_folders
 
 if TYPE_CHECKING:
     from ot.config.load import Loaded
-    from ot.config.model import Token
 
 SECTION, KEY = "auth", "tokens"
 NAME = re.compile(r"\w[\w.@-]{0,63}")
@@ -38,8 +38,7 @@ def main(options: argparse.Namespace) -> int:
     from ot.config.load import load
 
     loaded = load(find_folders(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
-    for problem in loaded.problems:
-        print(f"onetool: note: {problem}", file=sys.stderr)
+    print_notices(loaded.problems)
     return {"create": _create, "list": _list, "delete": _delete}[options.action](loaded, options)
 
 
@@ -103,24 +102,18 @@ def _print_new(token: str, options: argparse.Namespace, file: Path, notes: list[
 
 
 def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
-    tokens = [_facts(token) for token in loaded.settings.auth.tokens]
+    kept = {"name", "agent", "token_env"}
+    tokens = [token.model_dump(include=kept, exclude_none=True) for token in loaded.settings.auth.tokens]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
         print("There are no tokens. To make one: onetool token create NAME --agent default")
     else:
         width = max(len(token["name"]) for token in tokens)
-        print("\n".join(f"{token['name']:{width}}  agent {token['agent']}{_from(token)}" for token in tokens))
+        for token in tokens:
+            variable = f", from the variable {token['token_env']}" if "token_env" in token else ""
+            print(f"{token['name']:{width}}  agent {token['agent']}{variable}")
     return 0
-
-
-def _facts(token: "Token") -> dict[str, str]:
-    variable = {"token_env": token.token_env} if token.token_env else {}
-    return {"name": token.name, "agent": token.agent, **variable}
-
-
-def _from(token: dict[str, str]) -> str:
-    return f", from the variable {token['token_env']}" if "token_env" in token else ""
 
 
 # --- delete --------------------------------------------------------------------------------------------------------

@@ -35,13 +35,8 @@ def main(options: argparse.Namespace) -> int:
 def _text(found: list[Any], pattern: str) -> str:
     if not found:
         return f"No tool has {pattern!r} in its name. `onetool tools` lists all."
-    lines = [f"{entry['name']:24} {entry['description']}" if _is_brief(entry) else _plain(entry) for entry in found]
+    if isinstance(found[0], str):
+        return "\n".join(found)
+    is_full = "signature" in found[0]
+    lines = (render(each, "yml_h") + "\n" if is_full else f"{each['name']:24} {each['description']}" for each in found)
     return "\n".join(lines)
-
-
-def _is_brief(entry: object) -> bool:
-    return isinstance(entry, dict) and "signature" not in entry
-
-
-def _plain(entry: object) -> str:
-    return entry if isinstance(entry, str) else render(entry, "yml_h") + "\n"

@@ -1,6 +1,6 @@
 """The clients: where each keeps its servers on each system, and what an entry looks like there."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,21 @@ class Place:
     working_dir: Path
 
     @property
-    def app_data(self) -> Path:
-        if self.system == "darwin":
-            return self.home / "Library" / "Application Support"
-        if self.system == "win32":
-            return Path(self.env.get("APPDATA") or self.home / "AppData" / "Roaming")
-        return self.xdg_config
-
-    @property
-    def xdg_config(self) -> Path:
-        return Path(self.env.get("XDG_CONFIG_HOME") or self.home / ".config")
-
-    def named(self, variable: str, otherwise: Path) -> Path:
-        return Path(self.env.get(variable) or otherwise)
+    def folders(self) -> dict[str, Path | str]:
+        """Return the directories in which clients keep their files."""
+        home, env = self.home, self.env
+        xdg_config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+        app_data = {
+            "darwin": home / "Library" / "Application Support",
+            "win32": Path(env.get("APPDATA") or home / "AppData" / "Roaming"),
+        }.get(self.system, xdg_config)
+        return {
+            "home": home,
+            "app_data": app_data,
+            "claude": env.get("CLAUDE_CONFIG_DIR") or home,
+            "codex": env.get("CODEX_HOME") or home / ".codex",
+            "zed": {"darwin": home / ".config" / "zed", "win32": app_data / "Zed"}.get(self.system, xdg_config / "zed"),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Client:
     name: str
     title: str
     key: str
-    user: Callable[[Place], Path]
-    project: tuple[str, ...] = ()
+    user_file: str
+    project: str = ""
     typed: bool = False
     has_folder: bool = True
 
@@ -53,12 +55,15 @@ class Client:
         """The keys that lead to our entry."""
         return (self.key, ENTRY)
 
+    def user(self, place: Place) -> Path:
+        return Path(self.user_file.format_map(place.folders))
+
     def file(self, place: Place, *, project: bool) -> Path:
         if not project:
             return self.user(place)
         if not self.project:
             raise ToolError(f"{self.title} has no configuration for a single folder; leave --project out")
-        return place.working_dir.joinpath(*self.project)
+        return place.working_dir / self.project
 
     def files(self, place: Place) -> list[Path]:
         """All of its files, the one that has the last word first."""
@@ -71,48 +76,20 @@ class Client:
         return {**kind, "command": launch.command, "args": list(launch.args), **env}
 
 
-def _claude_code(place: Place) -> Path:
-    return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
-
-
-def _claude_desktop(place: Place) -> Path:
-    return place.app_data / "Claude" / "claude_desktop_config.json"
-
-
-def _cursor(place: Place) -> Path:
-    return place.home / ".cursor" / "mcp.json"
-
-
-def _vscode(place: Place) -> Path:
-    return place.app_data / "Code" / "User" / "mcp.json"
-
-
-def _codex(place: Place) -> Path:
-    return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
-
-
-def _gemini(place: Place) -> Path:
-    return place.home / ".gemini" / "settings.json"
-
-
-def _windsurf(place: Place) -> Path:
-    return place.home / ".codeium" / "windsurf" / "mcp_config.json"
-
-
-def _zed(place: Place) -> Path:
-    if place.system == "win32":
-        return place.app_data / "Zed" / "settings.json"
-    return (place.home / ".config" if place.system == "darwin" else place.xdg_config) / "zed" / "settings.json"
-
-
 _ALL = (
-    Client("claude-code", "Claude Code", "mcpServers", _claude_code, (".mcp.json",), typed=True),
-    Client("claude-desktop", "Claude Desktop", "mcpServers", _claude_desktop, has_folder=False),
-    Client("cursor", "Cursor", "mcpServers", _cursor, (".cursor", "mcp.json"), typed=True),
-    Client("vscode", "VS Code", "servers", _vscode, (".vscode", "mcp.json"), typed=True),
-    Client("codex", "Codex", "mcp_servers", _codex, (".codex", "config.toml")),
-    Client("gemini", "Gemini CLI", "mcpServers", _gemini, (".gemini", "settings.json")),
-    Client("windsurf", "Windsurf", "mcpServers", _windsurf, has_folder=False),
-    Client("zed", "Zed", "context_servers", _zed, (".zed", "settings.json")),
+    Client("claude-code", "Claude Code", "mcpServers", "{claude}/.claude.json", ".mcp.json", typed=True),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "mcpServers",
+        "{app_data}/Claude/claude_desktop_config.json",
+        has_folder=False,
+    ),
+    Client("cursor", "Cursor", "mcpServers", "{home}/.cursor/mcp.json", ".cursor/mcp.json", typed=True),
+    Client("vscode", "VS Code", "servers", "{app_data}/Code/User/mcp.json", ".vscode/mcp.json", typed=True),
+    Client("codex", "Codex", "mcp_servers", "{codex}/config.toml", ".codex/config.toml"),
+    Client("gemini", "Gemini CLI", "mcpServers", "{home}/.gemini/settings.json", ".gemini/settings.json"),
+    Client("windsurf", "Windsurf", "mcpServers", "{home}/.codeium/windsurf/mcp_config.json", has_folder=False),
+    Client("zed", "Zed", "context_servers", "{zed}/settings.json", ".zed/settings.json"),
 )
 CLIENTS = {client.name: client for client in _ALL}

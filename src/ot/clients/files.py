@@ -117,7 +117,10 @@ def _backed_up(before: Read) -> Path | None:
 
 def diff(before: Read, text: str, redact: Callable[[str], str] = str) -> str:
     """What would change, as `diff -u` shows it, without the secrets that stand nearby."""
-    old, new = (_shown_lines(side) for side in (before.text, text))
+    both = (side.removeprefix("\ufeff").splitlines() for side in (before.text, text))
+    old, new = (
+        [line if len(line) <= _LINE else f"... a line of {len(line):,} characters" for line in lines] for lines in both
+    )
     same = _common(old, new)
     skipped = max(0, same - _CONTEXT)
     kept = max(0, _common(old[same:][::-1], new[same:][::-1]) - _CONTEXT)
@@ -130,11 +133,6 @@ def diff(before: Read, text: str, redact: Callable[[str], str] = str) -> str:
         lineterm="",
     )
     return redact("\n".join(_HUNK.sub(lambda found: _moved(found, skipped), line) for line in lines))
-
-
-def _shown_lines(text: str) -> list[str]:
-    lines = text.removeprefix("\ufeff").splitlines()
-    return [line if len(line) <= _LINE else f"... a line of {len(line):,} characters" for line in lines]
 
 
 def _common(old: list[str], new: list[str]) -> int:

@@ -28,7 +28,8 @@ class Launch:
 
 def launch(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> Launch:
     """`interpreter` is Python's own path, `direct_url` the installer's note on where this package came from."""
-    beside = next(filter(Path.is_file, _names(interpreter.parent)), None)
+    names = (interpreter.parent / PROGRAM, interpreter.parent / f"{PROGRAM}.exe")
+    beside = next(filter(Path.is_file, names), None)
     if beside is not None and not is_passing(beside):
         return Launch(str(beside))
     found = which(PROGRAM)
@@ -44,22 +45,13 @@ def is_passing(path: Path) -> bool:
     return any(_UV_CACHE.fullmatch(part) for part in path.parts)
 
 
-def _names(folder: Path) -> list[Path]:
-    return [folder / PROGRAM, folder / f"{PROGRAM}.exe"]
-
-
 def _by_uvx(direct_url: str | None, which: Which) -> Launch:
     uvx = which("uvx")
     stable = uvx if uvx is not None and not is_passing(Path(uvx)) else None
-    source = _source(direct_url)
-    args = ("--from", source, PROGRAM) if source else (PROGRAM,)
+    args: tuple[str, ...] = (PROGRAM,)
+    if direct_url is not None:
+        data = json.loads(direct_url)
+        vcs = f"{data['vcs_info']['vcs']}+" if "vcs_info" in data else ""
+        args = ("--from", f"{vcs}{data['url']}", PROGRAM)
     note = "" if stable else "uvx must be on the PATH that your assistant sees"
     return Launch(stable or "uvx", args, note)
-
-
-def _source(direct_url: str | None) -> str | None:
-    if direct_url is None:
-        return None
-    data = json.loads(direct_url)
-    url = str(data["url"])
-    return f"{data['vcs_info']['vcs']}+{url}" if "vcs_info" in data else url

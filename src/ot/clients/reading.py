@@ -72,13 +72,14 @@ def _repeated(document: json_edit.Document, root: json_edit.Node) -> Iterable[st
 def _servers(data: Any, source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(data, dict):
         raise ToolError(f"{source} is no configuration of a client: it must be an object")
-    holders = [data, *(inner for key in ("mcp",) if isinstance(inner := data.get(key), dict))]
+    holders = [data, *([data["mcp"]] if isinstance(data.get("mcp"), dict) else [])]
     found = [holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)]
     own, notes = _of_projects(data.get("projects"), folder)
     if own:
         found.append(own)
-    if not found and _are_servers(data):
-        found = [data]
+    keys = {"command", "url", "serverUrl", "httpUrl"}
+    if not found and data and all(isinstance(server, dict) and keys & server.keys() for server in data.values()):
+        found = [data]  # a bare `{name: {command: ...}}`, as READMEs show it
     if not found and not notes and not any(key in holder for holder in holders for key in _KEYS):
         raise NoServers(f"{source} holds no servers; looked for {', '.join(_KEYS)}")
     return {name: server for servers in found for name, server in servers.items()}, notes
@@ -96,12 +97,6 @@ def _of_projects(projects: Any, folder: Path) -> tuple[dict[str, Any], list[str]
             else:
                 others.append(f"servers of {path} were left there: {', '.join(servers)}")
     return own, others
-
-
-def _are_servers(data: Mapping[str, Any]) -> bool:
-    """A bare `{name: {command: ...}}`, as READMEs show it."""
-    keys = {"command", "url", "serverUrl", "httpUrl"}
-    return bool(data) and all(isinstance(server, dict) and keys & server.keys() for server in data.values())
 
 
 def _inputs(data: Any) -> dict[str, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from keyword import iskeyword
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -125,14 +125,9 @@ class _Taker:
     def _hidden(self, server: str, made: Mapping[str, Any]) -> dict[str, Any]:
         """Move every secret of a server into secrets.yaml, and write a reference in its place."""
         changed = dict(made)
-        for key, name_of in (("env", _of_variable), ("headers", _of_header)):
+        for key in ("env", "headers"):
             if key in made:
-                changed[key] = {
-                    name: self._replaced(value, name_of(server, name))
-                    if "${" not in value and looks_secret(name, value)
-                    else self._without_secrets(server, name, value)
-                    for name, value in made[key].items()
-                }
+                changed[key] = {name: self._hide(server, name, made[key][name], key) for name in made[key]}
         if "args" in made:
             named = zip(names_before(made["args"]), made["args"], strict=True)
             changed["args"] = [self._without_secrets(server, name, value) for name, value in named]
@@ -141,15 +136,18 @@ class _Taker:
                 changed[key] = self._without_secrets(server, "", made[key])
         return changed
 
+    def _hide(self, server: str, name: str, value: str, key: str) -> str:
+        if "${" in value or not looks_secret(name, value):
+            return self._without_secrets(server, name, value)
+        wanted = _numbered(secret_name(server, name))
+        scheme, secret = split_scheme(value)
+        return f"{scheme}{self._reference(secret, chain([secret_name(name)], wanted) if key == 'env' else wanted)}"
+
     def _without_secrets(self, server: str, name: str, text: str) -> str:
         for span in reversed(spans(name, text)):
-            wanted = _of_header(server, span.name or "SECRET")
+            wanted = _numbered(secret_name(server, span.name or "SECRET"))
             text = f"{text[: span.start]}{self._reference(text[span.start : span.end], wanted)}{text[span.end :]}"
         return text
-
-    def _replaced(self, value: str, wanted: Iterator[str]) -> str:
-        scheme, secret = split_scheme(value)
-        return f"{scheme}{self._reference(secret, wanted)}"
 
     def _reference(self, secret: str, wanted: Iterator[str]) -> str:
         known = {**self._there.secrets, **self.taken.secrets}
@@ -190,18 +188,8 @@ def _without_defaults(server: Any) -> str:
     return json.dumps(server, sort_keys=True).replace(":-}", "}")
 
 
-def _of_variable(server: str, name: str) -> Iterator[str]:
-    yield secret_name(name)
-    yield from _numbered(secret_name(server, name))
-
-
-def _of_header(server: str, name: str) -> Iterator[str]:
-    return _numbered(secret_name(server, name))
-
-
 def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in count(2))
+    return chain([name], (f"{name}_{number}" for number in count(2)))
 
 
 def _workspace(file: Path, working_dir: Path, home: Path) -> Path:
@@ -224,7 +212,3 @@ def _wrong_with(made: Mapping[str, Any]) -> str | None:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg'].removeprefix('Value error, ')}"
     return None
-
-
-def pack_names(modules: Iterable[str]) -> frozenset[str]:
-    return frozenset(module.removesuffix("_tools") for module in modules if module.endswith("_tools"))

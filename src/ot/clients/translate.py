@@ -57,8 +57,10 @@ class Translator:
         made: dict[str, Any] = {"command": self._text(name, raw["command"])}
         if args := raw.get("args"):
             made["args"] = [self._text(name, arg) for arg in _listed(args)]
-        env = {**self._texts(name, raw.get("env")), **self._forwarded(raw.get("env_vars"))}
-        if env:
+        # Codex passes these on from its own environment.
+        passed = [each.get("name") if isinstance(each, Mapping) else each for each in _listed(raw.get("env_vars"))]
+        forwarded = {each: self._reference(each) for each in passed if isinstance(each, str)}
+        if env := {**self._texts(name, raw.get("env")), **forwarded}:
             made["env"] = env
         if isinstance(raw.get("cwd"), str):
             made["cwd"] = self._text(name, raw["cwd"])
@@ -96,11 +98,6 @@ class Translator:
         if isinstance(token := raw.get("bearer_token_env_var"), str):
             headers["Authorization"] = f"Bearer {self._reference(token)}"
         return headers
-
-    def _forwarded(self, names: Any) -> dict[str, str]:
-        """Codex passes these on from its own environment."""
-        plain = [name.get("name") if isinstance(name, Mapping) else name for name in _listed(names)]
-        return {name: self._reference(name) for name in plain if isinstance(name, str)}
 
     def _texts(self, name: str, mapping: Any) -> dict[str, str]:
         if not isinstance(mapping, Mapping):
@@ -189,17 +186,14 @@ def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _limits(raw: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    seconds = raw.get("tool_timeout_sec") or _milliseconds(raw.get("timeout"))
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
-        made["timeout"] = seconds
+    milliseconds = not raw.get("tool_timeout_sec")
+    given = raw.get("timeout") if milliseconds else raw["tool_timeout_sec"]
+    if isinstance(given, int | float) and not isinstance(given, bool) and given > 0:
+        made["timeout"] = given / 1000 if milliseconds else given
     include = _names(raw, "includeTools", "enabled_tools")
     exclude = _names(raw, "excludeTools", "disabled_tools", "disabledTools")
     tools = {key: names for key, names in (("include", include), ("exclude", exclude)) if names}
     return {**made, "tools": tools} if tools else made
-
-
-def _milliseconds(value: Any) -> float | None:
-    return value / 1000 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _names(raw: Mapping[str, Any], *keys: str) -> list[str]:

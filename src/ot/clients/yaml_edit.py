@@ -17,8 +17,8 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
-def data_of(text: str, source: str) -> dict[str, Any]:
-    data = yaml12.read(text, source).data if text.strip("\ufeff \t\r\n") else None
+def data_of(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
+    data = yaml12.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{source}:1: the file must hold `key: value` lines")
     return data or {}

@@ -8,7 +8,6 @@ themselves are `ot.config.model`, the folders that count `ot.paths` and `ot.conf
 import json
 import os
 import re
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -95,14 +94,6 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
-    """What references of one layer are filled with."""
-
-    secrets: Mapping[str, str]
-    env: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Examined:
     """What is right of a configuration, what is wrong with it, and where in it a key stands."""
 
@@ -127,8 +118,8 @@ def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = No
     own, theirs = by_layer[folders.user], by_layer.get(folders.data, {})
     whole = _Whole(reader.parts(), reader.errors)
     notes = whole.override(env, folders.working_dir)
-    values = {folders.data: _Values(ChainMap(theirs, own), env), folders.user: _Values(own, env)}
-    filled = whole.filled(lambda folder: values.get(folder, values[folders.user]), reader.secrets_are_whole)
+    by_folder = {folders.data: {**own, **theirs}, folders.user: own}
+    filled = whole.filled(lambda folder: by_folder.get(folder, own), env, reader.secrets_are_whole)
     settings = whole.checked(_with_placed_tools_dir(filled, whole, folders))
     loaded = Loaded(
         settings,
@@ -304,14 +295,16 @@ class _Whole:
                 data = {key: data}
             self._parts.append(_Part(data, lambda _: place, folder))
 
-    def filled(self, values: Callable[[Path], _Values], complain_of_missing: bool) -> dict[str, Any]:
+    def filled(
+        self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], complain_of_missing: bool
+    ) -> dict[str, Any]:
         """Fill in references, each with what belongs to the layer that wrote it."""
 
         def value_of(reference: re.Match[str], loc: Loc) -> str:
             part = self.part_of(loc)
             assert part is not None
             try:
-                return _referenced(reference, values(part.folder))
+                return _referenced(reference, secrets(part.folder), env)
             except ConfigError as error:
                 self._unfilled.add(loc)
                 if complain_of_missing:
@@ -331,15 +324,13 @@ class _Whole:
                 self._complain(one["loc"], *self._phrase(one["type"], one["loc"], one))
         if settings is None or self._unfilled:
             settings = _what_is_right(data, self._unfilled)
+        agents = self._raw.get("agents")
+        written = agents if wrong and isinstance(agents, dict) else {}
         for loc, reason, *hint in contradictions(settings):
-            if not (wrong and self._names_a_wrong_agent(loc)):
+            # The agent of a token may be there and was left out.
+            if loc[0] != "auth" or _value_at(self._raw, loc) not in written:
                 self._complain(loc, reason, *hint)
         return settings
-
-    def _names_a_wrong_agent(self, loc: Loc) -> bool:
-        """A token, whose agent is there and was left out."""
-        agents = self._raw.get("agents")
-        return loc[0] == "auth" and isinstance(agents, dict) and _value_at(self._raw, loc) in agents
 
     def part_of(self, loc: Loc) -> _Part | None:
         """The part that had the last word about a key, or about the nearest thing around it."""
@@ -429,7 +420,8 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
     kind: Any = Settings
     for segment in segments:
         there = list(tree) if isinstance(tree, dict) else []
-        spelling = _spelling(segment, [*known_keys(kind), *there])
+        keys = (key for key in (*known_keys(kind), *there) if key.casefold() == segment.casefold())
+        spelling = next(keys, None)
         if spelling is None and not takes_any_key(kind):
             reason, hint = _unknown(segment.lower(), known_keys(kind))
             raise _Unknown(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
@@ -439,10 +431,6 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
         kind = kind_under(kind, name)
         tree = tree.get(name) if isinstance(tree, dict) else None
     return tuple(loc)
-
-
-def _spelling(segment: str, keys: list[str]) -> str | None:
-    return next((key for key in keys if key.casefold() == segment.casefold()), None)
 
 
 def _filled(value: Any, loc: Loc, value_of: Callable[[re.Match[str], Loc], str]) -> Any:
@@ -455,14 +443,14 @@ def _filled(value: Any, loc: Loc, value_of: Callable[[re.Match[str], Loc], str])
     return value
 
 
-def _referenced(reference: re.Match[str], values: _Values) -> str:
+def _referenced(reference: re.Match[str], secrets: Mapping[str, str], env: Mapping[str, str]) -> str:
     if reference[0] == "$${":
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])
     if inside is None or not reference[2]:
         raise ConfigError("holds a ${ that starts no ${NAME}", hint="write $${ for the two characters themselves")
     secret, name, default = inside.groups()
-    value = values.secrets.get(name) if secret else values.secrets.get(name, values.env.get(name))
+    value = secrets.get(name) if secret else secrets.get(name, env.get(name))
     if value or (value is not None and default is None):
         return value
     if default is None:
@@ -481,25 +469,25 @@ def _with_placed_tools_dir(data: dict[str, Any], whole: _Whole, folders: Folders
     return {**data, "tools_dir": placed}
 
 
+def _walk(data: Any, loc: Loc) -> list[Any]:
+    """Return what stands at each step of a path, as far as it leads somewhere."""
+    found: list[Any] = []
+    for key in loc:
+        entries = dict(enumerate(data)) if isinstance(data, list) else data
+        if not isinstance(entries, dict) or key not in entries:
+            break
+        data = entries[key]
+        found.append(data)
+    return found
+
+
 def _depth(data: Any, loc: Loc) -> int:
-    """How many steps of a path lead somewhere."""
-    for depth, key in enumerate(loc):
-        if not _holds(data, key):
-            return depth
-        data = data[key]
-    return len(loc)
-
-
-def _holds(data: Any, key: str | int) -> bool:
-    if isinstance(data, dict):
-        return key in data
-    return isinstance(data, list) and isinstance(key, int) and key < len(data)
+    return len(_walk(data, loc))
 
 
 def _value_at(data: Any, loc: Loc) -> Any:
-    for key in loc:
-        data = data[key] if _holds(data, key) else None
-    return data
+    found = _walk(data, loc)
+    return found[-1] if len(found) == len(loc) else None
 
 
 class _Unknown(ConfigError):
@@ -518,13 +506,10 @@ def _unknown(key: str, known: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _dotted(loc: Loc) -> str:
-    return "".join(_step(key) for key in loc).removeprefix(".")
-
-
-def _step(key: str | int) -> str:
-    if isinstance(key, int):
-        return f"[{key}]"
-    return f".{key}" if re.fullmatch(r"[\w-]{1,60}", key) else f"[{_shown(key)}]"
+    is_plain = re.compile(r"[\w-]{1,60}").fullmatch
+    return "".join(
+        f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shown(key)}]" for key in loc
+    ).removeprefix(".")
 
 
 def _shown(value: Any) -> str:

@@ -35,10 +35,6 @@ def _no_switch(value: Any) -> Any:
     return value
 
 
-def _digits_as_text(value: Any) -> Any:
-    return str(value) if type(value) is int else value
-
-
 def _permission_words(value: Any) -> frozenset[Permission]:
     try:
         return permissions_of(value)
@@ -75,7 +71,7 @@ Count = Annotated[int, BeforeValidator(_no_switch), Field(gt=0)]
 CountOrZero = Annotated[int, BeforeValidator(_no_switch), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(_no_switch), Field(gt=0, allow_inf_nan=False)]
 Cost = Annotated[float, BeforeValidator(_no_switch), Field(ge=0, allow_inf_nan=False)]
-Text = Annotated[str, BeforeValidator(_digits_as_text)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Name = Annotated[str, Field(min_length=1)]
 Names = tuple[Name, ...]
 Permissions = Annotated[frozenset[Permission], BeforeValidator(_permission_words)]
@@ -410,18 +406,15 @@ class Settings(Section):
     @field_validator("agents", mode="before")
     @classmethod
     def _there_is_always_a_default_agent(cls, agents: Any) -> Any:
-        return {**agents, "default": _default_agent(agents.get("default"))} if isinstance(agents, dict) else agents
+        written = agents.get("default") if isinstance(agents, dict) else ()
+        if not (written is None or isinstance(written, dict)) or _permissions_in_budgets(written) is not None:
+            return agents
+        return {**agents, "default": {"permissions": ["read", "network"], **(written or {})}}
 
 
 def _permissions_in_budgets(agent: Any) -> Any:
     budgets = agent.get("budgets") if isinstance(agent, dict) else None
     return budgets.get("permissions") if isinstance(budgets, dict) else None
-
-
-def _default_agent(written: Any) -> Any:
-    if written is not None and (not isinstance(written, dict) or _permissions_in_budgets(written) is not None):
-        return written
-    return {"permissions": ["read", "network"], **(written or {})}
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
@@ -435,7 +428,11 @@ def contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, 
         if token.agent not in settings.agents:
             known = ", ".join(settings.agents)
             yield ("auth", "tokens", index, "agent"), f"must be one of the agents: {known}"
-    yield from _clients_claimed_twice(settings.agents)
+    owners: dict[str, str] = {}
+    for name, agent in settings.agents.items():
+        for index, client in enumerate(agent.clients):
+            if owners.setdefault(client, name) != name:
+                yield ("agents", name, "clients", index), f"is a client of the agent {owners[client]} already"
     yield from _invisible_names(settings)
 
 
@@ -446,14 +443,6 @@ def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:
     for where in names:
         if character := find_in_name(str(where[-1])):
             yield (*where[:-1], ascii(where[-1])), f"must not contain the invisible character {character}"
-
-
-def _clients_claimed_twice(agents: Mapping[str, Agent]) -> Iterator[tuple[Loc, str]]:
-    owners: dict[str, str] = {}
-    for name, agent in agents.items():
-        for index, client in enumerate(agent.clients):
-            if owners.setdefault(client, name) != name:
-                yield ("agents", name, "clients", index), f"is a client of the agent {owners[client]} already"
 
 
 def known_keys(kind: Any) -> tuple[str, ...]:

@@ -78,10 +78,13 @@ def local_programs(server: Server, directory: Path) -> list[Path]:
         return []
     words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
     found = [*_programs(server, directory), *_named_files(words, directory), *_named_modules(words, directory)]
-    found += _shell_files(server, directory)
-    found += [*_code_directories(server, directory), *_scripts(server, directory), *_project_files(server, directory)]
+    found += [*_shell_files(server, directory), *_code_directories(server, directory), *_scripts(server, directory)]
+    if not ignores_packages(server):
+        found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
     around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
-    return list(dict.fromkeys([*found, *around, *_environments(found)]))
+    # A program in a virtual environment loads all of it.
+    environments = [path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()]
+    return list(dict.fromkeys([*found, *around, *environments]))
 
 
 def ignores_packages(server: Server) -> bool:
@@ -171,11 +174,6 @@ def _words_to_script(words: Sequence[str]) -> Iterator[str]:
             return
 
 
-def _project_files(server: Server, directory: Path) -> Iterator[Path]:
-    if not ignores_packages(server):
-        yield from (directory / name for name in PROJECT_FILES.get(PurePath(str(server.command)).name, ()))
-
-
 def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
     """`python -m name` looks into its own directory first."""
     for option, module in pairwise(words):
@@ -191,13 +189,6 @@ def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
     yield from (path for path in named if path is not None and is_folder(path))
     texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
     yield from filter(None, (_placed(text, directory) for text in texts))
-
-
-def _environments(found: list[Path]) -> Iterator[Path]:
-    """A program in a virtual environment loads all of it."""
-    for path in found:
-        if (path.parent.parent / "pyvenv.cfg").is_file():
-            yield path.parent.parent
 
 
 def _placed(text: str, directory: Path) -> Path | None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
@@ -160,16 +160,12 @@ def describe(changes: list[Change]) -> str:
 def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
     """Collect everything in a project directory that changes what OneTool does."""
     found: dict[str, Mapping[str, Any]] = {}
-    for file in _settings_files(project):
+    files = [project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS)]
+    for file in (*files, *paths.agent_files(project)):
         if (facts := _file_facts(file, salt)) is not None:
             found[str(file.relative_to(project))] = facts
     found[EXTENSIONS] = dict.fromkeys(_extension_names(project, home, found.get(paths.CONFIG, {})), "")
     return found
-
-
-def _settings_files(project: Path) -> Iterator[Path]:
-    yield from (project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS))
-    yield from paths.agent_files(project)
 
 
 def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
@@ -181,7 +177,9 @@ def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
     except ConfigError as error:  # it cannot be loaded as it is, and once corrected it counts as changed
         return {"[]": f"unreadable: {error}"}
     leaves = dict(_leaves(data))
-    return {key: _digest(value, salt) for key, value in leaves.items()} if is_secret else leaves
+    if not is_secret:
+        return leaves
+    return {key: sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest() for key, value in leaves.items()}
 
 
 def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -191,10 +189,6 @@ def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, A
             yield from _leaves(value, (*loc, key))
     elif loc or data:  # a file with nothing but comments says as much as none
         yield json.dumps(loc), data
-
-
-def _digest(value: Any, salt: str) -> str:
-    return sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest()
 
 
 def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
@@ -210,18 +204,13 @@ def leading_out(project: Path) -> tuple[str, str] | None:
     if project.is_symlink():
         return "it is a symbolic link, and trust belongs to a directory", "put a directory in its place"
     inside = os.path.realpath(project)
-    for path in (*_entries(project), *paths.agent_files(project), *paths.extension_files(project / "tools")):
+    entries: list[Path] = []
+    with suppress(OSError):
+        entries = [path for path in (*project.iterdir(), *(project / "tools").glob("*")) if path.is_symlink()]
+    for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
             return f"{path} is a symbolic link that leads out of it", "put the file itself there"
     return None
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        found = [*folder.iterdir(), *(folder / "tools").glob("*")]
-    except OSError:
-        return []
-    return [path for path in found if path.is_symlink()]
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -242,16 +231,16 @@ def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
         if file != EXTENSIONS:
             old, new = _with_whole_lists(old), _with_whole_lists(new)
         keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
-        line_of = _lines(project / file) if keys and file in after and file != EXTENSIONS else None
-        made = [_change(file, key, old, new, line_of) for key in {*keys, *(old.keys() - new.keys())}]
+        document, made = None, []
+        if keys and file in after and file != EXTENSIONS:
+            with suppress(ConfigError, FileNotFoundError):
+                document = yaml12.read_file(project / file)
+        for key in {*keys, *(old.keys() - new.keys())}:
+            shown = key if file == EXTENSIONS else _dotted(json.loads(key))
+            line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
+            made.append(Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new))
         found += sorted(made, key=lambda change: (change.line, change.key))
     return found
-
-
-def _change(file: str, key: str, old: Mapping[str, Any], new: Mapping[str, Any], document: Any) -> Change:
-    shown = key if file == EXTENSIONS else _dotted(json.loads(key))
-    line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
-    return Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new)
 
 
 def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,13 +255,6 @@ def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
             inside = loc[len(above) + 1 :]
             found.setdefault(json.dumps(above), []).append({_dotted(inside): value} if inside else value)
     return found
-
-
-def _lines(file: Path) -> yaml12.Document | None:
-    try:
-        return yaml12.read_file(file)
-    except (ConfigError, FileNotFoundError):
-        return None
 
 
 def _dotted(loc: list[str | int]) -> str:

@@ -83,12 +83,8 @@ def put_aside(file: Path, now: float) -> Path:
         number += 1
         kept = file.with_name(f"{file.name}.damaged-{moment}-{number}")
     # The database goes last: one that is begun beside the log of another would take that log for its own.
-    for ending in BESIDE:
-        _move(Path(f"{file}{ending}"), Path(f"{kept}{ending}"))
-    _move(file, kept)
+    for ending in (*BESIDE, ""):
+        source = Path(f"{file}{ending}")
+        if source.exists():
+            source.rename(f"{kept}{ending}")
     return kept
-
-
-def _move(source: Path, target: Path) -> None:
-    if source.exists():
-        source.rename(target)

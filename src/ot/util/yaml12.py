@@ -95,7 +95,8 @@ def read_file(path: Path, *, typed: bool = True) -> Document:
 def _bytes_of(path: Path) -> bytes:
     try:
         # Opened without waiting: a named pipe in the place of a file must not hold the server up.
-        with open(path, "rb", opener=_open_at_once) as file:
+        flag = getattr(os, "O_NONBLOCK", 0)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
             _check_kind_and_size(path, os.fstat(file.fileno()))
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -105,10 +106,6 @@ def _bytes_of(path: Path) -> bytes:
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
         reason = "is a folder, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise _error(str(path), 0, reason, code=STORAGE) from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check_kind_and_size(path: Path, found: os.stat_result) -> None:
@@ -160,21 +157,14 @@ def _explained(error: Exception, text: str, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else text.count("\n", 0, getattr(error, "position", 0)) + 1
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "the text cannot be read"
-    if _has_tab_indent(text, line):
-        return _error(source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs")
-    return _error(source, line, f"is not valid YAML: {what}{_opening(error, line)}")
-
-
-def _opening(error: Exception, line: int) -> str:
-    mark = getattr(error, "context_mark", None)
-    opened = mark.line + 1 if mark is not None else line
-    return f" {getattr(error, 'context', '')} that starts in line {opened}" if opened < line else ""
-
-
-def _has_tab_indent(text: str, line: int) -> bool:
     lines = text.split("\n", line)
     shown = lines[line - 1] if line <= len(lines) else ""
-    return "\t" in shown[: len(shown) - len(shown.lstrip())]
+    if "\t" in shown[: len(shown) - len(shown.lstrip())]:
+        return _error(source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs")
+    mark = getattr(error, "context_mark", None)
+    opened = mark.line + 1 if mark is not None else line
+    begun = f" {getattr(error, 'context', '')} that starts in line {opened}" if opened < line else ""
+    return _error(source, line, f"is not valid YAML: {what}{begun}")
 
 
 def _resolved(text: str) -> Any:
