@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import quopri
+import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
@@ -25,10 +26,20 @@ def encodings(secret: str) -> Iterator[tuple[str, str]]:
     for offset in range(3):
         yield f"base64 at {offset}", base64.b64encode(b"x" * offset + data + b"behind").decode()
         yield f"base64 at {offset} without padding", base64.urlsafe_b64encode(b"x" * offset + data).decode().rstrip("=")
+    for width in (64, 76):
+        text = base64.b64encode(b"x" * (width * 3 // 4 - 5) + data + b"behind" * 9).decode()
+        lines = [text[at : at + width] for at in range(0, len(text), width)]
+        yield f"base64 in lines of {width}", "\n".join(lines)
+        yield f"base64 in lines of {width}, indented", "\r\n    ".join(lines)
+        yield f"base64 in lines of {width} in JSON", json.dumps("\n".join(lines))
     yield "base64 of UTF-16", base64.b64encode(secret.encode("utf-16-le")).decode()
     yield "percent in base64", quote(base64.b64encode(data).decode(), safe="")
     yield "hex", data.hex()
     yield "hex upper", data.hex().upper()
+    yield "hex with colons", data.hex(":")
+    yield "hex with spaces", data.hex(" ").upper()
+    yield "hex in lines", data.hex(":", 1).replace(":", ":\n    ", 7)
+    yield "hex in lines without a space at the end", re.sub(r"((?:\w\w ){7}\w\w) ", r"\1\n", data.hex(" "))
     yield "html", html.escape(secret)
     yield "html twice", html.escape(html.escape(secret))
     yield "html decimal", "".join(f"&#{ord(char)};" for char in secret)

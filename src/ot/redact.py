@@ -2,7 +2,8 @@
 
 A secret is recognized by its value: as it is, hexadecimal, in base64 at any offset, and in text whose characters are
 escaped, some or all of them, up to three times over: JSON and Python escapes, percent-encoding, HTML entities,
-quoted-printable, UTF-16. Each line of a secret that has several counts too, because formats put lines apart.
+quoted-printable, UTF-16. Base64 may be wrapped in lines, and a colon or a space may stand between pairs of hexadecimal
+digits. Each line of a secret that has several counts too, because formats put lines apart.
 """
 
 import base64
@@ -22,6 +23,8 @@ MAX_DECODINGS = 3
 LARGE_TEXT = 4_096  # characters from which on one search for all forms is cheaper than one for each
 LONGEST_ESCAPE = 14  # characters that stand for one, like \\\\u00e9 or &#x1F600;
 MAX_CUT_ESCAPE = 64
+WRAPPED_LINE = 40  # characters of base64 without a break, at least, before the line goes on in the next
+GAP_BYTES = b" \t\r\n:"
 
 Span = tuple[int, int]
 Edit = tuple[int, int, int, int]  # start and end in the decoded text, and in the text before
@@ -38,6 +41,13 @@ _ESCAPE = re.compile(
     r"|(?<=\0)\0*+)",
     re.DOTALL,
 )
+# What stands between pairs of hexadecimal digits, and a line break behind a long run of base64.
+_GAP = re.compile(
+    r"[\r\n: ](?:(?:(?<=[0-9A-Fa-f]{2}[: ])|(?<=[0-9A-Fa-f]{2}[: ][0-9A-Fa-f]{2}[\r\n]))"
+    r"[\r\n]{0,3}+[ \t]{0,16}+(?=[0-9A-Fa-f]{2}|[0-9A-Fa-f]?\Z)"
+    rf"|(?<=[\w+/=-]{{{WRAPPED_LINE}}}[\r\n])[\r\n]{{0,3}}+[ \t]{{0,16}}+(?=[\w+/=-]|\Z))",
+    re.ASCII,
+)
 # An escape that goes on behind the end of the text, or the first bytes of a character in UTF-8.
 _CUT_ESCAPE = re.compile(
     r"(?:(?:%[89A-Fa-f][0-9A-Fa-f]){0,3}(?:%[0-9A-Fa-f]?)?|(?:=[89A-F][0-9A-F]){0,3}(?:=[0-9A-F\r]?)?|&[\#\w]{0,31}"
@@ -52,10 +62,10 @@ class Redactor:
         known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
         lines = {line.strip() for secret in known for line in secret.splitlines()}
         known |= {line for line in lines if len(line) >= SHORTEST_LINE}
+        self._coded = sorted({form for secret in known for form in _coded(secret)})
         self._forms = sorted({form for secret in known for form in _forms(secret)})
-        coded = {form for secret in known for form in _coded(secret)}
-        self._decoded_forms = sorted({form for secret in known for form in _decoded_forms(secret)} | coded)
-        self._longest = max(map(len, (*self._forms, *self._decoded_forms)), default=0)
+        self._decoded_forms = sorted({form for secret in known for form in _decoded_forms(secret)})
+        self._longest = max(map(len, (*self._coded, *self._forms, *self._decoded_forms)), default=0)
 
     def __call__(self, text: str) -> str:
         return self._redacted(text, 0, len(text))[0] if self._forms else text
@@ -97,7 +107,7 @@ class Redactor:
         """Where a secret may have begun that the text does not end; the length of the text where none has."""
         if not self._forms:
             return len(text)
-        start = max(0, len(text) - LONGEST_ESCAPE * self._longest)
+        start = max(0, len(text) - LONGEST_ESCAPE * self._longest - WRAPPED_LINE)
         tail = text[start:]
         opened, layers = min(_open(form, tail) for form in self._forms), list[list[Edit]]()
         for _ in range(MAX_DECODINGS + 1):
@@ -105,6 +115,11 @@ class Redactor:
             before = tail[: cut.start()] if cut else tail
             at = min(_open(form, end) for form in self._decoded_forms for end in {before, tail})
             opened = min(opened, _place(min(at, len(before)), layers, is_end=False))
+            for end in {before, tail}:
+                joined, gaps = _replace(end, _GAP, lambda _: "")
+                at = min((_open(form, joined) for form in self._coded), default=len(joined))
+                if at < len(joined):
+                    opened = min(opened, _place(at, [gaps, *layers], is_end=False))
             tail, edits = _decode(before)
             if not edits:
                 break
@@ -132,19 +147,28 @@ class Redactor:
                 yield _place(start, layers, is_end=False), _place(end, layers, is_end=True)
 
     def _find(self, forms: list[str], text: str) -> Iterator[Span]:
-        if len(text) < LARGE_TEXT or self._any_form.search(text.encode("utf-8", "surrogatepass")):
-            yield from (span for form in forms for span in _spans(form, text))
+        joined, gaps = "", list[Edit]()
+        if len(text) < LARGE_TEXT:
+            if _GAP.search(text):
+                joined, gaps = _replace(text, _GAP, lambda _: "")
+        else:
+            without_gaps = text.encode("utf-8", "surrogatepass").translate(None, GAP_BYTES)
+            if not self._any_form.search(without_gaps):
+                return
+            if self._any_coded.search(without_gaps):
+                joined, gaps = _replace(text, _GAP, lambda _: "")
+        yield from (span for some in (forms, self._coded) for form in some for span in _spans(form, text))
+        for start, end in (span for form in self._coded for span in _spans(form, joined)) if gaps else ():
+            yield _place(start, [gaps], is_end=False), _place(end, [gaps], is_end=True)
 
     @cached_property
     def _any_form(self) -> Any:
-        """A pattern for all forms, which takes time that does not depend on how many there are."""
-        import re2
+        """A pattern for all forms without gaps, to be searched in a text without gaps."""
+        return _any_of((*self._coded, *self._forms, *self._decoded_forms))
 
-        options = re2.Options()
-        options.never_capture, options.log_errors = True, False
-        forms = {form.encode("utf-8", "surrogatepass") for form in (*self._forms, *self._decoded_forms)}
-        options.encoding = re2.Options.Encoding.LATIN1
-        return re2.compile(b"|".join(map(re2.escape, sorted(forms))), options)
+    @cached_property
+    def _any_coded(self) -> Any:
+        return _any_of(self._coded)
 
 
 class Stream:
@@ -158,8 +182,9 @@ class Stream:
         """What may be shown after this piece."""
         text = self._rest + piece
         border = self._open_end(text)
-        shown, self._hidden = self._redacted(text, self._hidden, border)
-        self._rest = text[border:]
+        shown, hidden = self._redacted(text, self._hidden, border)
+        kept = max(0, border - WRAPPED_LINE - 1)  # what tells whether a line break is one in wrapped base64
+        self._rest, self._hidden = text[kept:], hidden + border - kept
         return shown
 
     def end(self) -> str:
@@ -171,7 +196,7 @@ class Stream:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    yield from (secret, repr(secret)[1:-1], *_coded(secret))
+    yield from (secret, repr(secret)[1:-1])
     for is_ascii in (True, False):
         text = secret
         for _ in range(MAX_DECODINGS):
@@ -213,9 +238,15 @@ def _decodings(text: str) -> Iterator[tuple[str, list[list[Edit]]]]:
 
 
 def _decode(text: str) -> tuple[str, list[Edit]]:
+    return _replace(text, _ESCAPE, _meant)
+
+
+def _replace(
+    text: str, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+) -> tuple[str, list[Edit]]:
     parts, edits, at, length = [], [], 0, 0
-    for match in _ESCAPE.finditer(text):
-        before, meant = text[at : match.start()], _meant(match)
+    for match in pattern.finditer(text):
+        before, meant = text[at : match.start()], replacement(match)
         length += len(before)
         edits.append((length, length + len(meant), match.start(), match.end()))
         parts += [before, meant]
@@ -250,12 +281,21 @@ def _place_before(position: int, edits: list[Edit], *, is_end: bool) -> int:
     index = bisect_right(edits, position - is_end, key=lambda edit: edit[0]) - 1
     if index < 0:
         return position
-    start, end, before_start, before_end = edits[index]
-    if position <= start:
-        return before_start
+    _, end, before_start, before_end = edits[index]
     if position < end or (is_end and position == end):
         return before_end if is_end else before_start
     return before_end + position - end
+
+
+def _any_of(forms: Iterable[str]) -> Any:
+    """Return a pattern that takes time that does not depend on how many forms there are."""
+    import re2
+
+    options = re2.Options()
+    options.never_capture, options.log_errors = True, False
+    options.encoding = re2.Options.Encoding.LATIN1
+    without_gaps = {form.encode("utf-8", "surrogatepass").translate(None, GAP_BYTES) for form in forms}
+    return re2.compile(b"|".join(map(re2.escape, sorted(without_gaps))), options)
 
 
 def _open(form: str, text: str) -> int:
