@@ -12,7 +12,7 @@ from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs
 
 from ot.bundles import BundleDraft, BundleStore, ToolDraft
 from ot.bundles.disk import Stamp
-from ot.bundles.index import create, opened, write_bundle, write_tool
+from ot.bundles.index import create, index_rows, opened, write_bundle, write_tool
 from ot.bundles.ranking import Question, place_of
 from ot.bundles.records import BundleFile, ToolFile
 from ot.bundles.searching import Finder, Hit, _next_text
@@ -144,7 +144,9 @@ def written(
 ) -> tuple[int, ToolFile]:
     draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
     file = ToolFile.new(new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number))
-    return write_tool(database, BUNDLE, f"{number}.json", file, STAMP, familiar=set()), file
+    key = write_tool(database, BUNDLE, f"{number}.json", file, STAMP, familiar=set())
+    index_rows(database, key, key)
+    return key, file
 
 
 @settings(deadline=None)

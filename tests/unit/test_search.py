@@ -326,7 +326,7 @@ def test_a_file_that_holds_something_else_is_not_believed(tmp_path: Path) -> Non
     search_of(*CATALOGUE, cache=tmp_path).search("disk")
     (file,) = files(tmp_path)
     with sqlite3.connect(file) as database:
-        database.execute("delete from documents where rowid < 5")
+        database.execute("delete from passages where number < 5")
     database.close()
     assert names(search_of(*CATALOGUE, cache=tmp_path).search("frirecrawl"))[0] == "firecrawl"
 
@@ -433,7 +433,7 @@ def test_a_file_with_damaged_vectors_is_made_again(tmp_path: Path, damage: bytes
     first.search("disk")
     (file,) = files(tmp_path)
     with sqlite3.connect(file) as database:
-        database.execute("update documents set vector = ? where rowid = 3", (damage,))
+        database.execute("update passages set vector = ? where rowid = 3", (damage,))
     database.close()
     again = Search(tmp_path)
     again.update(CATALOGUE)
@@ -458,7 +458,7 @@ def files(folder: Path) -> list[Path]:
 
 def rows(file: Path) -> set[tuple[int, bytes]]:
     with sqlite3.connect(file) as database:
-        found = set(database.execute("select rowid, digest from documents"))
+        found = set(database.execute("select number, digest from passages"))
     database.close()
     return found
 

@@ -25,15 +25,17 @@ from ot.search import index as search
 from ot.search.words import HIDDEN
 from ot.util import atomic
 
-FORMAT: Final = 4  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
+FORMAT: Final = 5  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_A_MICROSECOND: Final = 1024
 MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
+LAST_KEY: Final = (1 << 63) - 1
 MOST_IN_LOG: Final = 16 << 20  # bytes
 BYTES_WHEN_BUILT, BYTES_OTHERWISE = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = ", ".join(FIELDS)
-_TABLES: Final = ("words", *(f"parts_of_{field}" for field in FIELDS))  # of REST; `ot.search` has its own
+# Of REST, with what they are filled from; `ot.search` has its own.
+_TABLES: Final = {"words": ("terms", "marked"), **{f"parts_of_{field}": (field, "parts") for field in FIELDS}}
 # One term for each field in which a word stands, so that none has to be looked for among those of the others.
 _MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for number, field in enumerate(FIELDS))
 _PARTS: Final = f"""
@@ -302,7 +304,10 @@ def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
 def write_tool(
     database: sqlite3.Connection, bundle_id: str, name: str, file: ToolFile, stamp: Stamp, *, familiar: set[str]
 ) -> int:
-    """A new row. Who changes a tool drops the old one first. `familiar` are words that were written before."""
+    """A new row, to be found when `index_rows` was called. Who changes a tool drops the old one first.
+
+    `familiar` are words that were written before.
+    """
     key = _free_key(database, microseconds(file.modified_at))
     starts = folded(file.slug), folded(file.display_name)
     switches = file.is_enabled, is_sound(file.arg_schema)
@@ -322,6 +327,15 @@ def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
     for key, body in database.execute(query, (bundle_id,)).fetchall():
         _drop_texts(database, key)
         _write_texts(database, key, ToolFile.read(body.encode()), names, set())
+        index_rows(database, key, key)
+
+
+def index_rows(database: sqlite3.Connection, first: int = 0, last: int = LAST_KEY) -> None:
+    """Make the tools with these keys found."""
+    for table, (column, view) in _TABLES.items():
+        insert = f"insert into {table} (rowid, {column}) select key, {column} from {view}"  # noqa: S608 - names of ours
+        database.execute(f"{insert} where key between ? and ? order by key", (first, last))
+    search.index_rows(database, first, last)
 
 
 def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
@@ -347,14 +361,10 @@ def _drop_texts(database: sqlite3.Connection, key: int) -> None:
 def _write_texts(
     database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], familiar: set[str]
 ) -> None:
-    search.put(database, key, document_of(file, bundle[0]))
+    named = search.put(database, key, document_of(file, bundle[0]))
     texts = Texts.of(file, " ".join(bundle))
     database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
-    insert = "insert into {0} (rowid, {1}) select key, {1} from {2} where key = ?"
-    database.execute(insert.format("words", "terms", "marked"), (key,))
-    for field in FIELDS:
-        database.execute(insert.format(f"parts_of_{field}", field, "parts"), (key,))
-    search.learn(database, {word for text in texts.fields() for word in text.split(" ")}, familiar)
+    search.learn(database, {*named, *(word for text in texts.fields() for word in text.split(" "))}, familiar)
 
 
 def _free_key(database: sqlite3.Connection, moment: int) -> int:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Final
 from ot.bundles import disk
 from ot.bundles.disk import Stamp
 from ot.bundles.filenames import BUNDLE_FILE, id_in, is_file_of, tool_files
-from ot.bundles.index import Index, bundle_names, drop_bundle, drop_tool, rewrite_texts, write_bundle, write_tool
+from ot.bundles.index import (
+    Index,
+    bundle_names,
+    drop_bundle,
+    drop_tool,
+    index_rows,
+    rewrite_texts,
+    write_bundle,
+    write_tool,
+)
 from ot.bundles.records import BundleFile, ToolFile, Unreadable
 from ot.problem import Problem, storage_problem
 
@@ -30,16 +39,18 @@ class Mirror:
     def __init__(self, root: Path, index: "Index | MemoryIndex") -> None:
         self._root, self._index = root, index
         self._familiar: set[str] = set()
+        self._is_filling = False
 
     def fill(self, database: sqlite3.Connection) -> None:
-        """Put all there is into an empty database."""
-        self._familiar = set()
+        """Put all there is into an empty database. All of it is indexed at the end: that is many times as fast."""
+        self._familiar, self._is_filling = set(), True
         for name in sorted(_visible(self._root)):
             self._sync(database, f"{name}/{BUNDLE_FILE}" if is_folder(self._root / name) else name)
+        index_rows(database)
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make the index say of these files, which are named from the root of the store, what they say."""
-        self._familiar = set()  # whatever was written before may have been undone
+        self._familiar, self._is_filling = set(), False  # whatever was written before may have been undone
         with self._index.writing() as database:
             for path in sorted(paths, key=_bundles_first):
                 self._sync(database, path)
@@ -147,7 +158,9 @@ class Mirror:
         if known:
             drop_tool(database, known[0])
         _check_tool(database, bundle[0], file)
-        write_tool(database, bundle[0], name, file, stamp, familiar=self._familiar)
+        key = write_tool(database, bundle[0], name, file, stamp, familiar=self._familiar)
+        if not self._is_filling:
+            index_rows(database, key, key)
 
 
 def _tool_file(name: str, content: bytes) -> ToolFile:

@@ -6,6 +6,7 @@ number whether anything has changed, so that a change of another process is seen
 """
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from operator import itemgetter
@@ -162,6 +163,7 @@ class BundleSource:
             self._patience_ends = loop.time() + LIST_SECONDS
 
             def build(store: BundleStorage) -> None:
+                gc.freeze()  # building starts many collections: they must not look at all that lives
                 with suppress(BundleError):  # who reads the store next is told
                     store.version()
                 with suppress(RuntimeError):  # the loop has ended

@@ -27,18 +27,21 @@ from ot.search.words import (
 )
 
 T = TypeVar("T")
-FORMAT: Final = "4"  # to be changed with every change of what is written, here or in `words`
+FORMAT: Final = "5"  # to be changed with every change of what is written, here or in `words`
 SCHEMA: Final = """
-create virtual table if not exists documents using fts5(digest unindexed, vector unindexed, name, description,
-    arguments, instructions, filler, tokenize = 'porter unicode61 remove_diacritics 0');
+create table if not exists passages (number integer primary key, digest blob, vector blob, name text, description text,
+    arguments text, instructions text, filler text, form text);
+create virtual table if not exists documents using fts5(name, description, arguments, instructions, filler,
+    content = 'passages', content_rowid = 'number', tokenize = 'porter unicode61 remove_diacritics 0');
 create table if not exists names (form text, document integer, primary key (form, document)) without rowid;
 create index if not exists names_of_documents on names (document);
 create table if not exists vocabulary (word text primary key) without rowid;
 create table if not exists near (cut text, word text, primary key (cut, word)) without rowid;
-create virtual table if not exists forms using fts5(form, tokenize = 'trigram case_sensitive 1', detail = none);
+create virtual table if not exists forms using fts5(form, content = 'passages', content_rowid = 'number',
+    tokenize = 'trigram case_sensitive 1', detail = none);
 """
-TABLES: Final = ("documents", "forms")  # of FTS5
-WEIGHTS: Final = "0, 0, 2.0, 1.0, 0.5, 0.5, 0"
+TABLES: Final = {"documents": "name, description, arguments, instructions, filler", "forms": "form"}  # of FTS5
+WEIGHTS: Final = "2.0, 1.0, 0.5, 0.5, 0"
 # FTS5 fixes how much a document loses by being long. A tool that says little is no better than one that explains
 # itself, so short rows are filled up to this many words, and neither lose nor gain.
 FULL_LENGTH: Final = 100
@@ -62,17 +65,23 @@ KeysOf = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
 
 def put(
     connection: sqlite3.Connection, number: int, document: Document, *, digest: bytes = b"", vector: bytes | None = None
-) -> None:
+) -> list[str]:
+    """Write a document and return the words of its name. It is found when `index_rows` was called."""
     fields = (document.name, document.description, document.arguments, document.instructions)
     texts = [words(field[:MAX_CHARACTERS]) for field in fields]
     filler = [HIDDEN] * (FULL_LENGTH - sum(map(len, texts)))
-    row = (number, digest, vector, *(" ".join(text) for text in (*texts, filler)))
-    columns = "rowid, digest, vector, name, description, arguments, instructions, filler"
-    connection.execute(f"insert into documents ({columns}) values (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+    row = (number, digest, vector, *(" ".join(text) for text in (*texts, filler)), squeezed(document.name))
+    connection.execute("insert into passages values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     names = ((form, number) for form in forms_of(document.name))
     connection.executemany("insert into names values (?, ?)", names)
-    connection.execute("insert into forms (rowid, form) values (?, ?)", (number, squeezed(document.name)))
-    learn(connection, texts[0], set())
+    return texts[0]
+
+
+def index_rows(connection: sqlite3.Connection, first: int, last: int) -> None:
+    """Make these documents found. Many at once and in order: FTS5 writes what it has gathered at every step back."""
+    for table, columns in TABLES.items():
+        insert = f"insert into {table} (rowid, {columns}) select number, {columns} from passages"  # noqa: S608
+        connection.execute(f"{insert} where number between ? and ? order by number", (first, last))
 
 
 def learn(connection: sqlite3.Connection, found: Iterable[str], familiar: set[str]) -> None:
@@ -85,8 +94,9 @@ def learn(connection: sqlite3.Connection, found: Iterable[str], familiar: set[st
 
 def drop(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("delete from names where document = ?", (number,))
-    for table in TABLES:
+    for table in TABLES:  # before the passages, which they look up to forget them
         connection.execute(f"delete from {table} where rowid = ?", (number,))  # noqa: S608 - names of ours
+    connection.execute("delete from passages where number = ?", (number,))
 
 
 def passage(document: Document) -> str:
@@ -178,7 +188,7 @@ class Shelf:
 
     def passages(self, keys: Iterable[Key]) -> list[str]:
         """What these documents are about, in words."""
-        query = "select d.name, d.description from names n join documents d on d.rowid = n.document where form = ?"
+        query = "select p.name, p.description from names n join passages p on p.number = n.document where n.form = ?"
 
         def work(db: sqlite3.Connection) -> list[str]:
             rows = (db.execute(query, (squeezed(name),)).fetchone() or ("", "") for _, name in keys)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ot.search.documents import Document, Key
-from ot.search.index import FORMAT, FULL_LENGTH, SCHEMA, TABLES, Shelf, drop, passage, put
+from ot.search.index import FORMAT, FULL_LENGTH, SCHEMA, TABLES, Shelf, drop, index_rows, learn, passage, put
 from ot.search.vectors import Embedder
 
 FILES_KEPT: Final = 4
@@ -67,7 +67,7 @@ class Store:
     def vectors(self, content: Content) -> list[tuple[Key, bytes]]:
         assert self._database is not None
         rows = _checked_rows(self._database, content)
-        found = self._database.execute("select rowid, vector from documents").fetchall()
+        found = self._database.execute("select number, vector from passages").fetchall()
         if len({len(vector or b"") for _, vector in found}) != 1:
             raise sqlite3.DatabaseError("the vectors are not what they should be")
         return [(rows[number], vector) for number, vector in found]
@@ -107,10 +107,10 @@ def write(connection: sqlite3.Connection, content: Content) -> None:
     """Make the database hold this content; rows that are as they should be are not touched."""
     connection.executescript(SCHEMA)
     wanted = {found: content.documents[key] for key, found in content.digests.items()}
-    held = {found: number for number, found in connection.execute("select rowid, digest from documents")}
+    held = {found: number for number, found in connection.execute("select number, digest from passages")}
     gone = [number for found, number in held.items() if found not in wanted]
     if len(gone) > len(held) // 2:  # another catalogue: a fresh start is cheaper
-        for table in ("names", "vocabulary", "near", *TABLES):
+        for table in ("names", "vocabulary", "near", *TABLES, "passages"):
             connection.execute(f"drop table {table}")
         connection.executescript(SCHEMA)
         held, gone = {}, []
@@ -122,14 +122,16 @@ def write(connection: sqlite3.Connection, content: Content) -> None:
     with connection:
         for number in gone:
             drop(connection, number)
+        learned: set[str] = set()
         for number, ((found, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
-            put(connection, number, document, digest=found, vector=vector)
+            learn(connection, put(connection, number, document, digest=found, vector=vector), learned)
+        index_rows(connection, first, first + len(missing))
 
 
 def _checked_rows(connection: sqlite3.Connection, content: Content) -> dict[int, Key]:
     """The documents by their rows."""
     keys = {value: key for key, value in content.digests.items()}
-    rows = connection.execute("select rowid, digest from documents").fetchall()
+    rows = connection.execute("select number, digest from passages").fetchall()
     if {found for _, found in rows} != keys.keys():
         raise sqlite3.DatabaseError("the database does not hold what it should")
     return {number: keys[found] for number, found in rows}
