@@ -6,9 +6,8 @@ An id never changes, so that a list goes on where it stopped, whatever has come 
 import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
-from typing import Any, Final, NamedTuple
+from itertools import groupby, islice, product
+from typing import Final, NamedTuple
 
 from ot.bundles.disk import Stamp
 from ot.bundles.records import BundleFile, ToolFile
@@ -22,40 +21,38 @@ from tools t join bundles b on b.id = t.bundle where b.deleted_at is null and
 IN_USE: Final = "(? or (t.enabled and b.enabled))"
 
 
-@dataclass(frozen=True, slots=True)
-class BundleRow:
+class BundleRow(NamedTuple):
     id: str
     folder: str
     slug: str
-    enabled: bool
+    enabled: int
     deleted_at: int | None
     body: str
-    stamp: Stamp
+    mtime: int
+    size: int
 
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> "BundleRow":
-        ident, folder, slug, enabled, deleted_at, body, mtime, size = row
-        return cls(ident, folder, slug, bool(enabled), deleted_at, body, Stamp(mtime, size))
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.mtime, self.size)
 
     def file(self) -> BundleFile:
         return BundleFile.read(self.body.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRow:
+class ToolRow(NamedTuple):
     key: int
     id: str
     bundle: str
     bundle_slug: str
-    bundle_enabled: bool
+    bundle_enabled: int
     file: str
     body: str
-    stamp: Stamp
+    mtime: int
+    size: int
 
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> "ToolRow":
-        key, ident, bundle, slug, enabled, file, body, mtime, size = row
-        return cls(key, ident, bundle, slug, bool(enabled), file, body, Stamp(mtime, size))
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.mtime, self.size)
 
     def content(self) -> ToolFile:
         return ToolFile.read(self.body.encode())
@@ -72,7 +69,7 @@ def problems_at(database: sqlite3.Connection, ending: str) -> list[str]:
 def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
     """Deleted ones too."""
     row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()
-    return BundleRow.of(row) if row else None
+    return BundleRow(*row) if row else None
 
 
 def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
@@ -80,25 +77,25 @@ def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) ->
     column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
     query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
     row = database.execute(query, (value,)).fetchone()
-    return BundleRow.of(row) if row else None
+    return BundleRow(*row) if row else None
 
 
 def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) -> ToolRow | None:
     pair = f"{TOOL} t.bundle = ? and t.slug = ? and t.version = ?"
     row = database.execute(pair, (bundle_id, slug, version)).fetchone()
-    return ToolRow.of(row) if row else None
+    return ToolRow(*row) if row else None
 
 
 def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
     """All versions of all tools, or of one."""
     one = "" if slug is None else " and t.slug = ?"
     values = (bundle_id,) if slug is None else (bundle_id, slug)
-    return [ToolRow.of(row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
+    return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
 
 
 def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
     rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
-    return [ToolRow.of(row) for row in rows if row]
+    return [ToolRow(*row) for row in rows if row]
 
 
 # --- by the names that code calls them by --------------------------------------------------------------------------
@@ -141,7 +138,7 @@ def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, versio
     """The version that is asked for, or the one that answers if none is."""
     query = f"{TOOL} b.slug = ? and t.slug = ? and (? is null or t.version = ?) order by t.enabled desc, t.key desc"
     row = database.execute(query, (slug, tool_slug, version, version)).fetchone()
-    return ToolRow.of(row) if row else None
+    return ToolRow(*row) if row else None
 
 
 def names(
@@ -192,14 +189,13 @@ def names_of_keys(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int
 
 
 def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:
-    return [BundleRow.of(row) for row in database.execute(f"{BUNDLE} where deleted_at <= ?", (moment,))]
+    return [BundleRow(*row) for row in database.execute(f"{BUNDLE} where deleted_at <= ?", (moment,))]
 
 
 # --- lists ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(NamedTuple):
     """None: all of them."""
 
     tags: tuple[str, ...] | None = None
@@ -208,39 +204,25 @@ class Filters:
 
     @classmethod
     def of(cls, tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> "Filters":
-        return cls(_each_once(tags), _each_once(bundles), bool(include_disabled))
-
-    def data(self) -> list[Any]:
-        return [self.tags, self.bundles, self.include_disabled]
-
-
-def _each_once(values: Iterable[str] | None) -> tuple[str, ...] | None:
-    return None if values is None else tuple(sorted(set(values)))
+        given = [None if values is None else tuple(sorted(set(values))) for values in (tags, bundles)]
+        return cls(given[0], given[1], bool(include_disabled))
 
 
 def bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
     live = "deleted_at is null and id > ? and (? or enabled)"
     if filters.bundles is None:
         rows = database.execute(f"{BUNDLE} where {live} order by id limit ?", (after, filters.include_disabled, limit))
-        return [BundleRow.of(row) for row in rows]
+        return [BundleRow(*row) for row in rows]
     one = f"{BUNDLE} where {live} and id = ?"
     wanted = (database.execute(one, (after, filters.include_disabled, found)).fetchone() for found in filters.bundles)
-    return [BundleRow.of(row) for row in wanted if row][:limit]
+    return [BundleRow(*row) for row in wanted if row][:limit]
 
 
 def tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
     """Several tags, and several bundles, are lists of their own in the same order, which are merged."""
     streams = (_stream(database, condition, filters, after, limit) for condition in _conditions(filters))
-    return tools_with_keys(database, _first_keys(heapq.merge(*streams), limit))
-
-
-def _first_keys(merged: Iterable[tuple[str, int]], limit: int) -> list[int]:
-    keys: dict[int, None] = {}
-    for _, key in merged:
-        keys[key] = None
-        if len(keys) == limit:
-            break
-    return list(keys)
+    keys = (key for key, _ in groupby(key for _, key in heapq.merge(*streams)))  # a tool with two tags comes twice
+    return tools_with_keys(database, islice(keys, limit))
 
 
 def _conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -30,7 +30,7 @@ from ot.bundles.records import BundleFile, ToolFile, Unreadable
 from ot.problem import Problem, storage_problem
 
 if TYPE_CHECKING:
-    from ot.bundles.fallback import MemoryIndex
+    from ot.bundles.vault import MemoryIndex
 
 OUR_FILES: Final = {"builtins.json"}  # that stand beside the folders of bundles
 
@@ -44,15 +44,17 @@ class Mirror:
     def fill(self, database: sqlite3.Connection) -> None:
         """Put all there is into an empty database. All of it is indexed at the end: that is many times as fast."""
         self._familiar, self._is_filling = set(), True
-        for name in sorted(_visible(self._root)):
-            self._sync(database, f"{name}/{BUNDLE_FILE}" if is_folder(self._root / name) else name)
-        index_rows(database)
+        try:
+            for name in sorted(_visible(self._root)):
+                self._sync(database, f"{name}/{BUNDLE_FILE}" if is_folder(self._root / name) else name)
+        finally:  # what is not indexed cannot be dropped from the index
+            index_rows(database)
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make the index say of these files, which are named from the root of the store, what they say."""
         self._familiar, self._is_filling = set(), False  # whatever was written before may have been undone
         with self._index.writing() as database:
-            for path in sorted(paths, key=_bundles_first):
+            for path in sorted(paths, key=lambda path: (not path.endswith(f"/{BUNDLE_FILE}"), path)):  # bundles first
                 self._sync(database, path)
 
     def differences(self, closing: Event) -> list[str]:
@@ -117,8 +119,9 @@ class Mirror:
                 raise
             if _visible(self._root / folder):
                 raise Unreadable("is missing, so that the folder is no bundle") from None
-            _forget(database, folder)  # it is empty: it was on its way in, or out
-            return
+            span = f"{folder}/", f"{folder}0"  # 0 is what comes after /
+            database.execute("delete from problems where path >= ? and path < ?", span)
+            return  # it is empty: it was on its way in, or out
         names = bundle_names(database, known[0]) if known else None
         write_bundle(database, folder, file, stamp)
         if known and names != bundle_names(database, file.id):
@@ -214,11 +217,6 @@ def problems_in(database: sqlite3.Connection, root: Path) -> list[Problem]:
     return found
 
 
-def _forget(database: sqlite3.Connection, folder: str) -> None:
-    span = f"{folder}/", f"{folder}0"  # 0 is what comes after /
-    database.execute("delete from problems where path >= ? and path < ?", span)
-
-
 def is_folder(path: Path) -> bool:
     """A link to one is a stranger: what it leads to is not ours."""
     return path.is_dir() and not path.is_symlink()
@@ -238,7 +236,3 @@ def _stamps(folder: Path) -> Iterator[tuple[str, Stamp]]:
             if not entry.name.startswith("."):
                 with suppress(OSError):
                     yield entry.name, Stamp.of(entry.stat(follow_symlinks=False))
-
-
-def _bundles_first(path: str) -> tuple[bool, str]:
-    return not path.endswith(f"/{BUNDLE_FILE}"), path

@@ -4,9 +4,10 @@ A draft is checked whole when it is made. What the store gives was checked when 
 JSON is camelCase, Python snake_case. Nothing here touches a disk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import isfinite
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
@@ -53,33 +54,12 @@ def _refused(problem: str | None) -> None:
         raise ValueError(problem)
 
 
-def _slug(text: str) -> str:
-    _refused(rules.slug_problem(text))
-    return text
+def _checked_by(find_problem: Callable[[Any], str | None]) -> AfterValidator:
+    def check(value: Any) -> Any:
+        _refused(find_problem(value))
+        return value
 
-
-def _version(text: str) -> str:
-    _refused(rules.version_problem(text))
-    return text
-
-
-def _display_name(text: str) -> str:
-    _refused(rules.display_name_problem(text))
-    return text
-
-
-def _description(text: str) -> str:
-    _refused(rules.description_problem(text))
-    return text
-
-
-def _tags(tags: list[str]) -> list[str]:
-    _refused(rules.tags_problem(tags))
-    return tags
-
-
-def _id(text: str) -> str:
-    return rules.an_id(text, "bundle or tool")
+    return AfterValidator(check)
 
 
 # What validators check, as JSON Schema can say it.
@@ -118,17 +98,21 @@ Moment = Annotated[
     PlainSerializer(timestamp, when_used="json"),
     WithJsonSchema(_MOMENT),
 ]
-Slug = Annotated[str, AfterValidator(_slug), WithJsonSchema(_SLUG)]
-Version = Annotated[str, AfterValidator(_version), WithJsonSchema(_VERSION)]
-DisplayName = Annotated[str, AfterValidator(_display_name), WithJsonSchema(_DISPLAY_NAME)]
+Slug = Annotated[str, _checked_by(rules.slug_problem), WithJsonSchema(_SLUG)]
+Version = Annotated[str, _checked_by(rules.version_problem), WithJsonSchema(_VERSION)]
+DisplayName = Annotated[str, _checked_by(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
 Description = Annotated[
-    str, AfterValidator(_description), WithJsonSchema({"type": "string", "maxLength": rules.MOST_IN_DESCRIPTION})
+    str,
+    _checked_by(rules.description_problem),
+    WithJsonSchema({"type": "string", "maxLength": rules.MOST_IN_DESCRIPTION}),
 ]
 Tag = Annotated[str, WithJsonSchema(_TAG)]
 Tags = Annotated[
-    list[Tag], AfterValidator(_tags), Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MOST_TAGS})
+    list[Tag],
+    _checked_by(rules.tags_problem),
+    Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MOST_TAGS}),
 ]
-Id = Annotated[str, AfterValidator(_id), WithJsonSchema(_ID)]
+Id = Annotated[str, AfterValidator(partial(rules.an_id, what="bundle or tool")), WithJsonSchema(_ID)]
 
 
 camel_case = ConfigDict(
@@ -226,10 +210,12 @@ class ToolDraft(_Draft):
     @field_validator("arg_schema")
     @classmethod
     def _takes_an_object(cls, schema: JSON) -> JSON:
+        from ot.backends.http_tool import credentials
+
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
             raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments have names')
-        _refused(_mask_problem(schema))
+        _refused(credentials.mask_problem(schema))
         return _checked_schema(schema)
 
     @field_validator("output_schema")
@@ -254,12 +240,6 @@ def credential_warning(bundle_slug: str, place: str) -> str:
         f"httpImpl.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
         f"Hint: put it into secrets.yaml as {name}, and write ${{secret:{name}}}"
     )
-
-
-def _mask_problem(schema: JSON) -> str | None:
-    from ot.backends.http_tool import credentials
-
-    return credentials.mask_problem(schema)
 
 
 def schema_warning(place: str) -> str:

@@ -156,7 +156,7 @@ def shown_tool(row: ToolRow, usage: Usage, *, built_in: bool) -> StoredTool:
     around = {
         "bundleID": row.bundle,
         "bundleSlug": row.bundle_slug,
-        "bundleEnabled": row.bundle_enabled,
+        "bundleEnabled": bool(row.bundle_enabled),
         "isBuiltIn": built_in,
         "callCount": usage.calls,
         "lastCalledAt": usage.last,

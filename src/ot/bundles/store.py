@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ot.backends.http_tool import credentials
 from ot.bundles import listing, refusals, rules
 from ot.bundles.builtins import SWITCHES, BuiltIns
-from ot.bundles.disk import NewFile
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import meta
 from ot.bundles.listing import BundleRow, Filters, NameRow, StoredPack, ToolRow
@@ -83,16 +82,16 @@ class BundleStore:
             folder = self._writer.folder_of(journal, bundle_id)
             known = self._reader.any_bundle(bundle_id)
             check(known.shown() if known is not None and known.row.deleted_at is None else None)
-            self._refuse_taken_slug(checked.slug, bundle_id)
-            file, is_new = self._put(known, bundle_id, checked)
+            other = self._reader.bundle_by_slug(checked.slug, exactly=True)
+            if other is not None and other.row.id != bundle_id:
+                raise refusals.slug_taken(checked.slug, other.row.id)
+            if known is None or self._reader.is_over(known.row):
+                file, is_new = BundleFile.new(bundle_id, checked, self._clock()), True
+            else:
+                file, is_new = known.row.file().replaced(checked, self._clock()), False
             folder = self._writer.put_bundle(journal, folder, file)
         self._writer.settle(folder, ".")
         return file.shown(built_in=False), is_new
-
-    def _put(self, known: Placed | None, bundle_id: str, draft: BundleDraft) -> tuple[BundleFile, bool]:
-        if known is None or self._reader.is_over(known.row):
-            return BundleFile.new(bundle_id, draft, self._clock()), True
-        return known.row.file().replaced(draft, self._clock()), False
 
     def set_bundle_enabled(
         self, bundle_id: str, switch: bool | Switch | Body, check: Check = unconditionally
@@ -121,9 +120,8 @@ class BundleStore:
         with self._vault.writing() as journal:
             placed = self._reader.bundle(bundle_id)
             check(placed.shown())
-            row = placed.row
-            self._refuse_full(row)
-            self._writer.remove_bundle(journal, row.folder)
+            self._refuse_full(placed.row)
+            self._writer.remove_bundle(journal, placed.row.folder)
         self._writer.settle(".")
 
     def _change_bundle(
@@ -177,7 +175,7 @@ class BundleStore:
     ) -> Page[Bundle]:
         wanted = None if ids is None else [rules.an_id(one) for one in ids]
         filters, size = Filters.of(None, wanted, include_disabled=include_disabled), page_size(size)
-        pinned = ["bundles", *filters.data()]
+        pinned = ["bundles", *filters]
         (after,) = self._tokens.read(token, pinned) or [""]
         found = [
             ([row.id], Placed(row, built_in).shown())
@@ -205,7 +203,12 @@ class BundleStore:
         restore = partial(self._with_credentials, bundle_id)
         drafts = [refusals.checked_draft(number, *one, restore) for number, one in enumerate(given)]
         self._refuse_duplicates(bundle_id, pairs, check)
-        return self._store_new(bundle_id, self._new_files(pairs, drafts), check) if given else []
+        start = self._clock()  # each a microsecond newer than the one before it, so that there is always a newest one
+        files = [
+            ToolFile.new(new_id(), *pair, draft, start + timedelta(microseconds=number))
+            for number, (pair, draft) in enumerate(zip(pairs, drafts, strict=True))
+        ]
+        return self._store_new(bundle_id, files, check) if given else []
 
     def _with_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
         """The body of a new version, with the credentials of the newest one where it has masks for them."""
@@ -215,15 +218,6 @@ class BundleStore:
         newest = max(self.tools_of(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
-    def _new_files(self, pairs: Sequence[Pair], drafts: Sequence[ToolDraft]) -> list[ToolFile]:
-        """Each a microsecond newer than the one before it, so that there is always a newest one."""
-        start = self._clock()
-        moments = [start + timedelta(microseconds=number) for number in range(len(pairs))]
-        return [
-            ToolFile.new(new_id(), slug, version, draft, moment)
-            for (slug, version), draft, moment in zip(pairs, drafts, moments, strict=True)
-        ]
-
     def _store_new(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> list[StoredTool]:
         contents = [refusals.checked_content(number, file) for number, file in enumerate(files)]
         written = self._writer.write(contents)
@@ -231,12 +225,16 @@ class BundleStore:
             with self._vault.writing() as journal:
                 bundle = self._open_bundle(bundle_id).row
                 self._refuse_duplicates(bundle_id, [(file.slug, file.version) for file in files], check)
-                self._refuse_too_many(len(files))
+                held = self._vault.read(lambda database: meta(database, "tools"))
+                if held + len(files) > self._max_tools:
+                    raise refusals.too_many(held, self._max_tools)
                 self._writer.add_tools(journal, bundle.folder, files, written)
         finally:
             self._writer.drop(written)
         self._writer.settle(bundle.folder)
-        return [_as_stored(bundle, file, new) for file, new in zip(files, written, strict=True)]
+        bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
+        rows = (ToolRow(0, ident, bundle.id, bundle.slug, True, "", body, 0, 0) for ident, body in bodies)
+        return [shown_tool(row, Usage(), built_in=False) for row in rows]
 
     def set_tool_enabled(
         self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body, check: Check = unconditionally
@@ -290,7 +288,7 @@ class BundleStore:
     ) -> Page[StoredTool]:
         wanted = None if bundle_ids is None else [rules.an_id(one) for one in bundle_ids]
         filters, size = Filters.of(tags, wanted, include_disabled=include_disabled), page_size(size)
-        pinned = ["tools", *filters.data()]
+        pinned = ["tools", *filters]
         (after,) = self._tokens.read(token, pinned) or [""]
         found = [
             ([tool.id], tool)
@@ -400,11 +398,6 @@ class BundleStore:
         if not placed.row.enabled:
             raise refusals.disabled(placed.row.id, placed.row.slug)
 
-    def _refuse_taken_slug(self, slug: str, bundle_id: str) -> None:
-        other = self._reader.bundle_by_slug(slug, exactly=True)
-        if other is not None and other.row.id != bundle_id:
-            raise refusals.slug_taken(slug, other.row.id)
-
     def _refuse_full(self, row: BundleRow) -> None:
         left = [file for file in (self._root / row.folder).glob("*.json") if file.name != BUNDLE_FILE]
         if left:
@@ -420,11 +413,6 @@ class BundleStore:
                 raise refusals.duplicate(number, *pair)
             seen.add(pair)
 
-    def _refuse_too_many(self, more: int) -> None:
-        held = self._vault.read(lambda database: meta(database, "tools"))
-        if held + more > self._max_tools:
-            raise refusals.too_many(held, self._max_tools)
-
     # --- built-ins ---------------------------------------------------------------------------------------------
 
     def _switch_built_in(self, table: str, ident: str, *, on: bool) -> None:
@@ -432,10 +420,3 @@ class BundleStore:
             self._writer.replace(journal, SWITCHES, self._builtins.switched(table, ident, on=on))
             self._vault.touch()  # the index does not hold them, and yet something has changed
         self._writer.settle(".")
-
-
-def _as_stored(bundle: BundleRow, file: ToolFile, new: NewFile) -> StoredTool:
-    """As the index would give it."""
-    body = file.model_dump_json(by_alias=True)
-    row = ToolRow(0, file.id, bundle.id, bundle.slug, bundle_enabled=True, file="", body=body, stamp=new.stamp)
-    return shown_tool(row, Usage(), built_in=False)

@@ -5,17 +5,17 @@ missing or damaged is built anew by whoever comes first. Once, in the background
 index cannot be written, because the disk is full or read-only, readers use one in memory until it can.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, Thread, local
+from threading import Event, Lock, RLock, Thread, local
 from typing import Final, TypeVar
 
 from ot.bundles import disk
 from ot.bundles.disk import NewFile, Scratch
-from ot.bundles.fallback import MemoryIndex
 from ot.bundles.filenames import BUNDLE_FILE
 from ot.bundles.index import Gone, Index, create, opened, touch
 from ot.bundles.locking import Journal, StoreLock
@@ -28,9 +28,68 @@ from ot.util.storage_errors import storage_error
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3
+CHECK_SECONDS: Final = 1.0  # how long the files are not looked at again for the index in memory
 RETRY_SECONDS: Final = 5.0  # after which an index that could not be written is tried again
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+
+
+class MemoryIndex:
+    """The index in memory, for a store whose index cannot be written: on a full or a read-only disk.
+
+    It is built from the files, which are the truth. Reading it needs no lock of the store and writes nothing.
+    """
+
+    def __init__(self, root: Path, clock: Callable[[], float]) -> None:
+        self._root, self._clock = root, clock
+        self._mirror = Mirror(root, self)
+        self.database: sqlite3.Connection | None = None
+        self._lock = RLock()
+        self.checked_at = float("-inf")
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `work` finds. Raise OSError if the directory cannot be read."""
+        with self._lock:
+            self._update()
+            with self.reading() as database:
+                return work(database)
+
+    def close(self) -> None:
+        with self._lock:
+            if self.database is not None:
+                self.database.close()
+            self.database = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            yield self._connection()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            database = self._connection()
+            before = database.total_changes
+            yield database
+            if database.total_changes > before:
+                touch(database)
+
+    def _update(self) -> None:
+        if self._clock() < self.checked_at + CHECK_SECONDS:
+            return
+        os.scandir(self._root).close()  # raises what would otherwise look like an empty store
+        if self.database is None:
+            with self.reading() as database:
+                self._mirror.fill(database)
+        elif paths := self._mirror.differences(Event()):
+            self._mirror.sync(paths)
+        self.checked_at = self._clock()
+
+    def _connection(self) -> sqlite3.Connection:
+        if self.database is None:
+            self.database = opened(":memory:")
+            create(self.database)
+        return self.database
 
 
 class Vault:
@@ -59,7 +118,7 @@ class Vault:
     @property
     def is_ready(self) -> bool:
         """Whether there is an index to read, on disk or, if that cannot be written, in memory."""
-        return not self.root.is_dir() or self.index.is_ready or self._memory.is_filled
+        return not self.root.is_dir() or self.index.is_ready or self._memory.database is not None
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
@@ -97,7 +156,7 @@ class Vault:
         """Read from memory for a while, and compare it with the files first."""
         self.problem = Problem.of(error if isinstance(error, BundleError) else storage_error(self.root, error))
         self._memory_until = self._monotonic() + RETRY_SECONDS
-        self._memory.expire()
+        self._memory.checked_at = float("-inf")
 
     def slugs_on_disk(self) -> set[str]:
         """Return the slugs of all bundles, deleted ones too, without the index."""
@@ -165,7 +224,8 @@ class Vault:
 
     def touch(self) -> None:
         """Give the index a new version number, for a change that it does not hold."""
-        self._memory.touch()
+        with self._memory.writing() as database:
+            touch(database)
         with suppress(sqlite3.Error, Gone), self.index.writing() as database:
             touch(database)
 
@@ -205,7 +265,10 @@ class Vault:
                 pass
             if not journal.is_empty:
                 paths = self._noted(journal)
-                self._remove_empty_folders(paths)
+                for path in paths:
+                    if path.endswith(f"/{BUNDLE_FILE}"):
+                        with suppress(OSError):  # it is not empty: it is no bundle that was on its way in or out
+                            (self.root / path).parent.rmdir()
                 self._mirror.sync(paths)
                 journal.done()
         except (Gone, sqlite3.DatabaseError) as error:
@@ -220,13 +283,6 @@ class Vault:
     def _rebuild(self) -> None:
         with self.index.rebuilding() as database:
             self._mirror.fill(database)
-
-    def _remove_empty_folders(self, paths: list[str]) -> None:
-        """Of bundles that were on their way in or out."""
-        for path in paths:
-            if path.endswith(f"/{BUNDLE_FILE}"):
-                with suppress(OSError):
-                    (self.root / path).parent.rmdir()
 
     @contextmanager
     def _index_trouble(self) -> Iterator[None]:
@@ -260,9 +316,8 @@ class Vault:
             return
         with self._starting, suppress(RuntimeError):  # there is no thread to be had: the next call tries again
             if self._background is None:
-                thread = Thread(target=self._rescan_quietly, name="onetool-bundles", daemon=True)
-                self._background = thread
-                thread.start()
+                self._background = Thread(target=self._rescan_quietly, name="onetool-bundles", daemon=True)
+                self._background.start()
 
     def _rescan_quietly(self) -> None:
         with suppress(BundleError, OSError, sqlite3.Error):  # whoever uses the store is told by their own call

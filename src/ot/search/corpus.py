@@ -67,7 +67,8 @@ def documents(registry: Registry, stored: Iterable[StoredPack], settings: Settin
     yield from (Document("tool", name, there.description) for name, there in IN_CODE.items())
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "")
-        yield Document("tool", tool.name, tool.description, _arguments(tool), about)
+        arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
+        yield Document("tool", tool.name, tool.description, arguments, about)
     packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
     for pack, words in (packs | _packs(tools)).items():
         yield Document("pack", pack, words, "", instructions.get(pack, ""))
@@ -86,7 +87,3 @@ def _packs(tools: Iterable[Tool]) -> dict[str, str]:
         if pack:
             found.setdefault(pack, []).append(name)
     return {pack: " ".join(names) for pack, names in found.items()}
-
-
-def _arguments(tool: Tool) -> str:
-    return " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())

@@ -47,6 +47,7 @@ WEIGHTS: Final = "2.0, 1.0, 0.5, 0.5, 0"
 FULL_LENGTH: Final = 100
 MAX_CHARACTERS: Final = 20_000  # of a field
 MAX_ROWS: Final = 1_500  # to be looked at for one question
+MAX_FAMILIAR: Final = 10_000  # words to be remembered while many are written: garbage collections look at each
 MAX_COUNTS: Final = 20_000  # to be remembered
 MAX_CANDIDATES: Final = 200
 SPARE: Final = 2  # times as many as are wanted are looked at: some may be hidden
@@ -85,7 +86,9 @@ def index_rows(connection: sqlite3.Connection, first: int, last: int) -> None:
 
 
 def learn(connection: sqlite3.Connection, found: Iterable[str], familiar: set[str]) -> None:
-    """Find these words when they are misspelt. `familiar` are words that were written before."""
+    """Find these words when they are misspelt. `familiar` are some that were written before."""
+    if len(familiar) > MAX_FAMILIAR:
+        familiar.clear()
     for word in filter(may_be_misspelt, set(found) - familiar):
         familiar.add(word)
         if connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:

@@ -9,8 +9,8 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -144,12 +144,27 @@ def _keys(rows: Mapping[int, Key], numbers: Sequence[int]) -> dict[int, Key]:
 
 
 def _made(folder: Path, content: Content) -> sqlite3.Connection:
+    """Make the file, starting from the newest one if that is any good."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, content)
-    with _temporary(folder) as file:
-        _fill(file, _newest(folder, content), content)
+    newest = max(folder.glob(f"search-{content.stamp}-*.db"), key=_changed, default=None)
+    handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=folder)
+    os.close(handle)
+    file = Path(name)
+    try:
+        try:
+            if newest is not None:
+                shutil.copyfile(newest, file)
+            _write(file, content)
+        except (OSError, sqlite3.Error):
+            file.write_bytes(b"")
+            _write(file, content)
         file.replace(path)
-    _sweep(folder)
+    finally:
+        file.unlink(missing_ok=True)
+    for old in sorted(folder.glob("search-*"), key=_changed)[:-FILES_KEPT]:
+        with suppress(OSError):
+            old.unlink()
     return _opened(path, content)
 
 
@@ -169,42 +184,11 @@ def _opened(path: Path, content: Content) -> sqlite3.Connection:
     return connection
 
 
-def _fill(file: Path, base: Path | None, content: Content) -> None:
-    """Write the file, starting from the base where that is any good."""
-    if base is not None:
-        with suppress(OSError, sqlite3.Error):
-            shutil.copyfile(base, file)
-            _write(file, content)
-            return
-    file.write_bytes(b"")
-    _write(file, content)
-
-
 def _write(file: Path, content: Content) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("pragma journal_mode = off")  # nobody sees the file before it is whole
         connection.execute("pragma synchronous = off")
         write(connection, content)
-
-
-@contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
-    handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=folder)
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _newest(folder: Path, content: Content) -> Path | None:
-    return max(folder.glob(f"search-{content.stamp}-*.db"), key=_changed, default=None)
-
-
-def _sweep(folder: Path) -> None:
-    for path in sorted(folder.glob("search-*"), key=_changed)[:-FILES_KEPT]:
-        with suppress(OSError):
-            path.unlink()
 
 
 def _changed(path: Path) -> float:

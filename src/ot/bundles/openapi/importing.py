@@ -53,7 +53,9 @@ class _Import:
             raise self._nothing()
         tools: list[ToolEntry] = [(slug, self._version, made.body) for slug, made in self._tools.items()]
         problems = [clean(problem, LONGEST_PROBLEM) for problem in self._told_problems()]
-        return Imported(self._bundle, tools, self._hosts(), self._secrets(), problems)
+        hosts = dict.fromkeys(host_of(made.base) for made in self._tools.values())
+        secrets = dict.fromkeys(secret for made in self._tools.values() for secret in made.secrets)
+        return Imported(self._bundle, tools, list(hosts), list(secrets), problems)
 
     def _take(self, place: Place) -> None:
         try:
@@ -79,12 +81,6 @@ class _Import:
         if self._problems:
             return invalid(f"no operation of the document can be taken over: {next(iter(self._problems))}")
         return invalid("the document has no operations; they stand under `paths`")
-
-    def _hosts(self) -> list[str]:
-        return list(dict.fromkeys(host_of(made.base) for made in self._tools.values()))
-
-    def _secrets(self) -> list[str]:
-        return list(dict.fromkeys(secret for made in self._tools.values() for secret in made.secrets))
 
     def _told_problems(self) -> list[str]:
         told = [f"{_some(where)}: {reason}" for reason, where in self._problems.items()]

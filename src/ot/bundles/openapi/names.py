@@ -48,12 +48,9 @@ def slug(parts: list[str]) -> str:
 def bundle_slug(name: str, title: str) -> str:
     """What the person said, else the telling words of the title."""
     spoken = _plain_words(title)  # a name like GitHub is one word
-    told = slug(_plain_words(name)) or slug(_telling(spoken)) or slug(spoken) or "api"
+    telling = [word for word in spoken if word not in _NOISE and not _NUMBER.fullmatch(word)]
+    told = slug(_plain_words(name)) or slug(telling) or slug(spoken) or "api"
     return told if is_callable_name(told) else slug(["api", *told.split("-")])
-
-
-def _telling(title: list[str]) -> list[str]:
-    return [word for word in title if word not in _NOISE and not _NUMBER.fullmatch(word)]
 
 
 def is_callable_name(made: str) -> bool:

@@ -61,7 +61,9 @@ class Operations:
             raise invalid("TRACE is not sent, because it shows credentials")
         self._schemas.work(WORK_OF_ONE)
         operation = self._as_version_3(place)
-        base = self._base(place)
+        levels = (place.operation, place.item, self._document.root)
+        is_swagger = self._document.is_swagger
+        base = self._servers.base(swagger.servers(self._document) if is_swagger else servers_of(*levels))
         request = Request(place.method.upper())
         self._add_path_and_parameters(request, base, place.path, operation)
         Bodies(request, self._schemas, self._references).add(operation.get("requestBody"))
@@ -83,11 +85,6 @@ class Operations:
             found[as_text(parameter.get("name")), as_text(parameter.get("in"))] = parameter
         return list(found.values())
 
-    def _base(self, place: Place) -> str:
-        if self._document.is_swagger:
-            return self._servers.base(swagger.servers(self._document))
-        return self._servers.base(servers_of(place.operation, place.item, self._document.root))
-
     # --- the request -----------------------------------------------------------------------------------------------
 
     def _add_path_and_parameters(self, request: Request, base: str, path: str, operation: Mapping[str, Any]) -> None:
@@ -95,21 +92,21 @@ class Operations:
         writer = Parameters(request, self._schemas)
         in_path = {parameter.name: parameter for parameter in parameters if parameter.place == "path"}
         bare, _, query = path.partition("#")[0].partition("?")
-        filled = {name: writer.path(in_path.get(name) or self._undeclared(name)) for name in variables(bare)}
+        filled = {}
+        for name in variables(bare):  # also one that the document forgot to describe
+            undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
+            filled[name] = writer.path(in_path.get(name) or Parameter(undeclared, self._schemas, self._references))
         request.url = url_template(base, bare, filled)
         request.query.update({literal(name): literal(value) for name, value in parse_qsl(query)})
         for parameter in parameters:
             if parameter.place != "path":
                 writer.add(parameter)
 
-    def _undeclared(self, name: str) -> Parameter:
-        """A variable that the document forgot to describe has to be filled all the same."""
-        return Parameter({"name": name, "in": "path", "schema": {"type": "string"}}, self._schemas, self._references)
-
     def _add_credentials(self, request: Request, operation: Mapping[str, Any]) -> list[str]:
         """A key that is described as a parameter as well is never an argument."""
         credentials = self._security.credentials(operation.get("security", self._document.root.get("security")))
-        if credentials.auth is None and _has_authorization(operation["parameters"]):
+        described = {(one.get("in"), as_text(one.get("name")).lower()) for one in operation["parameters"]}
+        if credentials.auth is None and ("header", "authorization") in described:
             credentials = self._security.in_the_header("Authorization")
         for place, name in credentials.places():
             request.drop(place, name)
@@ -153,11 +150,6 @@ class Operations:
             if name:
                 return name
         return place.method.upper()
-
-
-def _has_authorization(parameters: Iterable[Mapping[str, Any]]) -> bool:
-    found = ((one.get("in"), as_text(one.get("name")).lower()) for one in parameters)
-    return ("header", "authorization") in found
 
 
 def places(document: Document, references: References) -> Iterable[tuple[Place, str]]:

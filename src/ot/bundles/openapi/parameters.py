@@ -30,7 +30,9 @@ class Parameter:
         self.required = given.get("required") is True or self.place == "path"
         self.description = given.get("description", "")
         self.is_json, schema = _schema_of(given, references)
-        self.schema = _with_example(schemas.of(schema), given)
+        self.schema = schemas.of(schema)
+        if isinstance(given.get("example"), str | int | float):
+            self.schema = {**self.schema, "examples": [given["example"]]}
         self.kinds = schemas.kinds(self.schema)
         self.schema = _with_fitting_examples(self.schema, self.kinds)
         item = schemas.kinds(self.schema.get("items") or {})
@@ -49,10 +51,6 @@ def _schema_of(given: Mapping[str, Any], references: References) -> tuple[bool, 
         return False, given.get("schema", {})
     kind, media = next(iter(content.items()))
     return "json" in kind, as_mapping(references.follow(media)).get("schema", {})
-
-
-def _with_example(schema: JSON, given: Mapping[str, Any]) -> JSON:
-    return {**schema, "examples": [given["example"]]} if isinstance(given.get("example"), str | int | float) else schema
 
 
 def _with_fitting_examples(schema: JSON, kinds: set[str]) -> JSON:

@@ -45,7 +45,8 @@ class Request:
             raise invalid(f"it has more than {MAX_ARGUMENTS:,} arguments")
         own = argument(name, place, self.names)
         told = {key: value for key, value in schema.items() if key != "default"}
-        default = schema.get("default", _sole_choice(schema) if required else None)
+        choices = schema.get("enum", [])
+        default = schema.get("default", choices[0] if required and len(choices) == 1 else None)
         text = shortened(description, OF_AN_ARGUMENT) or schema.get("description", "")
         if required:
             self.required.append(own)
@@ -108,11 +109,6 @@ def encoded(text: str) -> str:
 def literal(text: str) -> str:
     """A text of the document in a template: what looks like a placeholder is none."""
     return re.sub(r"(\$+)(?=\{)", r"\1\1", text)
-
-
-def _sole_choice(schema: JSON) -> Any:
-    choices: list[Any] = schema.get("enum", [])
-    return choices[0] if len(choices) == 1 else None
 
 
 def _with_sound_default(schema: JSON, definitions: JSON) -> JSON:

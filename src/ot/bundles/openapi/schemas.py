@@ -129,7 +129,8 @@ class Schemas:
     def _name(self, reference: str, target: JSON) -> str:
         """Only the name: chains of definitions are longer than Python likes to recurse."""
         if reference not in self.names_in:
-            plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in _last_part(reference))
+            last = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
+            plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in last)
             name = self.names_in[reference] = self._taken.claim(plain[:60] or "value")
             self._targets[name] = target
         return self.names_in[reference]
@@ -194,10 +195,6 @@ def is_read_only(schema: Any, references: References) -> bool:
 def _hidden(schema: JSON, references: References) -> set[str]:
     properties = as_mapping(schema.get("properties"))
     return {name for name in properties if is_read_only(properties[name], references)}
-
-
-def _last_part(reference: str) -> str:
-    return reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
 
 
 def _own_kinds(schema: JSON) -> set[str]:

@@ -50,11 +50,9 @@ def _kinds(document: Document, given: Mapping[str, Any], key: str) -> list[str]:
 def _parameter(given: Mapping[str, Any]) -> dict[str, Any]:
     schema = {key: value for key, value in given.items() if key not in _OF_THE_PARAMETER}
     kept = {key: given[key] for key in ("name", "in", "required", "description") if key in given}
-    return {**kept, "schema": given.get("schema", schema), **_style(given)}
-
-
-def _style(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _STYLES.get(as_text(given.get("collectionFormat")), _STYLES["csv"]) if given.get("type") == "array" else {}
+    is_list = given.get("type") == "array"
+    style = _STYLES.get(as_text(given.get("collectionFormat")), _STYLES["csv"]) if is_list else {}
+    return {**kept, "schema": given.get("schema", schema), **style}
 
 
 def _body(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
