@@ -405,6 +405,11 @@ def test_no_document_makes_it_fail(text: list[str], query: str) -> None:
 needs_vectors = pytest.mark.skipif(find_spec("wordllama") is None, reason="the extra semantic is not installed")
 
 
+def test_a_number_beside_words_prefers_the_name_that_has_it() -> None:
+    tools = [Document("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
+    assert names(search_of(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
+
+
 @needs_vectors
 def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
     question = "is there any laundry detergent around for my shirts?"

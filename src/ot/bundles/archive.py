@@ -59,7 +59,9 @@ def pack(bundle: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]) -> bytes
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, _BUNDLE, _chosen(bundle, _BUNDLE_FIELDS))
         for number, tool in enumerate(in_order, 1):
-            _add(archive, _file_name(number, tool), _chosen(tool, _TOOL_FIELDS))
+            # The number tells apart what some file systems would not: letters that differ in case, or are not ASCII.
+            plain = re.sub(r"[^A-Za-z0-9.-]", "_", f"{tool['slug']}-{tool['version']}")
+            _add(archive, f"{_FOLDER}{number:05d}-{plain}.json", _chosen(tool, _TOOL_FIELDS))
     return target.getvalue()
 
 
@@ -88,25 +90,16 @@ def _chosen(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return {field: body[field] for field in fields if body.get(field) is not None}
 
 
-def _file_name(number: int, tool: Mapping[str, Any]) -> str:
-    """The number tells apart what some file systems would not: letters that differ in case, or are not ASCII."""
-    plain = re.sub(r"[^A-Za-z0-9.-]", "_", f"{tool['slug']}-{tool['version']}")
-    return f"{_FOLDER}{number:05d}-{plain}.json"
-
-
 def _add(archive: zipfile.ZipFile, name: str, content: dict[str, Any]) -> None:
     entry = zipfile.ZipInfo(name)  # of 1980, as long as nobody says otherwise
     entry.create_system = 3
     entry.external_attr = (stat.S_IFREG | 0o644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(entry, _text(content, name))
-
-
-def _text(content: dict[str, Any], name: str) -> bytes:
     try:
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (ValueError, TypeError, RecursionError) as error:
         raise invalid(f"{name} cannot be written as JSON: {error}") from None
+    archive.writestr(entry, text)
 
 
 # --- in ------------------------------------------------------------------------------------------------------------

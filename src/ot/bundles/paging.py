@@ -83,7 +83,10 @@ class Tokens:
         try:
             self._key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._key_file.with_name(f"{self._key_file.name}.lock")):
-                return self._kept_key() or self._new_key()
+                if (key := self._kept_key()) is None:
+                    key = os.urandom(KEY_BYTES)
+                    atomic.write(self._key_file, key.hex(), durable=True)
+                return key
         except OSError:
             self._unkept_key = self._unkept_key or os.urandom(KEY_BYTES)
             return self._unkept_key
@@ -94,11 +97,6 @@ class Tokens:
         except (OSError, ValueError):
             return None
         return key if len(key) == KEY_BYTES else None
-
-    def _new_key(self) -> bytes:
-        key = os.urandom(KEY_BYTES)
-        atomic.write(self._key_file, key.hex(), durable=True)
-        return key
 
 
 def _digest(filters: object) -> str:

@@ -58,7 +58,9 @@ class _File(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise Unreadable(f"is no file of a {cls.what}: {_in_words(error)}") from None
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg'].removeprefix('Value error, ')}"
+            raise Unreadable(f"is no file of a {cls.what}: {what}") from None
 
     def text(self) -> bytes:
         """For people: indented, and letters as they are."""
@@ -81,11 +83,6 @@ def check_version(data: object) -> None:
     if version > SCHEMA_VERSION:
         reason = f"was written by a newer OneTool (schemaVersion {version}, this one knows {SCHEMA_VERSION})"
         raise Unreadable(reason, UPGRADE)
-
-
-def _in_words(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg'].removeprefix('Value error, ')}"
 
 
 class BundleFile(_File):

@@ -51,27 +51,31 @@ class Finder:
         for place in range(first, len(PLACES)):
             last = None
             for key in self._candidates(place, before if place == first else AFTER_ALL):
-                if key != last and self._place_of(key) == place:
-                    yield Hit(place, key)
+                if key != last:
+                    row = self._database.execute(ROW, (key, self._include_disabled)).fetchone()
+                    if row and place_of(self._question, row[0], row[1], Texts(*row[2:])) == place:
+                        yield Hit(place, key)
                 last = key
-
-    def _place_of(self, key: int) -> int | None:
-        row = self._database.execute(ROW, (key, self._include_disabled)).fetchone()
-        return place_of(self._question, row[0], row[1], Texts(*row[2:])) if row else None
 
     def _candidates(self, place: int, before: int) -> Iterable[int]:
         if place < FIRST_WORD:
             return self._that_start(STARTS[place], before)
         if not self._words:
             return []
-        if place < FIRST_FUZZY:
-            return self._that_match("words", self._whole_words(place - FIRST_WORD), before)
+        if place < FIRST_FUZZY:  # all words stand in the fields up to this one, and not in those before it
+            field = place - FIRST_WORD
+            whole = self._within(field)
+            return self._that_match("words", f"({whole}) NOT ({self._within(field - 1)})" if field else whole, before)
         field = place - FIRST_FUZZY
-        parts = self._that_match(f"parts_of_{FIELDS[field]}", self._with_parts(), before)
+        # All words are parts of words here, and not all whole. Spaces say where a word begins and ends.
+        parts = " AND ".join(f'"{ {1: f" {word} ", 2: f" {word}"}.get(len(word), word) }"' for word in self._words)
+        whole = " AND ".join(f'" {word} "' for word in self._words)
+        with_parts = self._that_match(f"parts_of_{FIELDS[field]}", f"({parts}) NOT ({whole})", before)
         if not any(map(self._near, self._words)):
-            return parts
-        slips = self._that_match("words", self._slips(field), before)
-        return heapq.merge(slips, parts, key=lambda key: -key)
+            return with_parts
+        # The same for words that may be misspelt, where not all are written as they are asked for.
+        slips = f"({self._within(field, self._near)}) NOT ({self._within(len(FIELDS) - 1)})"
+        return heapq.merge(self._that_match("words", slips, before), with_parts, key=lambda key: -key)
 
     # --- a beginning -------------------------------------------------------------------------------------------
 
@@ -94,26 +98,12 @@ class Finder:
         query = CANDIDATES.format(table=table, in_use=IN_USE)
         return (key for (key,) in self._database.execute(query, (wanted, before, self._include_disabled)))
 
-    def _whole_words(self, field: int) -> str:
-        """All words stand in the fields up to this one, and not in those before it."""
-        here = self._within(field, lambda word: [word])
-        return f"({here}) NOT ({self._within(field - 1, lambda word: [word])})" if field else here
-
-    def _slips(self, field: int) -> str:
-        """The same for words that may be misspelt, where not all are written as they are asked for."""
-        here = self._within(field, lambda word: [word, *self._near(word)])
-        return f"({here}) NOT ({self._within(len(FIELDS) - 1, lambda word: [word])})"
-
-    def _within(self, last: int, forms: Callable[[str], list[str]]) -> str:
-        """All words stand, in one of their forms, in the fields up to the last."""
-        variants = ([f'"{number}{form}"' for number in range(last + 1) for form in forms(word)] for word in self._words)
+    def _within(self, last: int, near: Callable[[str], list[str]] = lambda _: []) -> str:
+        """All words, or words near them, stand in the fields up to the last."""
+        variants = (
+            [f'"{number}{form}"' for number in range(last + 1) for form in (word, *near(word))] for word in self._words
+        )
         return " AND ".join(f"({' OR '.join(several)})" for several in variants)
-
-    def _with_parts(self) -> str:
-        """All words are parts of words here, and not all whole. Spaces say where a word begins and ends."""
-        parts = " AND ".join(f'"{ {1: f" {word} ", 2: f" {word}"}.get(len(word), word) }"' for word in self._words)
-        whole = " AND ".join(f'" {word} "' for word in self._words)
-        return f"({parts}) NOT ({whole})"
 
     def _near(self, word: str) -> list[str]:
         if word not in self._misspelt:

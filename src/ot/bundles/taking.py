@@ -5,19 +5,17 @@ another content under the same version is refused. Where it comes from is the bu
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from ot.bundles.imported import Imported, ToolEntry
-from ot.bundles.model import Bundle, StoredTool, ToolDraft
+from ot.bundles.model import Bundle, ToolDraft
 from ot.errors import BundleError
 from ot.storage import BundleStorage
 
 START_OF_ZIP: Final = b"PK\x03\x04"
 ROOM: Final = 58  # of the 64 characters of a slug, for a number behind them
-_DRAFT_FIELDS = tuple(ToolDraft.model_fields)
 _IN_YAML = re.compile(rb"""^["']?(?:openapi|swagger)["']?[ \t]*:""", re.MULTILINE)
 _IN_BRACES = re.compile(rb"""[{,\s]["']?(?:openapi|swagger)["']?\s*:\s*["']?[23]""")
 
@@ -106,16 +104,12 @@ def _refuse_other(store: BundleStorage, found: Imported, there: Bundle) -> None:
 
 def _added(store: BundleStorage, found: Imported, there: Bundle) -> list[ToolEntry]:
     known = {(tool.slug, tool.version): tool for tool in store.tools_of(there.id)}
-    for slug, version, body in found.tools:
-        old = known.get((slug, version))
-        if old is not None and not _is_same(old, body):
+    fields = [name for name in ToolDraft.model_fields if name != "is_enabled"]
+    for slug, version, body in (entry for entry in found.tools if entry[:2] in known):
+        old, new = known[slug, version], ToolDraft.of(body)
+        if any(getattr(old, name) != getattr(new, name) for name in fields):
             raise _taken(store, there, f"has another {slug} of version {version}, and a version never changes")
     return [entry for entry in found.tools if entry[:2] not in known]
-
-
-def _is_same(old: StoredTool, body: Mapping[str, Any]) -> bool:
-    new = ToolDraft.of(body)
-    return all(getattr(old, name) == getattr(new, name) for name in _DRAFT_FIELDS if name != "is_enabled")
 
 
 def _taken(store: BundleStorage, there: Bundle, reason: str) -> BundleError:

@@ -62,15 +62,12 @@ class Writer:
             for new, several in zip(written, names, strict=True):
                 moved.append(new.move(self._vault.root / folder, several))
         except OSError:
-            self._take_back(folder, moved)
+            for name in moved:
+                with suppress(OSError):
+                    (self._vault.root / folder / name).unlink()
             raise
         finally:
             self._vault.sync(journal, paths)
-
-    def _take_back(self, folder: str, names: Sequence[str]) -> None:
-        for name in names:
-            with suppress(OSError):
-                (self._vault.root / folder / name).unlink()
 
     def replace(self, journal: Journal, path: str, content: bytes) -> None:
         self._refuse_link(path.partition("/")[0])

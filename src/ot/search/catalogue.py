@@ -101,7 +101,9 @@ class _Question:
     def found(self, limit: int) -> Iterator[Found]:
         if len(self._query.split()) <= MAX_WORDS_OF_A_NAME:
             yield from self._by_name(limit)
-        terms = list(dict.fromkeys(telling(words(self._query))))[:MAX_WORDS]
+        spoken = words(self._query)
+        numbers = (f"name : {word}" for word in spoken if word.isdecimal())  # elsewhere it is a value
+        terms = list(dict.fromkeys([*telling(spoken), *numbers]))[:MAX_WORDS]
         counts = {term: self._count(term) for term in terms}
         size = sum(shelf.size for shelf in self._shelves)
         rarities = {term: idf(size, counts[term]) for term in affordable(counts)}

@@ -131,7 +131,7 @@ class Shelf:
             if len(self._counts) >= MAX_COUNTS:
                 self._counts.clear()
             query = "select count(*) from documents(?)"
-            self._counts[term] = self._read(lambda db: db.execute(query, (f'"{term}"',)).fetchone()[0])
+            self._counts[term] = self._read(lambda db: db.execute(query, (_quoted(term),)).fetchone()[0])
         return self._counts[term]
 
     def exact(self, query: str) -> list[Key]:
@@ -182,7 +182,7 @@ class Shelf:
             totals: dict[int, float] = {}
             for term, count in counts.items():
                 factor = rarities[term] / idf(self.size, count)
-                for number, score in _rank(db, f'"{term}"', MAX_ROWS):
+                for number, score in _rank(db, _quoted(term), MAX_ROWS):
                     totals[number] = totals.get(number, 0.0) + score * factor
             best = nlargest(SPARE * limit, totals, key=totals.__getitem__)
             return self._scored(db, {number: totals[number] for number in best})
@@ -245,6 +245,11 @@ def _in_names(wanted: Iterable[Sequence[str]]) -> str:
     """A question for names that have one of several words, for each of the wanted."""
     groups = (" OR ".join(f'name : "{word}"' for word in several) for several in wanted)
     return " AND ".join(f"({group})" for group in groups)
+
+
+def _quoted(term: str) -> str:
+    column, colon, word = term.rpartition(" : ")
+    return f'{column}{colon}"{word}"'
 
 
 def _rank(db: sqlite3.Connection, expression: str, limit: int) -> list[tuple[int, float]]:

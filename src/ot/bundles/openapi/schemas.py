@@ -104,7 +104,9 @@ class Schemas:
         return self._definitions[name]
 
     def _referred(self, schema: Any) -> list[str]:
-        return [name for name in _references_in(schema) if name in self._targets]
+        found = (node.get("$ref") for node in _nodes(schema))
+        links = (link for link in found if isinstance(link, str) and link.startswith("#/$defs/"))
+        return [name for link in links if (name := link.removeprefix("#/$defs/")) in self._targets]
 
     def work(self, nodes: int) -> None:
         self._left -= nodes
@@ -217,11 +219,6 @@ def _nodes(schema: Any) -> Iterator[JSON]:
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
-
-
-def _references_in(schema: Any) -> list[str]:
-    found = (node.get("$ref") for node in _nodes(schema))
-    return [name.removeprefix("#/$defs/") for name in found if isinstance(name, str) and name.startswith("#/$defs/")]
 
 
 def _outline(definition: JSON) -> JSON:

@@ -30,16 +30,12 @@ class Servers:
         urls = [_filled(as_mapping(server)) for server in servers] or ["/"]
         absolute = [url for url in urls if url.startswith(("https://", "http://"))]
         if not absolute:
-            example = f"https://api.example.com{_path_of(urls[0])}"
+            path = urls[0].strip("/")
+            can_be_shown = path and re.fullmatch(r"[\w./~-]{0,79}", path)
+            example = f"https://api.example.com/{path}" if can_be_shown else "https://api.example.com"
             reason = f"the document does not say on which host the API is (only {urls[0][:100]!r})"
             raise invalid(f'{reason}; say it: server="{example}"', needs="server", example=example, reason=reason)
         return next(filter(None, map(_usable, absolute)), None) or _checked(absolute[0])
-
-
-def _path_of(url: str) -> str:
-    """The path of a relative URL, if it is one that can be shown as it is."""
-    path = f"/{url.strip('/')}" if url.strip("/") else ""
-    return path if re.fullmatch(r"[\w./~-]{0,80}", path) else ""
 
 
 def servers_of(*places: Mapping[str, Any]) -> list[Any]:
@@ -49,15 +45,15 @@ def servers_of(*places: Mapping[str, Any]) -> list[Any]:
 
 def _filled(server: Mapping[str, Any]) -> str:
     variables = as_mapping(server.get("variables"))
-    given = as_text(server.get("url")).strip()
-    url = _VARIABLE.sub(lambda found: _default(found[0], as_mapping(variables.get(found[1]))), given)
+
+    def default(found: re.Match[str]) -> str:
+        variable = as_mapping(variables.get(found[1]))
+        choices = as_list(variable.get("enum"))
+        value = variable.get("default", choices[0] if choices else None)
+        return str(value) if isinstance(value, str | int) else found[0]
+
+    url = _VARIABLE.sub(default, as_text(server.get("url")).strip())
     return f"https:{url}" if url.startswith("//") else url
-
-
-def _default(written: str, variable: Mapping[str, Any]) -> str:
-    choices = as_list(variable.get("enum"))
-    default = variable.get("default", choices[0] if choices else None)
-    return str(default) if isinstance(default, str | int) else written
 
 
 def _usable(url: str) -> str | None:
