@@ -21,6 +21,7 @@ from tests.rest_support import Served, serving
 
 from ot import ToolContext, tool
 from ot.schema import JSON, Schema
+from ot.system import system_of
 from ot.tool import Tool
 
 SWITCHES: Final = (
@@ -119,8 +120,7 @@ def _picture() -> dict[str, str]:
 @tool("shop.pictures")
 def _pictures(context: ToolContext) -> list[Any]:
     """Words, a picture that the server keeps, and one that is written down."""
-    assert context.system is not None
-    kept = context.system.media.put(red_square(), "image/png", context.agent_id)
+    kept = system_of(context).media.put(red_square(), "image/png", context.agent_id)
     return ["Two squares:", {"type": "image", "media": kept}, _picture()]
 
 

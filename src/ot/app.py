@@ -1,4 +1,4 @@
-"""The only constructor of everything: settings, registry, cells; and what takes it all down again.
+"""The only constructor of everything: settings, sources of tools, cells; and what takes it all down again.
 
 `async with OneTool(settings) as app:` gives `app.bus` and `await app.run(command)`. There is no state outside of
 it. Nothing is started before it is needed; `warm_up` is for doors that know a run will come.
@@ -6,88 +6,55 @@ it. Nothing is started before it is needed; `warm_up` is for doors that know a r
 
 import asyncio
 import os
-import platform
 import re
-import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
 from ot.agents import Agents
 from ot.audit import Audit
-from ot.bundles.source import BundleSource, folder_of
+from ot.bundles.source import BundleSource
 from ot.bus.bus import ToolBus
-from ot.config.load import Examined, Loaded, examine, load
-from ot.config.model import Loc, Pack, Settings
-from ot.config.trust import Facts, Verdict, difference, since_start, still_trusted
+from ot.config.load import Examined, Loaded
+from ot.config.model import Settings
+from ot.config.reading import SettingsReader, config_files, examine_settings, given_settings, read_settings
 from ot.context import ToolContext
 from ot.errors import ConfigError, ToolError
 from ot.extensions.environments import for_worker
 from ot.extensions.packs import Extensions
 from ot.logging import Log
-from ot.net import HostRules, Net
-from ot.paths import FOLDER, Folders, find_folders, placed
-from ot.problem import OK, Location, Problem, storage_problem
+from ot.net import Net
+from ot.paths import FOLDER, Folders
+from ot.problem import Problem
 from ot.proxy.servers import Servers
-from ot.recording import Recording
+from ot.recording import Notices, Recording
 from ot.redact import Redactor
-from ot.registry import Registry, python_name
-from ot.runner.answer import Answer, Journal, Presenter
-from ot.runner.cells import Cells, Limits
+from ot.registry import Registry
+from ot.runner.answer import Answer, Journal
+from ot.runner.cells import Cells
 from ot.runner.fence_processor import strip
-from ot.runner.runner import Runner
 from ot.runner.tool_loader import shipped_tools
 from ot.running_servers import list_servers
 from ot.search import Hit
-from ot.search.corpus import documents
-from ot.storage import MediaStorage, ResultStorage, SwitchStorage
+from ot.search.corpus import CatalogSearch
+from ot.state import State, make_state
+from ot.storage import MediaStorage, ResultStorage
 from ot.stores import Stores
-from ot.switches import Switches
-from ot.tool import Tool
 from ot.util.background_tasks import BackgroundTasks
-from ot.util.gc_pauses import no_gc_pauses
 from ot.util.invisible import escape_invisible
-from ot.version import __version__
+
+if TYPE_CHECKING:
+    from ot.checks import Checks
+    from ot.system import System
+
+__all__ = ["OneTool", "examine_settings", "read_settings"]
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
-CHECK_SECONDS = 0.5  # for each database that `health` checks
-
-
-def read_settings(
-    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
-) -> Loaded:
-    """What the files and variables of this machine say."""
-    return load(find_folders(env, cwd, config_file, home or Path.home()), env)
-
-
-def examine_settings(
-    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
-) -> Examined:
-    """The same for checks: what is wrong is reported instead of raised."""
-    return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """All that a reload replaces, as one piece."""
-
-    loaded: Loaded
-    error: ConfigError | None
-    cells: Cells
-    runner: Runner
-    redact: Redactor
-    stores: Stores
-    results: ResultStorage
-    media: MediaStorage
-    audit: Audit
-    net: Net
-    switches: SwitchStorage
 
 
 class OneTool:
@@ -107,62 +74,74 @@ class OneTool:
         make_cells: Callable[..., Cells] = Cells,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._read = read or (lambda: _given(settings or Settings(), folder or Path.home() / FOLDER))
-        self._make_cells, self._log, self._examine = make_cells, log, examine
+        given = partial(given_settings, settings or Settings(), folder or Path.home() / FOLDER)
+        environment = os.environ if environment is None else environment
+        self._reader = SettingsReader(read or given, examine, environment)
+        self._make_cells, self._log = make_cells, log
+        self._state: State | None = None
         self.agents = Agents(self._warn)
-        self.bus = ToolBus(
-            Registry(),
-            admit=self._admit,
-            discover=self.discover,
-            cost_of=self.agents.cost_of,
+        self.bus = ToolBus(cost_of=self.agents.cost_of)
+        self._recording, self._notices = Recording(self.bus.events), Notices()
+        registered, registry = self.bus.registered, self.bus.registry
+        registered.has_installed = True
+
+        def log_event(*event: Any, **fields: Any) -> None:
+            self.log.event(*event, **fields)
+
+        self.extensions = Extensions(
+            lambda: registered.pack_names, self.bus.call_tool, environment, log_event, self._reader.still_trusted
         )
-        self._recording = Recording(self.bus.events)
-        self._environment = os.environ if environment is None else environment
-        self._extensions = Extensions(self.bus.registry, self.bus.call_tool, self._environment)
-        self.bundles = BundleSource(self.bus.registry, lambda: self._now.net)
-        self.servers = Servers(self.bus.registry, for_worker(self._environment))
-        self.registry.elsewhere = lambda: (*map(python_name, self.servers.names), *self.bundles.packs)
-        self._state: _State | None = None
-        self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
+        self.servers = Servers(registry.switched, for_worker(environment), log_event, lambda: self._now.media)
+        self.bundles = BundleSource(registry, lambda: self._now.net)
+        registry.sources = (registered, self.extensions, self.servers, self.bundles)
+        self._search = CatalogSearch(registry)
         self._retiring = BackgroundTasks()
-        self._unsaid: tuple[Problem, ...] = ()
-        self._unsaid_to: dict[str, list[str]] = {}
-        self._installed: asyncio.Future[list[str]] | None = None  # what is wrong with packages that bring tools
-        self._searched: object = None  # what the search has been told about
-        self._updating = threading.Lock()
         self.exposed: tuple[str, ...] = ()  # names that doors publish one to one, beside `run`
         self.listening_ports: set[int] = set()  # of this process, where tools must not send requests to
 
     async def __aenter__(self) -> Self:
-        self._shipped = tuple(shipped_tools(self.bus.threads))
-        for tool in self._shipped:
-            self.bus.register_tool(tool)
-        error = None
-        try:
-            loaded = self._read()
-        except ConfigError as wrong:
-            error, loaded = wrong, self._without_settings()
-        self._at_start = loaded.snapshot or ({} if error is None else None)
-        self._become(loaded, error)
-        self._unsaid = loaded.problems
+        self.bus.registered.ship(shipped_tools(self.bus.threads))
+        loaded, error = self._reader.read_first()
+        self._configure(loaded, error)
+        self._notices.everybody = loaded.problems
         return self
-
-    def _without_settings(self) -> Loaded:
-        """Return what is in force while the settings are wrong: the defaults, in the directories that are meant."""
-        folders = self._examine().loaded.folders if self._examine is not None else None
-        if folders is None or folders.config_file is not None:  # a mistyped --config names no directory to write to
-            return _given(Settings(), Path.home() / FOLDER)
-        return Loaded(Settings(), {}, (), (), folders)
 
     async def __aexit__(self, *_: object) -> None:
         self._retiring.cancel()
-        await self._now.cells.__aexit__(None, None, None)
-        await asyncio.gather(self._extensions.close(), self.servers.close(), self._now.net.close())
-        await anyio.to_thread.run_sync(self._now.stores.close)
-        await anyio.to_thread.run_sync(self.bundles.close)
-        await anyio.to_thread.run_sync(self._now.audit.close)
-        if self._log is not None:
-            await anyio.to_thread.run_sync(self._log.close)
+        state = self._now
+        await state.cells.__aexit__(None, None, None)
+        await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close())
+        for close in (state.stores.close, state.audit.close, self.log.close):
+            await anyio.to_thread.run_sync(close)
+
+    def _configure(self, loaded: Loaded, error: ConfigError | None = None) -> None:
+        """Put a configuration in force, whole. Runs that are under way end in the cells they have."""
+        if self._log is None:
+            self._log = Log(loaded.folders.data / "logs" / "onetool.log")
+        old, log = self._state, self._log
+        state = self._state = make_state(
+            loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
+        )
+        log.use(loaded.settings.log_level, state.redact)
+        self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
+        self._recording.keep_in(log, state.audit, state.stores)
+        self.agents.use(loaded, state.projects)
+        self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
+        for source in self.registry.sources:
+            source.configure(loaded)
+        for work in old.retire(state) if old is not None else ():
+            self._retiring.start(work)
+
+    def _own_ports(self) -> set[int]:
+        """Return the ports that servers of this home directory listen on. It reads files."""
+        others = (entry.port for entry in list_servers(self.folders.user))
+        return self.listening_ports | {port for port in others if port is not None}
+
+    @property
+    def _now(self) -> State:
+        if self._state is None:
+            raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
+        return self._state
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +172,7 @@ class OneTool:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         with self._recording.run(context, journal, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
-        notices = (*self._notices(agent), *(f"Note: {notice}" for notice in journal.notices))
+        notices = (*self._notices.take(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
@@ -201,7 +180,7 @@ class OneTool:
         self.servers.keeps_running = self.bundles.keeps_running = True
         await self.discover()
         begin = partial(self._recording.begin_session, agent=agent, client=client)
-        await anyio.to_thread.run_sync(begin, self.registry, own_tokens)
+        await anyio.to_thread.run_sync(begin, self.registry, self.bundles.definition_tokens(), own_tokens)
 
     def context(
         self,
@@ -214,13 +193,14 @@ class OneTool:
         client: str = "",
     ) -> ToolContext:
         """The facts of a call that this agent makes."""
-        self._apply_switches()
+        self.registry.apply_switches()
+        system: System = self
         return ToolContext(
             **self.agents.facts(agent),
             working_dir=self._now.loaded.folders.working_dir,
             correlation_id=os.urandom(8).hex(),
             bus=self.bus,
-            system=self,
+            system=system,
             progress=journal.note if journal else None,
             heard=journal.hear if journal else None,
             notice=journal.notify if journal else None,
@@ -230,22 +210,14 @@ class OneTool:
             client=client,
         )
 
-    def _admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Awaitable[object]:
-        return self._now.audit.admit(tool, args, context)
-
     def warm_up(self) -> None:
         """Have a cell ready before the first run asks for one. Returns at once."""
         self._now.cells.warm_up()
 
     def _warn(self, agent: str, text: str) -> None:
         """Something that an agent should know soon, and the log for good."""
-        self._unsaid_to.setdefault(agent, []).append(text)
+        self._notices.add(agent, text)
         self.log.event("warning", level="WARNING", agent=agent, text=text)
-
-    def _notices(self, agent: str) -> tuple[str, ...]:
-        """What a person should know, once, with the first answer; and what this agent should."""
-        unsaid, self._unsaid = self._unsaid, ()
-        return tuple(f"Note: {notice}" for notice in (*unsaid, *self._unsaid_to.pop(agent, ())))
 
     # --- what the ot pack asks (ot.context.System) ---------------------------------------------------------------
 
@@ -267,15 +239,6 @@ class OneTool:
     def settings(self) -> Settings:
         return self._now.loaded.settings
 
-    def describe(self, pack: str) -> str:
-        """What a pack says about itself. It may wait for the disk."""
-        return self._extensions.described.get(pack) or self.bundles.describe(pack)
-
-    def note_unlisted(self, context: ToolContext) -> str:
-        """Return sentences on what is missing from lists; empty if nothing is."""
-        built = "stored tools not listed yet: their index is being built." if self.bundles.is_building else ""
-        return " ".join(filter(None, (self.servers.note_unlisted(context), built)))
-
     @property
     def folders(self) -> Folders:
         return self._now.loaded.folders
@@ -283,9 +246,7 @@ class OneTool:
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration files in force; none if a program passed the settings in."""
-        loaded = self._now.loaded
-        configured = (loaded.folders.config_of(layer) for layer in loaded.folders.layers)
-        return tuple(path for path in configured if path in loaded.files)
+        return config_files(self._now.loaded)
 
     @property
     def stores(self) -> Stores:
@@ -313,15 +274,6 @@ class OneTool:
         return self._now.cells
 
     @property
-    def workers(self) -> Mapping[str, str]:
-        """What the process of each extension pack is doing."""
-        return self._extensions.states
-
-    def worker_problem(self, pack: str) -> Problem | None:
-        """Return why the process of an extension pack could not be started the last time."""
-        return self._extensions.failures.get(pack)
-
-    @property
     def switched_off(self) -> frozenset[str]:
         """Tools and packs that somebody has switched off; what is stored has switches of its own."""
         return self._now.switches.off()
@@ -332,43 +284,19 @@ class OneTool:
 
     async def discover(self, words: Collection[str] | None = None) -> None:
         """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
-        await self._look_for_installed()  # first: of two packs with one name it is always the same that is refused
-        await asyncio.gather(self._extensions.discover(), self.servers.discover(words))
-        self._apply_switches()
-        await self.bundles.discover(words)  # the last, because a name that is taken stays whose it is
-        self.servers.explain()
-
-    async def _look_for_installed(self) -> list[str]:
-        """Packages are not installed while we run: once is enough. Who is cancelled leaves it to the others."""
-        if self._installed is None:
-            self._installed = asyncio.ensure_future(anyio.to_thread.run_sync(self.bus.register_installed))
-        return await asyncio.shield(self._installed)
-
-    def _apply_switches(self) -> None:
-        switches = self._now.switches
-        off = switches.off()
-        self.registry.switch_off(off, *([str(switches.problem)] if switches.problem else []))
+        await self.registry.refresh(words)
 
     async def switch(self, name: str, *, on: bool) -> None:
         """Switch a tool or a pack on or off, for good; what is stored has its own switch."""
         await anyio.to_thread.run_sync(partial(self._now.switches.set, name, on=on))
-        self._apply_switches()
+        self.registry.apply_switches()
 
     async def search(self, query: str, limit: int = 20) -> list[Hit]:
         """What fits, over everything there is at this moment."""
         await self.discover()
-        return await anyio.to_thread.run_sync(self._search, self._now, query, limit)
-
-    def _search(self, state: _State, query: str, limit: int) -> list[Hit]:
-        search, packs = state.stores.search, self.bundles.packs
-        now = (self.registry.changes, packs, state)  # packs say something new only together with their tools
-        with self._updating:
-            if self._searched != now:
-                with no_gc_pauses():
-                    search.update(documents(self.registry, packs.values(), state.loaded.settings))
-                self._searched = now
-        hits = search.search(query, limit, shelves=self.bundles.shelves())
-        return [hit for hit in hits if hit.kind != "tool" or not self.registry.is_off(hit.name)]
+        state = self._now
+        facts = state.stores.search, query, limit, state.loaded.settings, self.bundles
+        return await anyio.to_thread.run_sync(self._search.search, *facts)
 
     @property
     def log(self) -> Log:
@@ -387,203 +315,26 @@ class OneTool:
         With `unasked`, because files changed and nobody asked for a reload, raise if that would take a whole file of
         settings away: the project directory lost its trust, or the file is gone.
         """
-        loaded = await anyio.to_thread.run_sync(self._read)
-        self._refuse_what_came_later(loaded)
-        if unasked:
-            self._refuse_loss(loaded)
-        self._become(loaded, None)
+        read = partial(self._reader.read_again, self._now.loaded, unasked=unasked)
+        self._configure(await anyio.to_thread.run_sync(read))
         return RELOADED
-
-    def _refuse_loss(self, loaded: Loaded) -> None:
-        if self.folders.project is not None and loaded.folders.project is None:
-            why = "\n".join(map(str, loaded.problems))
-            raise ToolError(why or f"{self.folders.project} is not trusted any more")
-        for gone in set(self.config_files).difference(loaded.files):
-            raise ToolError(f"{gone} is gone", hint="put it back, or run `onetool reload` to do without it")
-
-    def _refuse_what_came_later(self, loaded: Loaded) -> None:
-        """Raise if a project changed that only ONETOOL_TRUST=1 trusts: a run must not write what a reload executes."""
-        if loaded.snapshot is None:
-            return
-        if self._at_start is None:  # the first settings that could be read
-            self._at_start = loaded.snapshot
-        assert loaded.folders.project is not None
-        if changes := difference(self._at_start, loaded.snapshot, loaded.folders.project):
-            problem = since_start(loaded.folders.project, changes)
-            raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
-
-    def _still_trusted(self, loaded: Loaded) -> Verdict:
-        return still_trusted(loaded.folders, self._environment, self._at_start)
 
     async def health(self) -> dict[str, Any]:
         """Return how everything is doing; `findings` are the problems in their parts."""
-        state = self._now
-        with suppress(ToolError):  # `check` reports it
-            await self.discover()
-        servers = await self.servers.states()  # first: it notices servers that went away
-        found = [each for each in await self.check(CHECK_SECONDS) if each.level != OK]
-        degraded = "disconnected" in servers.values()
-        return {
-            "version": __version__,
-            "python": platform.python_version(),
-            "cwd": str(state.loaded.folders.working_dir),
-            "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
-            "proxy": {
-                "status": "degraded" if degraded else "ok",
-                "server_count": len(servers),
-                "servers": servers,
-            },
-            "workers": self.workers,
-            "isolation": await state.cells.probe(),
-            "problems": [str(each) for each in found],
-            "findings": [each.to_json() for each in found],
-        }
+        return await self._checks().report_health(self._now, self.log)
 
     async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
         """Return everything that is wrong or in order, from files and recorded states; nothing is started for it.
 
         `stored` is what somebody found about kept files before anything ran.
         """
-        from ot.checks import Subject, check
+        return await self._checks().find_problems(self._now, self.log, seconds, stored)
 
-        undiscovered: list[Problem] = []
-        try:
-            await self.discover()
-        except ToolError as error:
-            undiscovered = [Problem.of(error)]
-        loaded, installed = self._now.loaded, await self._look_for_installed()
-        read = await anyio.to_thread.run_sync(self._examine or (lambda: Examined(loaded, (), _setting_name)))
-        bundles = await anyio.to_thread.run_sync(lambda: self.bundles.problems)
-        recorded = (*undiscovered, *map(Problem, installed), *self._recorded_problems(read))
-        clients = self._examine is not None
-        parts = (self.registry, self.servers, self._extensions, bundles)
-        subject = Subject(read, *parts, recorded, checks_clients=clients)
-        return await anyio.to_thread.run_sync(check, subject, seconds, stored)
+    def _checks(self) -> "Checks":
+        from ot.checks import Checks
 
-    def _recorded_problems(self, read: Examined) -> Iterator[Problem]:
-        """Yield what the running parts noticed."""
-        state = self._now
-        yield from (*state.loaded.problems, *self._extensions.refused)
-        if state.error is not None and not read.errors:  # else they are named one by one
-            yield Problem(str(state.error))
-        if state.audit.problem:
-            yield storage_problem(state.audit.problem, state.audit.file)
-        if state.switches.problem:
-            yield state.switches.problem
-        yield from state.stores.problems
-        if self.log.problem:
-            yield storage_problem(self.log.problem, state.loaded.folders.data / "logs" / "onetool.log")
-
-    # --- building -------------------------------------------------------------------------------------------------
-
-    @property
-    def _now(self) -> _State:
-        if self._state is None:
-            raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
-        return self._state
-
-    def _become(self, loaded: Loaded, error: ConfigError | None) -> None:
-        """Put a configuration in force, whole. Runs that are under way end in the cells they have."""
-        old, settings = self._state, loaded.settings
-        redact = Redactor(loaded.secret_values)
-        if self._log is None:
-            self._log = Log(loaded.folders.data / "logs" / "onetool.log")
-        self._log.use(settings.log_level, redact)
-        is_same = old is not None and old.loaded.settings.execution == settings.execution
-        cells = old.cells if old is not None and is_same else self._new_cells(settings)
-        stores = _stores(old, loaded)
-        results = stores.results(settings.output)
-        presenter = Presenter(settings.output, results, redact)
-        projects = _projects(loaded)
-        runner = Runner(self.bus, cells, settings, presenter, projects=projects, discover=self.discover)
-        self.registry.aliases = settings.aliases
-        self.agents.use(loaded, projects)
-        unused = self.bundles.use(loaded)
-        for tool in self._shipped:
-            self.registry.replace(_as_configured(tool, settings.tools.get(tool.pack)))
-        media, audit, net = stores.media(settings.output), _audit(old, loaded, redact), self._net(settings)
-        switches = Switches(loaded.folders.data)
-        self._state = _State(loaded, error, cells, runner, redact, stores, results, media, audit, net, switches)
-        self.bus.events.redact = redact
-        self._recording.keep_in(self._log, audit, stores)
-        self.servers.use(loaded, self._log.event, media.put)
-        self._extensions.use(loaded, self._log.event, partial(self._still_trusted, loaded))
-        if unused is not None:
-            self._retiring.start(anyio.to_thread.run_sync(unused.close))
-        if old is not None:
-            self._retire_parts(old)
-
-    def _retire_parts(self, old: _State) -> None:
-        """Whatever of the state before is not part of the one that is now in force."""
-        now = self._now
-        if now.cells is not old.cells:
-            self._retiring.start(old.cells.retire())
-        if now.stores is not old.stores:
-            self._retiring.start(anyio.to_thread.run_sync(old.stores.close))
-        if now.audit is not old.audit:
-            self._retiring.start(anyio.to_thread.run_sync(old.audit.close))
-        if now.net is not old.net:
-            self._retiring.start(old.net.close())
-
-    def _net(self, settings: Settings) -> Net:
-        """Requests that are under way end by the rules they began with."""
-        old = self._state
-        if old is not None and old.loaded.settings.http == settings.http:
-            return old.net
-        rules = HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses)
-        return Net(rules, own_ports=self._own_ports)
-
-    def _own_ports(self) -> set[int]:
-        """Return the ports that servers of this home directory listen on. It reads files."""
-        others = (entry.port for entry in list_servers(self.folders.user))
-        return self.listening_ports | {port for port in others if port is not None}
-
-    def _new_cells(self, settings: Settings) -> Cells:
-        execution = settings.execution
-        limits = Limits(
-            timeout=execution.timeout,
-            memory_mb=execution.memory_mb,
-            max_output_bytes=execution.max_output_bytes,
-            isolation=execution.isolation,
-            cells=execution.cells,
-        )
-        return self._make_cells(limits, on_stray=lambda text: self.log.event("cell.output", text=text))
-
-
-def _given(settings: Settings, folder: Path) -> Loaded:
-    """Settings that a program passed in: no files are read."""
-    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=folder))
-
-
-def _stores(old: _State | None, loaded: Loaded) -> Stores:
-    folder, settings = loaded.folders.data, loaded.settings.stats
-    if old is None or old.stores.folder != folder:
-        return Stores.opened(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
-    old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
-    return old.stores
-
-
-def _as_configured(tool: Tool, pack: Pack | None) -> Tool:
-    """What `tools.<pack>` says about a pack that ships."""
-    if pack is None:
-        return tool
-    timeout = tool.timeout if pack.timeout is None else pack.timeout
-    return replace(tool, timeout=timeout, permissions=tool.permissions | (pack.permissions or frozenset()))
-
-
-def _audit(old: _State | None, loaded: Loaded, redact: Redactor) -> Audit:
-    settings = loaded.settings.audit
-    file = placed(settings.file, loaded.folders.data, loaded.folders.home)
-    audit = old.audit if old is not None and old.audit.file == file else Audit(file, redact)
-    audit.use(redact, settings.max_bytes, settings.keep)
-    return audit
-
-
-def _projects(loaded: Loaded) -> dict[str, str]:
-    folders = loaded.folders
-    return {
-        name: str(placed(path, folders.working_dir, folders.home)) for name, path in loaded.settings.projects.items()
-    }
+        sources = self.bus.registered, self.extensions, self.servers, self.bundles
+        return Checks(self.registry, *sources, self._reader)
 
 
 def _works_without_settings(command: object) -> bool:
@@ -591,7 +342,3 @@ def _works_without_settings(command: object) -> bool:
         return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(strip(command)) is not None
     except ToolError:
         return False
-
-
-def _setting_name(loc: Loc) -> Location:
-    return Location(".".join(map(str, loc)))

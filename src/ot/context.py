@@ -10,7 +10,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 OWN_PACK = "ot"
 
@@ -30,33 +30,6 @@ def permissions(names: object) -> frozenset[Permission]:
     if unknown := [word for word in words if word not in set(Permission)]:
         raise ValueError(f"unknown permission {unknown[0]!r}: expected some of {', '.join(Permission)}")
     return frozenset(map(Permission, words))
-
-
-class System(Protocol):
-    """What tools may ask of the running product. `ot.app` implements it."""
-
-    @property
-    def registry(self) -> Any: ...
-    @property
-    def settings(self) -> Any: ...
-    def describe(self, pack: str) -> str: ...
-    def note_unlisted(self, context: "ToolContext") -> str: ...
-    @property
-    def folders(self) -> Any: ...
-    @property
-    def stores(self) -> Any: ...
-    @property
-    def results(self) -> Any: ...
-    @property
-    def media(self) -> Any: ...
-    @property
-    def servers(self) -> Any: ...
-    @property
-    def net(self) -> Any: ...
-    async def discover(self, words: Any = None) -> None: ...
-    async def search(self, query: str, limit: int = 20) -> list[Any]: ...
-    async def health(self) -> dict[str, Any]: ...
-    async def reload(self) -> str: ...
 
 
 class Foreign(NamedTuple):
@@ -81,7 +54,7 @@ class ToolContext:
     token_id: str = ""  # of the token that was shown; empty for the owner and on standard input
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None where all
     bus: Any = field(default=None, repr=False, compare=False)  # where a tool calls other tools
-    system: System | None = None
+    system: object = None  # the running product: see `ot.system`
     progress: Callable[[str], None] | None = None  # for what takes long: who waits is told what for
     heard: Callable[[Foreign], None] | None = None
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call

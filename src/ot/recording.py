@@ -4,7 +4,7 @@ Each subscribes on its own, so that one that fails does not keep the others from
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,15 +12,30 @@ from ot.audit import Audit
 from ot.bus.events import CallFinished, Events, RunFinished, RunStarted
 from ot.context import ToolContext
 from ot.logging import Log
-from ot.registry import Registry
 from ot.runner.answer import Answer, Journal
 from ot.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
 from ot.stats.tokens import tokens_of, tokens_of_text
 from ot.stores import Stores
+from ot.tool import Tool
 from ot.util.gc_pauses import no_gc_pauses
 from ot.util.raw_json import RawJson
 
 SEEN_AGAIN = {"ot.load", "ot.result"}  # what they return was counted when it was made
+
+
+class Notices:
+    """What people should know with the next answer: `everybody` once, an agent what was added for it."""
+
+    def __init__(self) -> None:
+        self.everybody: tuple[object, ...] = ()
+        self._by_agent: dict[str, list[str]] = {}
+
+    def add(self, agent: str, text: str) -> None:
+        self._by_agent.setdefault(agent, []).append(text)
+
+    def take(self, agent: str) -> list[str]:
+        everybody, self.everybody = self.everybody, ()
+        return [f"Note: {notice}" for notice in (*everybody, *self._by_agent.pop(agent, ()))]
 
 
 class Outcome:
@@ -67,10 +82,15 @@ class Recording:
             seconds, calls = time.perf_counter() - started, len(journal.calls)
             self._events.tell(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
 
-    def begin_session(self, registry: Registry, own_tokens: int, *, agent: str, client: str) -> None:
-        """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart."""
+    def begin_session(
+        self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
+    ) -> None:
+        """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart.
+
+        `stored` are the tokens of stored definitions.
+        """
         session = f"{self._events.session}/{client}" if client else self._events.session
-        self._stores.recorder.add(SessionRecord(session, agent, _definitions(registry), own_tokens))
+        self._stores.recorder.add(SessionRecord(session, agent, {**dict(stored), **_definitions(tools)}, own_tokens))
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -154,11 +174,10 @@ class Recording:
 
 
 @no_gc_pauses()
-def _definitions(registry: Registry) -> dict[str, int]:
+def _definitions(tools: Iterable[Tool]) -> dict[str, int]:
     """The tokens that each tool would cost a client that was connected to it directly."""
-    held = {
+    return {
         tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
-        for tool in registry
+        for tool in tools
         if tool.enabled and tool.pack != "ot"
     }
-    return {**(dict(registry.stored.definition_tokens()) if registry.stored is not None else {}), **held}

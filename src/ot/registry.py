@@ -1,27 +1,29 @@
-"""All tools by name. It holds or finds them; it never calls them.
+"""All tools by name: an ordered view over the sources of tools. It finds them; it never calls them.
 
-Names that differ only in characters that Python cannot write (`get-sum`) are also found in their Python form
-(`get_sum`). Stored tools may be many: they are not held but asked for (`StoredTools`), and a tool that is held comes
-before a stored one of the same name. `held` and what starts with it, `is_pack` and `packs` wait for nobody; everything
-else may wait for the disk, and is for threads.
+One rule decides conflicts: the first source in order that has a tool of exactly this name; without one, the first that
+has a tool whose name code writes like this (`get-sum` is `get_sum` in Python). `peek`, `is_pack`, `packs`, `problems`
+and iterating wait for nobody; everything else may wait for the disk, and is for threads.
 """
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from copy import copy
+from dataclasses import replace
+from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ot.context import Permission, permissions
+from ot.context import Permission, ToolContext, permissions
 from ot.errors import ToolError, ToolNotFound
-from ot.sanitise import clean
 from ot.switches import EVERYTHING
 from ot.tool import Tool
 from ot.util.invisible import find_in_name
 
 if TYPE_CHECKING:
+    from ot.config.load import Loaded
     from ot.problem import Problem
+    from ot.storage import SwitchStorage
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
@@ -32,7 +34,7 @@ ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tool
 
 
 class Entry(NamedTuple):
-    """A line in a list of tools, held or stored."""
+    """A line in a list of tools."""
 
     name: str
     summary: str
@@ -44,287 +46,339 @@ class Entry(NamedTuple):
         return self.name.rpartition(".")[0]
 
 
-class StoredTools(Protocol):
-    """A source of tools that are not held in memory. Packs are known by the names that code writes."""
+class ToolSource(Protocol):
+    """Where tools come from. Packs are known by the names that code writes.
+
+    `find`, `entries`, `count`, `similar` and `describe` may wait for the disk; `refresh` and `close` are for the event
+    loop; nothing else waits.
+    """
+
+    kind: str  # what lists call it
+    version: int  # changes with the set of tools
+    held: Mapping[str, Tool]  # the tools that are always in memory, by name
 
     @property
-    def version(self) -> int: ...
-    @property
-    def packs(self) -> Mapping[str, object]: ...
-    def is_pack(self, name: str) -> bool: ...
-    def recent(self, name: str) -> Tool | None: ...
-    def recent_in(self, name: str) -> Mapping[str, str]: ...
-    def find(self, name: str) -> Tool | None: ...
-    def names(
+    def pack_names(self) -> AbstractSet[str]:
+        """The packs that have tools; the empty one holds tools without a pack."""
+
+    def words(self, pack: str) -> AbstractSet[str]:
+        """Return the tools of a pack that are in memory, as code writes them."""
+
+    def peek(self, name: str) -> Tool | None:
+        """Return the tool of this name if it is in memory, perhaps as it was a moment ago."""
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of this name as it is now."""
+
+    def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
-    ) -> Iterator[tuple[str, str, bool]]: ...
-    def count(self, name: str, *, enabled: bool = False) -> int: ...
-    def definition_tokens(self) -> Iterator[tuple[str, int]]: ...
-    def nearest(self, name: str) -> list[str]: ...
+    ) -> Iterator[Entry]:
+        """Yield all tools, or those of a pack, by name; `at_once` is how many the caller wants to begin with."""
+
+    def count(self, pack: str, *, enabled: bool = False) -> int:
+        """Return how many tools a pack has, or how many that can be called."""
+
+    def similar(self, name: str, /) -> Iterable[str]:
+        """Return the names to compare with an unknown one."""
+
+    def describe(self, _pack: str, /) -> str:
+        """Return what a pack says about itself."""
+        return ""
+
+    def note_unlisted(self, _context: ToolContext, /) -> str:
+        """Return a sentence on what is missing from lists; empty if nothing is."""
+        return ""
+
+    def problems(self) -> "Mapping[str, Problem]":
+        """Return the packs that are meant to be here and have no tools, and why."""
+        return {}
+
+    async def refresh(self, words: Collection[str] | None = None, /) -> None:
+        """Know what is there now; `words` are the packs that are needed, if not all are."""
+
+    def configure(self, loaded: "Loaded", /) -> None:
+        """Use these settings from now on."""
+
+    async def close(self) -> None:
+        """End what it has started."""
 
 
-class Registry:
-    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._namesakes: dict[str, list[str]] = {}  # tools by the name that code writes, the one that is meant first
-        self._packs: dict[str, dict[str, str]] = {}
-        self.stored: StoredTools | None = None
-        self._admits: Callable[[Tool | Entry], bool] = lambda _: True  # which of the stored tools are seen
-        self._sees_all = True
-        self.aliases: Mapping[str, str] = aliases or {}
-        self._off: frozenset[str] = frozenset()
-        self._off_reason = ""
-        self.broken: dict[str, Problem] = {}  # packs that could not be had, and why
-        self.elsewhere: Callable[[], Iterable[str]] = tuple  # packs that exist and may not be loaded yet
-        self.changes = 0  # of the tools that are held
+class HeldTools(ToolSource):
+    """A source whose tools are in memory."""
 
-    @property
-    def version(self) -> int:
-        """Of the set of tools: who keeps something made of it can tell that it has changed."""
-        return self.changes + (self.stored.version if self.stored is not None else 0)
+    kind = "local"
+
+    def __init__(self) -> None:
+        self.held: dict[str, Tool] = {}
+        # Pack, tool and full names, as code writes them; of several names the one that is meant comes first.
+        self._written: dict[str, dict[str, list[str]]] = {}
+        self.version = 0
 
     def add(self, tool: Tool) -> None:
         if not NAME.fullmatch(tool.name):
             raise ToolError(f"{tool.name!r} is no name for a tool; a name is like 'pack.tool' or 'grep'")
         if character := find_in_name(tool.name):
             raise ToolError(f"{tool.name!a} is not a valid tool name: it contains the invisible character {character}")
-        if tool.name in self._tools:
+        if tool.name in self.held:
             raise ToolError(
                 f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
             )
-        if "<lambda>" in tool.name:
-            raise ToolError("a lambda has no name to register it by", hint="use def, or @tool('pack.tool')")
         if tool.timeout is not None and not tool.timeout > 0:
             raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a number of seconds above 0")
-        tool = _with_permissions(tool)
-        self.changes += 1
-        self._tools[tool.name] = tool
-        written = python_name(tool.name)
-        others = self._namesakes.setdefault(written, [])
-        others.insert(0 if tool.name == written else len(others), tool.name)
-        self._packs.setdefault(python_name(tool.pack), {})[python_name(tool.short_name)] = others[0]
+        if not all(isinstance(each, Permission) for each in tool.permissions):  # a program may write them as words
+            try:
+                tool = replace(tool, permissions=permissions(tool.permissions))
+            except (TypeError, ValueError) as error:
+                raise ToolError(f"{tool.name} cannot be registered: {error}") from None
+        self.version += 1
+        self.held[tool.name] = tool
+        pack, _, short = (written := python_name(tool.name)).rpartition(".")
+        names = self._written.setdefault(pack, {}).setdefault(short, [])
+        names.insert(0 if tool.name == written else len(names), tool.name)
 
-    def switch_off(self, names: frozenset[str], reason: str = "it is switched off") -> None:
-        """Tools and packs of these names, and no others, are disabled, now and when they come again.
+    def remove(self, name: str) -> None:
+        self.version += 1
+        del self.held[name]
+        pack, _, short = python_name(name).rpartition(".")
+        self._written[pack][short].remove(name)
+        if not self._written[pack][short]:
+            del self._written[pack][short]
+        if not self._written[pack]:
+            del self._written[pack]
 
-        `EVERYTHING` disables all but what reports on the system and reloads it.
-        """
-        if (names, reason) != (self._off, self._off_reason):
-            self._off, self._off_reason = names, reason
-            self.changes += 1
+    def replace(self, tool: Tool) -> Tool:
+        """Put the tool in the place of the one that has its name."""
+        if self.held[tool.name] is not tool:
+            self.version += 1
+            self.held[tool.name] = tool
+        return tool
+
+    @property
+    def pack_names(self) -> AbstractSet[str]:
+        return self._written.keys()
+
+    def words(self, pack: str) -> AbstractSet[str]:
+        return self._written.get(pack, {}).keys()
+
+    def peek(self, name: str) -> Tool | None:
+        if (tool := self.held.get(name)) is not None:
+            return tool
+        pack, _, short = name.rpartition(".")
+        names = self._written.get(pack, {}).get(short)
+        return self.held.get(names[0]) if names else None
+
+    def find(self, name: str) -> Tool | None:
+        return self.peek(name)
+
+    def tools_of(self, pack: str) -> list[Tool]:
+        names = (name for names in list(self._written.get(pack, {}).values()) for name in names)
+        return [self.held[name] for name in names]
+
+    def entries(self, pack: str | None = None, **_options: Any) -> Iterator[Entry]:
+        tools = list(self.held.values()) if pack is None else self.tools_of(pack)
+        made = (Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
+        return iter(sorted(made, key=itemgetter(0)))
+
+    def count(self, pack: str, *, enabled: bool = False) -> int:
+        return sum(tool.enabled or not enabled for tool in self.tools_of(pack))
+
+    def similar(self, _name: str, /) -> Iterable[str]:
+        return list(self.held)
+
+
+class Registry:
+    """The tools of the sources, in the order of these."""
+
+    def __init__(self, *sources: ToolSource, aliases: Mapping[str, str] | None = None) -> None:
+        self.sources = sources
+        self.aliases: Mapping[str, str] = aliases or {}
+        self.switches: SwitchStorage | None = None
+        self._admits: Callable[[Tool | Entry], bool] | None = None  # which tools a view has
+        self._off: frozenset[str] = frozenset()
+        self._off_reason, self._off_version = "", 0
+
+    @property
+    def version(self) -> int:
+        """Of the set of tools: who keeps something made of it can tell that it has changed."""
+        return self._off_version + sum(source.version for source in self.sources)
+
+    async def refresh(self, words: Collection[str] | None = None) -> None:
+        """Know what is there now; `words` are the packs that are needed, if not all are."""
+        for source in self.sources:  # in order, because a pack that an earlier one has may be refused by a later one
+            await source.refresh(words)
+        self.apply_switches()
+
+    def apply_switches(self) -> None:
+        """Disable the tools and packs that are switched off at this moment, and no others."""
+        if self.switches is not None:
+            off, problem = self.switches.off(), self.switches.problem
+            reason = "it is switched off" if problem is None else str(problem)
+            if (off, reason) != (self._off, self._off_reason):
+                self._off, self._off_reason = off, reason
+                self._off_version += 1
 
     def switched(self, tool: Tool) -> Tool:
         """Return the tool, disabled if it or its pack is switched off."""
-        if self._off and self._is_off(tool):
-            return dataclasses.replace(tool, enabled=False, disabled_reason=self._off_reason, disabled_code="")
+        if self.is_off(tool):
+            return replace(tool, enabled=False, disabled_reason=self._off_reason, disabled_code="")
         return tool
 
-    def is_off(self, name: str) -> bool:
-        """Whether a tool of this name is switched off, or its pack is."""
-        return bool(self._off) and self._is_off(Entry(name, "", enabled=True))
-
-    def _is_off(self, tool: Tool | Entry) -> bool:
+    def is_off(self, tool: Tool | Entry) -> bool:
+        """Return whether it or its pack is switched off; if that is not known, all but what reports on the system."""
+        if not self._off:
+            return False
         if EVERYTHING in self._off:
             return tool.name not in ALWAYS_ON
         return not self._off.isdisjoint((tool.name, tool.pack))
 
-    def holder_of(self, name: str) -> str | None:
-        """The tool that code means by this name, however it is really called, if it is held or was used lately."""
-        if name in self._tools:
-            return name
-        if (meant := self._meant_by(python_name(name))) is None and self.stored is not None:
-            recent = self.stored.recent(name)
-            return None if recent is None else recent.name
-        return meant
-
-    def _meant_by(self, written: str) -> str | None:
-        return next(iter(self._namesakes.get(written, ())), None)
-
-    def remove(self, name: str) -> Tool:
-        tool = self.find(name)
-        self.changes += 1
-        del self._tools[tool.name]
-        written, pack = python_name(tool.name), self._packs[python_name(tool.pack)]
-        self._namesakes[written].remove(tool.name)
-        if self._namesakes[written]:
-            pack[python_name(tool.short_name)] = self._namesakes[written][0]
-            return tool
-        del self._namesakes[written], pack[python_name(tool.short_name)]
-        if not pack:
-            del self._packs[python_name(tool.pack)]
-        return tool
-
-    def replace(self, tool: Tool) -> Tool:
-        """Put the tool in the place of the one that has its name."""
-        if self._tools[tool.name] is not tool:
-            self.changes += 1
-            self._tools[tool.name] = tool
-        return tool
-
     def only(self, admits: Callable[[Tool | Entry], bool]) -> "Registry":
-        """A registry of its own with some of the tools, and the aliases of those."""
-        some = Registry()
-        for tool in filter(admits, self):
-            some.add(tool)
-        some.stored, some._admits, some._sees_all = self.stored, admits, False
-        some._off, some._off_reason = self._off, self._off_reason
+        """Return a view of the tools that are admitted, and the aliases of those."""
+        some = copy(self)
         targets = {alias: self.get(alias) for alias in self.aliases}
         some.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
-        some.broken, some.elsewhere = self.broken, self.elsewhere
+        some._admits = admits  # noqa: SLF001 - it is one of us
         return some
 
     # --- one tool -------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Tool:
-        """The tool of this name, or of the alias; what is near, where there is none."""
+        """Return the tool of this name, or of the alias; raise what is near if there is none."""
         check_name(name)
-        tool = self.known(name)
-        if tool is not None:
+        target, circle = self._target(name)
+        if circle:
+            raise ToolNotFound(f"the aliases go round in a circle: {' -> '.join(circle)}.")
+        if (tool := self.known(target)) is not None:
             return tool
-        if name in self.aliases:
-            return self._find_target(name)
-        raise self._not_found(name)
+        error = self._not_found(target)
+        if target == name:
+            raise error
+        raise ToolNotFound(f"the alias {name!r} stands for {target!r}, and {error.message}", hint=error.hint)
 
-    def held(self, name: str) -> Tool | None:
-        """The tool of this name, or of the alias, if it is held."""
-        chain: list[str] = []
-        while name in self.aliases and name not in self._tools and name not in chain:
-            chain.append(name)
-            name = self.aliases[name]
-        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "")
-        return None if tool is None else self.switched(tool)
+    def peek(self, name: str) -> Tool | None:
+        """Return the tool of this name, or of the alias, if it is in memory."""
+        return self._first(self._target(name)[0], lambda source, target: source.peek(target))
 
     def known(self, name: str) -> Tool | None:
-        """The tool of this name; no alias."""
-        tool = self._tools.get(name) or self._tools.get(self._meant_by(name) or "") or self._find_stored(name)
-        return None if tool is None else self.switched(tool)
-
-    def _find_stored(self, name: str) -> Tool | None:
-        tool = self.stored.find(name) if self.stored is not None else None
-        return tool if tool is not None and self._admits(tool) else None
-
-    def _find_target(self, alias: str) -> Tool:
-        chain = [alias]
-        while chain[-1] in self.aliases and chain[-1] not in self._tools:
-            target = self.aliases[chain[-1]]
-            if target in chain:
-                circle = " -> ".join([*chain, target])
-                raise ToolNotFound(f"the aliases go round in a circle: {circle}.")
-            chain.append(target)
-        try:
-            return self.find(chain[-1])
-        except ToolNotFound as error:
-            message = f"the alias {alias!r} stands for {chain[-1]!r}, and {error.message}"
-            raise ToolNotFound(message, hint=error.hint) from None
+        """Return the tool of this name; no alias."""
+        return self._first(name, lambda source, target: source.find(target))
 
     def get(self, name: str) -> Tool | None:
-        """The same, or None, which costs less than saying what is near."""
-        if len(name) > MAX_NAME_LENGTH:
+        """Return the tool of this name, or of the alias, or None, which costs less than saying what is near."""
+        return self.known(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
+
+    def _first(self, name: str, find: Callable[[ToolSource, str], Tool | None]) -> Tool | None:
+        """Return the tool that is meant by the name: see the rule above."""
+        for source in self.sources:
+            if (tool := source.held.get(name)) is not None:
+                break
+        else:
+            for source in self.sources:
+                if (tool := find(source, name)) is not None:
+                    break
+        if tool is None or (self._admits is not None and not self._admits(tool)):
             return None
-        if name not in self.aliases:
-            return self.known(name)
-        try:
-            return self.find(name)
-        except ToolNotFound:
-            return None
+        return self.switched(tool)
+
+    def _target(self, name: str) -> tuple[str, list[str]]:
+        """Return the name that an alias stands for in the end; and the circle, if the aliases go round in one."""
+        chain = [name]
+        while chain[-1] in self.aliases and chain[-1] not in self:
+            chain.append(self.aliases[chain[-1]])
+            if chain[-1] in chain[:-1]:
+                return name, chain
+        return chain[-1], []
 
     def __contains__(self, name: object) -> bool:
-        """Whether a tool of this name is held."""
-        return name in self._tools
+        """Return whether a tool of exactly this name is always in memory."""
+        return any(name in source.held for source in self.sources)
 
     def __iter__(self) -> Iterator[Tool]:
-        """The tools that are held."""
-        return map(self.switched, list(self._tools.values()))
+        """Yield the tools that are always in memory."""
+        held: dict[str, Tool] = {}
+        for source in reversed(self.sources):
+            held.update(source.held)
+        return map(self.switched, filter(self._admits, held.values()))
 
     # --- lists ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._tools) + sum(map(self._count_stored, self.stored.packs if self.stored is not None else ()))
+        return sum(map(self.count, {pack for source in self.sources for pack in list(source.pack_names)}))
 
-    def count_in(self, pack: str) -> int:
-        """How many tools of a pack can be called."""
-        return sum(tool.enabled for tool in self._held_tools(pack)) + self._count_stored(pack, enabled=True)
+    def count(self, pack: str, *, enabled: bool = False) -> int:
+        """Return how many tools a pack has, or how many that can be called.
 
-    def _count_stored(self, pack: str, *, enabled: bool = False) -> int:
-        """If some of them may not count, each has to be looked at."""
-        if self.stored is None or not self.stored.is_pack(pack):
-            return 0
-        if self._sees_all and not self._off and pack not in self._packs:
-            return self.stored.count(pack, enabled=enabled)
-        return sum(entry.enabled or not enabled for entry in self._stored_entries(pack))
+        If some of them may not count, each has to be looked at.
+        """
+        sources = self.sources_of(pack)
+        if len(sources) > 1 or self._admits is not None or self._off:
+            return sum(entry.enabled or not enabled for entry in self.entries(pack))
+        return sources[0].count(pack, enabled=enabled) if sources else 0
 
     def names(self) -> list[str]:
         return [entry.name for entry in self.entries()]
 
-    def entries(self, pack: str | None = None, *, described: bool = False) -> list[Entry]:
-        """All tools, or those of a pack, in the order of their names."""
-        tools = self if pack is None else self._held_tools(pack)
-        held = [Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools]
-        return sorted([*held, *self._stored_entries(pack, described=described)], key=itemgetter(0))
-
-    def _held_tools(self, pack: str) -> Iterator[Tool]:
-        return (self.switched(self._tools[name]) for name in list(self.held_in(pack).values()))
-
-    def _stored_entries(
+    def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
     ) -> Iterator[Entry]:
-        rows = self.stored.names(pack, described=described, at_once=at_once) if self.stored is not None else ()
-        for name, text, enabled in rows:
-            entry = Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
-            if name not in self._tools and self._admits(entry):
-                yield entry._replace(enabled=False) if self._off and self._is_off(entry) else entry
-
-    def is_stored(self, pack: str) -> bool:
-        return self.stored is not None and pack in self.stored.packs
+        """Yield all tools, or those of a pack, in the order of their names."""
+        parts = (source.entries(pack, described=described, at_once=at_once) for source in self.sources)
+        last = ""
+        for entry in merge(*parts, key=itemgetter(0)):  # of equal ones, that of the first source comes first
+            if entry.name != last and (self._admits is None or self._admits(entry)):
+                yield entry._replace(enabled=False) if self.is_off(entry) else entry
+            last = entry.name
 
     def packs(self) -> list[str]:
-        stored = filter(self.is_pack, self.stored.packs) if self.stored is not None else ()
-        return sorted({*filter(None, list(self._packs)), *stored})  # threads ask too, while tools come and go
+        names = {name for source in self.sources for name in list(source.pack_names)} - {""}
+        return sorted(names if self._admits is None else filter(self.is_pack, names))
 
     def all_packs(self) -> list[str]:
-        """Return the names of all packs, also of those that are not loaded or cannot be used."""
-        return sorted({*self.packs(), *list(self.broken), *self.elsewhere()})
+        """Return the names of all packs, also of those that have no tools or cannot be used."""
+        return sorted({*self.packs(), *self.problems()})
+
+    def problems(self) -> "dict[str, Problem]":
+        """Return the packs that cannot be used, and why."""
+        return {name: why for source in reversed(self.sources) for name, why in source.problems().items()}
+
+    def describe(self, pack: str) -> str:
+        """Return what a pack says about itself."""
+        return next(filter(None, (source.describe(pack) for source in self.sources)), "")
+
+    def note_unlisted(self, context: ToolContext) -> str:
+        """Return sentences on what is missing from lists; empty if nothing is."""
+        return " ".join(filter(None, (source.note_unlisted(context) for source in self.sources)))
 
     def in_pack(self, pack: str) -> Mapping[str, str]:
-        """The tools of a pack, by the name that Python code uses, with their real names."""
-        stored = {python_name(entry.name).rpartition(".")[2]: entry.name for entry in self._stored_entries(pack)}
-        return {**stored, **self._packs.get(pack, {})}
+        """Return the tools of a pack, by the name that Python code uses, with their real names."""
+        found: dict[str, str] = {}
+        for entry in self.entries(pack):
+            written = python_name(entry.name)
+            short = written.rpartition(".")[2]
+            if short not in found or entry.name == written:
+                found[short] = entry.name
+        return found
 
-    def held_in(self, pack: str) -> Mapping[str, str]:
-        """The same of the tools that are held."""
-        return self._packs.get(pack, {})
+    def words(self, pack: str, wanted: AbstractSet[str]) -> set[str]:
+        """Return which of the words are tools of the pack that are in memory."""
+        return set().union(*(wanted & source.words(pack) for source in self.sources))
 
-    def at_hand_in(self, pack: str) -> Mapping[str, str]:
-        """The same of the tools that are held or were used lately."""
-        recent = self.stored.recent_in(pack) if self.stored is not None else {}
-        return {**recent, **self._packs.get(pack, {})}
-
-    def may_grow(self, pack: str) -> bool:
-        """Whether the tools of the pack come from a place that others write to."""
-        return self.is_stored(pack) or any(
-            self._tools[name].refresh is not None for name in self.held_in(pack).values()
-        )
+    def sources_of(self, pack: str) -> list[ToolSource]:
+        return [source for source in self.sources if pack in source.pack_names]
 
     def is_pack(self, name: str) -> bool:
-        """Whether there is such a pack. An agent that sees some tools sees the packs of those, which are looked for."""
-        if name in self._packs:
-            return bool(name)
-        is_stored = self.stored is not None and self.stored.is_pack(name)
-        return is_stored and (self._sees_all or any(True for _ in self._stored_entries(name)))
-
-    def _shown_in(self, pack: str) -> str:
-        """The first tools of a pack, as code writes them, and how many more there are."""
-        some = islice(self._stored_entries(pack, at_once=MOST_SHOWN), MOST_SHOWN)
-        names = {*self.held_in(pack), *(python_name(entry.name).rpartition(".")[2] for entry in some)}
-        return shown(list(names), len(self.held_in(pack)) + self._count_stored(pack))
+        """Return whether there is such a pack. A view has the packs of its tools, which are looked for."""
+        if not name or not self.sources_of(name):
+            return False
+        return self._admits is None or any(True for _ in self.entries(name))
 
     # --- what is near ---------------------------------------------------------------------------------------------
 
     def nearest(self, name: str) -> list[str]:
         """Return up to three tools with names like this one, the nearest first."""
-        stored = self.stored.nearest(name) if self.stored is not None else []
-        seen = [other for other in islice(stored, 20) if self._admits(Entry(other, "", enabled=True))]
-        return nearest(name, [*self._tools, *seen])
+        names = [other for source in self.sources for other in source.similar(name)]
+        if self._admits is not None:
+            names = [other for other in names if self._admits(Entry(other, "", enabled=True))]
+        return nearest(name, names)
 
     def pack_not_found(self, name: str) -> ToolNotFound:
         """Return the error for an unknown pack, with the nearest names."""
@@ -338,25 +392,20 @@ class Registry:
 
     def _not_found(self, name: str) -> ToolNotFound:
         pack = name.rpartition(".")[0]
-        if (broken := self.broken.get(name.partition(".")[0])) is not None:
-            return ToolNotFound(f"the pack {pack!r} cannot be used: {broken.message}", hint=broken.hint)
+        if (problem := self.problems().get(name.partition(".")[0])) is not None:
+            return ToolNotFound(f"the pack {pack!r} cannot be used: {problem.message}", hint=problem.hint)
         is_pack, packs = self.is_pack(pack), self.all_packs()
         near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
         message = f"there is no tool {name!r}."
         if near:
             message += f" Did you mean {' or '.join(near)}?"
-        message += f" {pack} has: {self._shown_in(pack)}." if is_pack else f" Packs: {shown(packs)}."
+        if is_pack:
+            some = islice(self.entries(pack, at_once=MOST_SHOWN), MOST_SHOWN)
+            names = [python_name(entry.name).rpartition(".")[2] for entry in some]
+            message += f" {pack} has: {shown(names, self.count(pack))}."
+        else:
+            message += f" Packs: {shown(packs)}."
         return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
-
-
-def _with_permissions(tool: Tool) -> Tool:
-    """Return the tool with permissions as such, if it was made with words; unknown ones are an error."""
-    if all(isinstance(each, Permission) for each in tool.permissions):
-        return tool
-    try:
-        return dataclasses.replace(tool, permissions=permissions(tool.permissions))
-    except (TypeError, ValueError) as error:
-        raise ToolError(f"{tool.name} cannot be registered: {error}") from None
 
 
 def check_name(name: str, kind: str = "tool") -> None:

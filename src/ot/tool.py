@@ -42,7 +42,7 @@ class Tool:
     is_audited: bool = False  # whether calls are in the audit log whatever permissions they need
     identity: str = ""  # by which the calls of a stored tool are counted, whatever it is called
     file: str = ""  # where a user's tool is written down
-    refresh: Callable[[], Awaitable[None]] | None = None  # brings the registry up to date with that file
+    refresh: Callable[[], Awaitable[object]] | None = None  # has its source be read as it is now
 
     @property
     def pack(self) -> str:

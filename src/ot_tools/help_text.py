@@ -10,7 +10,6 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
-from ot.context import System
 from ot.errors import ToolNotFound
 from ot.registry import Registry, python_name, shown
 from ot.render import render
@@ -18,6 +17,7 @@ from ot.search import Hit
 from ot.search.corpus import IN_CODE
 from ot.signature import short_call, signature, type_word
 from ot.snippets import describe, signature as snippet_call
+from ot.system import System
 from ot.tool import Tool
 from ot_child.names import OWN_PACK, is_reserved
 
@@ -131,10 +131,8 @@ def tools_of(pack: str, registry: Registry) -> list[Tool]:
 
 
 def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    held = (registry.held(name) for name in sorted(registry.held_in(pack).values()))
-    source = next((tool.source for tool in held if tool is not None and tool.enabled), "")
-    source = source or ("bundle" if registry.is_stored(pack) else "local")
-    return {"name": pack, "source": source.partition(":")[0], "tool_count": registry.count_in(pack)}
+    kinds = [source.kind for source in registry.sources_of(pack)]
+    return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 
 
 def of_snippet(name: str, system: System) -> str | None:
@@ -259,7 +257,7 @@ def _how_to_write(name: str) -> str:
 def _instructions(pack: str, system: System) -> str:
     configured: Mapping[str, str] = system.settings.prompts.packs
     told = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
-    return told or system.describe(pack).strip()
+    return told or system.registry.describe(pack).strip()
 
 
 def _where_from(entries: Iterable[Tool], system: System) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from ot.context import ToolContext
 from ot.errors import ArgumentError
 from ot.net import HostRules, Net, Request, Response
+from ot.system import system_of
 from ot.tool import tool
 
 __all__ = ["get", "post"]
@@ -117,7 +118,8 @@ async def _network(name: str, context: ToolContext) -> AsyncIterator[tuple[Net, 
     """The product's network, which an agent's own list may narrow; a bus alone has only what the agent is given."""
     if context.system is not None:
         rules = _rules(name, context, EVERYTHING)
-        yield context.system.net, context.system.settings.http.max_response_bytes, rules
+        system = system_of(context)
+        yield system.net, system.settings.http.max_response_bytes, rules
         return
     net = Net(_rules(name, context, HostRules()))
     try:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
 
-from ot.context import Foreign, Permission, System, ToolContext
+from ot.context import Foreign, Permission, ToolContext
 from ot.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from ot.registry import Registry, python_name
 from ot.search import Hit
 from ot.signature import arguments, signature
+from ot.system import System, system_of
 from ot.tool import Tool, tool
 from ot.util.gc_pauses import no_gc_pauses
 from ot.version import __version__
@@ -70,7 +71,7 @@ async def health(context: ToolContext) -> dict[str, Any]:
     Example:
         ot.health()
     """
-    found = dict(await _system(context).health())
+    found = dict(await system_of(context).health())
     del found["findings"]  # `problems` says the same in fewer words
     return found
 
@@ -83,7 +84,7 @@ async def reload(context: ToolContext) -> str:
         ot.reload()
     """
     try:
-        return await _system(context).reload()
+        return await system_of(context).reload()
     except ConfigError as error:
         hint = "nothing was changed; correct this, then type ot.reload() again"
         raise ConfigError(str(error), hint=hint) from None
@@ -96,7 +97,7 @@ async def config(context: ToolContext) -> dict[str, Any]:
     Example:
         ot.config()
     """
-    settings = _system(context).settings
+    settings = system_of(context).settings
     return {
         "aliases": dict(settings.aliases),
         "snippets": {name: {"description": snippet.description} for name, snippet in settings.snippets.items()},
@@ -117,7 +118,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     """
     from ot.notify import publish
 
-    system, settings = _system(context), _system(context).settings.notify
+    system, settings = system_of(context), system_of(context).settings.notify
     if settings.topics:
         system.stores.notify_rate.take(context.agent_id, settings.per_minute)
     notices = system.stores.notices(settings)
@@ -138,7 +139,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     Example:
         ot.stats(period="day")
     """
-    system = _system(context)
+    system = system_of(context)
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
     summary = await anyio.to_thread.run_sync(partial(_summary, context, period, tool))
@@ -161,7 +162,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     """
     from ot.config.scaffold import write_extension
 
-    folders = _system(context).folders
+    folders = system_of(context).folders
     file = await anyio.to_thread.run_sync(write_extension, folders.data, pack)
     asked = folders.data != folders.user
     more = " A person has to type `onetool trust` in that folder before it runs." if asked else ""
@@ -212,7 +213,7 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
     Example:
         ot.aliases()
     """
-    known = _system(context).settings.aliases
+    known = system_of(context).settings.aliases
     found = {name: target for name, target in sorted(known.items()) if _has(pattern, name, target)}
     if info == "full":
         return [{"name": name, "target": target} for name, target in found.items()]
@@ -230,7 +231,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     Example:
         ot.snippets()
     """
-    system = _system(context)
+    system = system_of(context)
     known = system.settings.snippets
     found = [name for name in sorted(known) if _has(pattern, name, known[name].description)]
     if info == "full":
@@ -299,7 +300,7 @@ async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     Example:
         ot.resources(server="docs", uri="file:///readme.md")
     """
-    upstream = _system(context).servers.find(server)
+    upstream = system_of(context).servers.upstream(server)
     if uri:
         return await upstream.read_resource(uri, context)
     return await upstream.list_resources(context)
@@ -317,7 +318,7 @@ async def prompt(context: ToolContext, server: str, name: str = "", arguments: d
     Example:
         ot.prompt(server="docs", name="summarise", arguments={"topic": "cells"})
     """
-    upstream = _system(context).servers.find(server)
+    upstream = system_of(context).servers.upstream(server)
     if name:
         return await upstream.get_prompt(name, arguments or {}, context)
     return await upstream.list_prompts(context)
@@ -352,7 +353,7 @@ async def result(  # noqa: PLR0917 - each is an argument that a model may give b
         ot.result(handle="abc123", search="error", limit=20)
     """
     window = partial(
-        _system(context).results.window,
+        system_of(context).results.window,
         *(handle, offset, limit, search, fuzzy),
         unit=unit,
         ignore_case=ignore_case,
@@ -375,7 +376,7 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
     Example:
         len(ot.load(handle="abc123"))
     """
-    results = _system(context).results
+    results = system_of(context).results
     await _tell_origin(context, handle)
     if part is None:
         return await anyio.to_thread.run_sync(results.load, handle, context.agent_id, context.token_id)
@@ -385,7 +386,7 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 async def _tell_origin(context: ToolContext, handle: str) -> None:
     """What a server said is still what it said when it is looked at later."""
     if context.heard is not None:
-        origin = partial(_system(context).results.origin, handle, context.agent_id, context.token_id)
+        origin = partial(system_of(context).results.origin, handle, context.agent_id, context.token_id)
         source, is_untrusted = await anyio.to_thread.run_sync(origin)
         if is_untrusted:
             context.heard(Foreign(source, {}, is_untrusted))
@@ -394,15 +395,9 @@ async def _tell_origin(context: ToolContext, handle: str) -> None:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def _system(context: ToolContext) -> System:
-    if context.system is None:
-        raise ToolError("this needs the running OneTool; a bus alone does not have it")
-    return context.system
-
-
 async def _seen(context: ToolContext) -> System:
     """The product with all tools there are at this moment and that the agent may call."""
-    system = _system(context)
+    system = system_of(context)
     await system.discover()
     if context.tools is None:
         return system
@@ -417,7 +412,7 @@ async def _listed(context: ToolContext) -> System:
 
 
 def _note_unlisted(context: ToolContext) -> None:
-    if context.notice is not None and (note := _system(context).note_unlisted(context)):
+    if context.notice is not None and (note := system_of(context).registry.note_unlisted(context)):
         context.notice(note)
 
 
@@ -483,7 +478,7 @@ def _full(entry: Tool, observed: str | None) -> dict[str, Any]:
 def _summary(context: ToolContext, period: str, name: str) -> "Summary":
     from ot.stats.summary import summarise
 
-    system, agent = _system(context), None if context.is_owner else context.agent_id
+    system, agent = system_of(context), None if context.is_owner else context.agent_id
     system.stores.recorder.flush()  # the calls of this very session count too
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tests.support import PROGRAM, App, command_line, configure, connected, envi
 
 from ot.config.model import Settings
 from ot.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
+from ot.proxy.pins import Pins
 from ot.proxy.servers import LIST_SECONDS
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
@@ -67,7 +69,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     with silent_port() as silent:
         servers = {
             "good": hostile("good", notes),
-            "sleeps": SLEEPS,
+            "sleeps": {**SLEEPS, "timeout": 600},  # still being listed in the last test
             "exits": EXITS,
             "mute": hostile("mute", notes),
             "pages": hostile("pages", notes, timeout=60),
@@ -333,3 +335,29 @@ def _listed(file: Path) -> Definition:
 def test_the_names_of_all_servers_are_known_without_asking_any() -> None:
     with opened({"servers": {"a": SLEEPS, "b": {**SLEEPS, "enabled": False}}}) as app:
         assert app.onetool.servers.names == ("a", "b")
+
+
+def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs name a server whose list has been read and whose tools are still being made: both get them."""
+    entered, go_on, get = threading.Event(), threading.Event(), Pins.get
+
+    def slow_get(pins: Pins, server: str) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        return get(pins, server)
+
+    monkeypatch.setattr(Pins, "get", slow_get)
+    with opened({"servers": {"s": SLEEPS}}) as app:
+        registry, upstream = app.onetool.registry, app.onetool.servers.upstream("s")
+        Lists(app.onetool.folders.data / "cache").put(upstream.key, [ECHO])
+        runs = [app.start("s.__name__")]
+        assert entered.wait(60)
+        runs.append(app.start("s.__name__"))
+        assert not registry.is_pack("s")
+        assert "not answered yet" in registry.problems()["s"].message
+        go_on.set()
+        answers = [run.result(60) for run in runs]
+        assert not any("NameError" in answer.text for answer in answers)
+        assert registry.is_pack("s")
+        assert "s" not in registry.problems()
+        assert "s" in app.value("ot.packs()")

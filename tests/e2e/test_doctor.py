@@ -103,9 +103,9 @@ def health(home: Path, folder: str = ".", env: Mapping[str, str] | None = None) 
         async with app:
             for name in app.servers.names:
                 with suppress(ToolError):
-                    await app.servers.find(name).connection()
+                    await app.servers.upstream(name).connection()
             await app.discover()
-            for pack in app.workers:
+            for pack in app.extensions.states:
                 await app.bus.call_tool(f"{pack}.echo", {"text": "x"}, app.context())
             found = await app.health()
             findings: Findings = found["findings"]

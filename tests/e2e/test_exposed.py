@@ -198,7 +198,7 @@ def test_several_questions_are_asked_for_one_prompt_and_one_tool(published: Publ
 def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
-        connection = published.portal.call(published.onetool.servers.find("fixtures").connection)
+        connection = published.portal.call(published.onetool.servers.upstream("fixtures").connection)
         assert connection.client.protocol_version == "2025-11-25"
         assert client.said("test_input_required_result_capabilities") == "answered"
         assert len(person.heard) == 2
@@ -273,7 +273,7 @@ def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published,
             partial(client.client.call_tool, "test_waiting", {}, progress_callback=told)
         )
         assert started.wait(PATIENCE)
-        upstream = published.onetool.servers.find("fixtures")
+        upstream = published.onetool.servers.upstream("fixtures")
         assert upstream._in_flight == 1
         calling.cancel()
         assert eventually(lambda: upstream._in_flight == 0)
@@ -337,7 +337,7 @@ def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path:
     with publishing(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
         asked = _raw(server, "test_elicitation", {"message": "?"})
         (key,) = asked["inputRequests"]
-        upstream = server.onetool.servers.find("fixtures")
+        upstream = server.onetool.servers.upstream("fixtures")
         connection = server.portal.call(upstream.connection)
         server.portal.call(connection.close)
         again = {"inputResponses": {key: {"action": "decline"}}, "requestState": asked["requestState"]}
@@ -364,7 +364,7 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: P
 
     threading.Thread(target=call).start()
     assert left.wait(PATIENCE)
-    upstream = published.onetool.servers.find("fixtures")
+    upstream = published.onetool.servers.upstream("fixtures")
     assert eventually(lambda: upstream._in_flight == 0)
     with published.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
@@ -450,7 +450,7 @@ def test_changes_are_told_in_the_sessions_of_before_2026(fresh: Published) -> No
         client.call("test_touch", uri=uri)
         assert eventually(lambda: "notifications/resources/updated" in methods())
         assert heard[-1].params.uri == uri
-        upstream = fresh.onetool.servers.find("fixtures")
+        upstream = fresh.onetool.servers.upstream("fixtures")
         assert dict(upstream._watched) == {uri: 1}
     assert eventually(lambda: not upstream._watched)
 

@@ -353,7 +353,7 @@ def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
     with opened_at(tmp_path) as app:
         assert app.data("machine.disk()") != "forged"
         app.value("ot.health()")
-        assert f"{file}: the name 'machine' is taken" in app.onetool.registry.broken["machine"].message
+        assert f"{file}: the name 'machine' is taken" in app.onetool.registry.problems()["machine"].message
 
 
 @pytest.mark.parametrize("text", ['pack = "other"', 'pack: str = "other"'])

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from ot.backends.threads import ToolThreads
+from ot.bus.sources import RegisteredTools
 from ot.context import ToolContext
 from ot.errors import ToolError, ToolNotFound
 from ot.registry import Registry, python_name
@@ -21,7 +23,11 @@ def tool(name: str) -> Tool:
 
 
 def registry(*names: str, **aliases: str) -> Registry:
-    made = Registry(aliases)
+    return Registry(held(*names), aliases=aliases)
+
+
+def held(*names: str) -> RegisteredTools:
+    made = RegisteredTools(ToolThreads())
     for name in names:
         made.add(tool(name))
     return made
@@ -47,10 +53,10 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 
 
 def test_a_duplicate_is_refused_and_the_first_stays() -> None:
-    made = registry("a.b")
+    made = held("a.b")
     with pytest.raises(ToolError, match="registered already"):
         made.add(tool("a.b"))
-    assert len(made) == 1
+    assert list(made.held) == ["a.b"]
 
 
 def test_an_alias_finds_its_target() -> None:
@@ -65,8 +71,9 @@ def test_aliases_in_a_circle_are_no_endless_loop() -> None:
 
 
 def test_what_is_removed_is_gone_with_its_pack() -> None:
-    made = registry("a.b", "c.d")
-    made.remove("a.b")
+    source = held("a.b", "c.d")
+    source.remove("a.b")
+    made = Registry(source)
     assert made.packs() == ["c"]
     assert not made.is_pack("a")
     with pytest.raises(ToolNotFound):
@@ -85,3 +92,22 @@ def test_an_unknown_tool_lists_near_names_then_the_pack() -> None:
 def test_an_unknown_pack_lists_packs() -> None:
     with pytest.raises(ToolNotFound, match="Packs: fs"):
         registry("fs.read").find("zzz.qqq")
+
+
+def test_of_two_sources_with_a_name_the_first_is_meant_and_the_exact_name_before_its_form_in_python() -> None:
+    first, second = held("a.same", "a.get-sum"), held("a.same", "a.get_sum", "b.only")
+    made = Registry(first, second)
+    assert made.find("a.same") is first.held["a.same"]
+    assert made.find("a.get_sum") is second.held["a.get_sum"]
+    assert made.find("a.get-sum") is first.held["a.get-sum"]
+    assert made.names() == ["a.get-sum", "a.get_sum", "a.same", "b.only"]
+    assert [tool.name for tool in sorted(made, key=lambda each: each.name)] == made.names()
+    assert (len(made), made.count("a"), made.packs()) == (4, 3, ["a", "b"])
+    first.remove("a.same")
+    assert made.find("a.same") is second.held["a.same"]
+
+
+def test_a_view_has_the_tools_that_are_admitted_and_their_packs() -> None:
+    some = registry("a.b", "a.c", "d.e", short="d.e", other="a.b").only(lambda tool: tool.name != "d.e")
+    assert (some.names(), some.packs(), len(some), some.is_pack("d")) == (["a.b", "a.c"], ["a"], 2, False)
+    assert (some.get("d.e"), some.get("other"), list(some.aliases)) == (None, some.find("a.b"), ["other"])

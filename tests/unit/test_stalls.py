@@ -16,11 +16,11 @@ from tests.support import PATIENCE
 from ot import OneTool
 from ot.bundles.locking import StoreLock
 from ot.bundles.source import MAX_RECENT
+from ot.bus.bus import ToolBus
 from ot.config.model import Settings
 from ot.faces.http.gate import Bind
 from ot.faces.http.server import build
 from ot.logging import Log
-from ot.registry import Registry
 from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
@@ -46,11 +46,11 @@ REQUESTS = {
 }
 
 
-def _fill(registry: Registry, count: int) -> None:
-    backend = registry.find("ot.version").backend
-    for number in range(len(registry), count):
+def _fill(bus: ToolBus, count: int) -> None:
+    backend = bus.get_tool("ot.version").backend
+    for number in range(len(bus.registry), count):
         name = f"bundle_{number % 50}.tool_{number}"
-        registry.add(Tool(name, backend, Schema.from_json(ANY_OBJECT), description="Do what nobody asks for."))
+        bus.register_tool(Tool(name, backend, Schema.from_json(ANY_OBJECT), description="Do what nobody asks for."))
 
 
 @contextmanager
@@ -100,10 +100,10 @@ async def _ask_everything(app: OneTool) -> dict[str, float]:
 async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(tmp_path: Path) -> None:
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         with _no_gc():
-            _fill(app.registry, FEW)
+            _fill(app.bus, FEW)
             await _ask_everything(app)  # what is imported and made once
             few = await _ask_everything(app)
-            _fill(app.registry, MANY)
+            _fill(app.bus, MANY)
             many = await _ask_everything(app)
             started = time.thread_time()
             assert len([{"name": tool.name, "pack": tool.pack} for tool in app.registry]) >= MANY

@@ -1,4 +1,4 @@
-"""Bundles as packs: a source of tools for the registry, which asks the index of the store.
+"""Bundles as packs: a source of tools that asks the index of the store.
 
 A tool is read when its name is used; lists and searches are answered from the index, page by page. The store tells by a
 number whether anything has changed, so that a change of another process is seen by the very next call. Storing is
@@ -7,8 +7,10 @@ number whether anything has changed, so that a change of another process is seen
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock, Thread
@@ -23,12 +25,13 @@ from ot.errors import BundleError, ToolError, ToolNotFound
 from ot.net import Net
 from ot.paths import placed
 from ot.problem import Problem
-from ot.registry import Registry, python_name
+from ot.registry import Entry, Registry, ToolSource, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
 from ot.stats.tokens import BYTES_A_TOKEN
 from ot.storage import BundleStorage
 from ot.tool import Backend, Result, Tool
+from ot.util.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from ot.backends.http import HttpBackend
@@ -43,6 +46,7 @@ PAGE = 256
 SOURCE = "bundle"
 UNREAD = -1
 MAX_RECENT = 1_000  # tools that are kept as objects
+MAX_SIMILAR = 20
 LIST_SECONDS = 1.0  # for which lists and searches of a server wait for an index that is being built
 
 
@@ -59,19 +63,23 @@ def store_of(loaded: Loaded) -> "BundleStore":
     return BundleStore(folder_of(loaded), max_tools=most, builtin=BUILT_IN, stats_file=stats_file)
 
 
-class BundleSource:
+class BundleSource(ToolSource):
     """What is in memory are the names of the packs, and the tools that were used last. All else is asked of the index.
 
     Methods that say so wait for the disk: they are for threads.
     """
 
+    kind = SOURCE
+
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
+        self.held: Mapping[str, Tool] = {}
         self._rates: SharedRates | None = None
         self._store: BundleStorage | None = None
         self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
-        self._off: dict[str, Problem] = {}  # packs that are disabled, and why they cannot be called
+        self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
+        self._unusable: dict[str, Problem] = {}  # the others, and why they cannot be called
         self.version = UNREAD  # of the store, when it was last looked at
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
@@ -79,19 +87,19 @@ class BundleSource:
         self._building: asyncio.Future[None] | None = None
         self._patience_ends = 0.0
         self.keeps_running = False  # whether this process outlives one command
-        registry.stored = self
+        self._retiring = BackgroundTasks()
 
-    def use(self, loaded: Loaded) -> BundleStorage | None:
-        """From now on. The store that is not used any more, for somebody to close."""
+    def configure(self, loaded: Loaded, /) -> None:
         wanted = (folder_of(loaded), loaded.settings.bundles.max_tools)
         self._loaded, made_for = loaded, self._made_for
         if wanted == made_for:
-            return None
+            return
         self._become(UNREAD, {})
         self._made_for, self._recent, self._building = wanted, {}, None
         self._rates = SharedRates(wanted[0] / ".usage" / "rates.db")
         old, self._store = self._store, None
-        return old
+        if old is not None:
+            self._retiring.start(anyio.to_thread.run_sync(old.close))
 
     @property
     def store(self) -> BundleStorage:
@@ -104,20 +112,23 @@ class BundleSource:
         """Whether stored tools are missing from lists, because their index is being built."""
         return self._building is not None and not self._building.done()
 
-    @property
-    def problems(self) -> list[Problem]:
-        """It waits for the disk."""
+    def note_unlisted(self, _context: ToolContext, /) -> str:
+        return "stored tools not listed yet: their index is being built." if self.is_building else ""
+
+    def findings(self) -> list[Problem]:
+        """Return what is wrong with the store and with names in it. It waits for the disk."""
         kept = self._store.problems if self._store is not None and not self.is_building else []
         uncounted = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
         return [*kept, *uncounted, *map(Problem, self._collisions())]
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._retiring.wait()
         if self._store is not None:
-            self._store.close()
+            await anyio.to_thread.run_sync(self._store.close)
 
     # --- packs --------------------------------------------------------------------------------------------------------
 
-    async def discover(self, words: Collection[str] | None = None) -> None:
+    async def refresh(self, words: Collection[str] | None = None, /) -> None:
         """Know the packs that the store holds now; `words` are those that matter, where not all do.
 
         An index that is missing is built in a thread. Who names a pack waits for it, who lists does so for a while.
@@ -128,8 +139,6 @@ class BundleSource:
             await asyncio.wait((self._build(),), timeout=patience)
             if not self.is_building:
                 await anyio.to_thread.run_sync(self._look, words)
-        for pack, why in self._off.items():  # others who read their packs anew forget what was said of ours
-            self._registry.broken.setdefault(pack, why)
 
     def _look(self, words: Collection[str] | None) -> tuple[bool, bool]:
         """Whether the index is there, and if not, whether anybody is to wait for it: most words are variables."""
@@ -144,16 +153,18 @@ class BundleSource:
         return True, True
 
     def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
-        off: dict[str, Problem] = {}
-        for name, pack in packs.items():
-            if not pack.enabled:  # as a program names it, and as code does
-                off |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
-        for name, why in self._off.items():
-            if name not in off and self._registry.broken.get(name) == why:
-                del self._registry.broken[name]
+        unusable: dict[str, Problem] = {}
+        for name, pack in packs.items():  # as a program names it, and as code does
+            if not pack.enabled:
+                unusable |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
+            elif pack.is_empty:
+                unusable |= dict.fromkeys((pack.slug, name), Problem(f"the bundle {pack.slug} has no tools"))
         if packs != self.packs:
-            self.packs = packs
-        self._off, self.version = off, version
+            self.packs, self._usable = packs, packs.keys() - unusable.keys()
+        self._unusable, self.version = unusable, version
+
+    def problems(self) -> Mapping[str, Problem]:
+        return self._unusable
 
     def _build(self) -> "asyncio.Future[None]":
         """Begin to build the index, or to wait for the process that does. A thread of ours does not keep us alive."""
@@ -176,22 +187,21 @@ class BundleSource:
         now = asyncio.get_running_loop().time()
         return LIST_SECONDS if not self.is_building else max(0.0, self._patience_ends - now)
 
-    def is_pack(self, name: str) -> bool:
-        pack = self.packs.get(name)
-        return pack is not None and pack.enabled and not pack.is_empty
+    @property
+    def pack_names(self) -> AbstractSet[str]:
+        return self._usable
 
-    def describe(self, name: str) -> str:
-        """What a bundle says about itself. It waits for the disk."""
+    def describe(self, name: str, /) -> str:
         pack = self.packs.get(name)
         bundle = self.store.bundle_by_slug(pack.slug) if pack is not None else None
         return "" if bundle is None else clean(bundle.description)
 
-    def count(self, name: str, *, enabled: bool = False) -> int:
+    def count(self, pack: str, *, enabled: bool = False) -> int:
         """How many tools a pack has, or how many that can be called. It waits for the disk."""
         if self._counted[0] != self.version:
             self._counted = self.version, self.store.count_tools()
-        pack = self.packs.get(name)
-        return 0 if pack is None else self._counted[1].get(pack.id, (0, 0))[enabled]
+        stored = self.packs.get(pack)
+        return 0 if stored is None else self._counted[1].get(stored.id, (0, 0))[enabled]
 
     def all_bundles(self) -> "list[Bundle]":
         bundles, token = [], None
@@ -212,30 +222,36 @@ class BundleSource:
         plain, at, version = name.partition("@")
         if (split := _slugs(plain)) is None or self.is_building:
             return None
-        row, built_in = self.store.find_tool(*split, version if at else None)
-        if row is None or not (row.bundle_enabled or at or even_off):
-            return None
         key = ".".join(split) + at + version
+        row, built_in = self.store.find_tool(*split, version if at else None)
         with self._lock:
             known = self._recent.pop(key, None)
-            tool = known[1] if known is not None and known[0] == row else self._tool(row, built_in=built_in)
+            if row is None or not (row.bundle_enabled or at or even_off):
+                return None
+            tool = known[1] if known is not None and known[0] == row else self._tool(row, key, built_in=built_in)
             self._recent[key] = row, tool
             while len(self._recent) > MAX_RECENT:
                 del self._recent[next(iter(self._recent))]
         return tool
 
-    def recent(self, name: str) -> Tool | None:
-        """The same if it was used lately, as it was then. It waits for nobody."""
-        split = _slugs(name.partition("@")[0])
-        known = self._recent.get(".".join(split) + name[len(name.partition("@")[0]) :]) if split else None
+    def peek(self, name: str) -> Tool | None:
+        """The same if it was used lately, as it was then."""
+        plain, at, version = name.partition("@")
+        split = _slugs(plain)
+        known = self._recent.get(".".join(split) + at + version) if split else None
         return known[1] if known is not None else None
 
-    def recent_in(self, name: str) -> dict[str, str]:
-        """The tools of a pack that were used lately, by the names that code writes. It waits for nobody."""
-        pack = self.packs.get(name)
-        start = f"{pack.slug}." if pack is not None else "."
-        names = (each for each in list(self._recent) if each.startswith(start) and "@" not in each)
-        return {python_name(each.removeprefix(start)): each for each in names}
+    def words(self, pack: str) -> AbstractSet[str]:
+        stored = self.packs.get(pack)
+        start = f"{stored.slug}." if stored is not None else "."
+        recent = [each for each in list(self._recent) if each.startswith(start) and "@" not in each]
+        return {python_name(each.removeprefix(start)) for each in recent}
+
+    def entries(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[Entry]:
+        for name, text, enabled in self.names(pack, described=described, at_once=at_once):
+            yield Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
 
     def names(
         self,
@@ -269,10 +285,10 @@ class BundleSource:
         """Where the search looks for stored tools. It waits for the disk."""
         return self.store.shelves()
 
-    def nearest(self, name: str) -> list[str]:
-        """Return stored tools with names like this one, the nearest first. It waits for the disk."""
+    def similar(self, name: str, /) -> list[str]:
+        """Return stored tools with names like this one, the nearest first."""
         found = [pair for shelf in self.shelves() for pair in shelf.alike([name])]
-        return [key[1] for key, _ in sorted(found, key=itemgetter(1), reverse=True)]
+        return [key[1] for key, _ in islice(sorted(found, key=itemgetter(1), reverse=True), MAX_SIMILAR)]
 
     def tool_name(self, stored: "StoredTool") -> str:
         """By which this very version is called."""
@@ -287,20 +303,18 @@ class BundleSource:
 
     def _collisions(self) -> Iterator[str]:
         """Stored tools whose names in code mean tools of others."""
-        for name in filter(self.is_pack, self.packs):
-            for short, holder in self._registry.held_in(name).items():
-                split = _slugs(f"{name}.{short}")
-                tool = self.find(".".join(split)) if split is not None else None
-                if tool is not None:
-                    other = f"{tool.name}@version" if holder == tool.name else tool.name
-                    yield (
-                        f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} "
-                        f"means {holder}, and the other is called by ot.call('{other}')"
-                    )
+        others = (each for each in self._registry if python_name(each.pack) in self._usable)
+        for holder, tool in ((each.name, self.find(python_name(each.name))) for each in others):
+            if tool is not None:
+                other = f"{tool.name}@version" if holder == tool.name else tool.name
+                yield (
+                    f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} "
+                    f"means {holder}, and the other is called by ot.call('{other}')"
+                )
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
-    def _tool(self, row: "ToolRow", *, built_in: bool) -> Tool:
+    def _tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
         from ot.bundles.reading import shown_tool
         from ot.bundles.texts import is_sound
         from ot.bundles.usage import Usage
@@ -321,6 +335,7 @@ class BundleSource:
             disabled_reason=reason,
             disabled_code="" if stored.bundle_enabled else "bundle_disabled",
             identity=stored.id,
+            refresh=partial(anyio.to_thread.run_sync, self.find, key),
         )
 
     def _backend(self, stored: "StoredTool") -> Backend:

@@ -77,17 +77,10 @@ def _returns(function: Callable[..., Any]) -> str:
 
 
 def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
-    in_thread = threads or ToolThreads()
     schema = _value_of(thing, "param_schema", ANY_OBJECT)
-
-    async def call(params: Mapping[str, Any], context: ToolContext) -> Any:
-        if inspect.iscoroutinefunction(thing.call):
-            return await thing.call(dict(params), context)
-        return await in_thread.run(thing.call, dict(params), context)
-
     return Tool(
         name=str(_value_of(thing, "name")),
-        backend=_ObjectBackend(call),
+        backend=_ObjectBackend(thing.call, threads or ToolThreads()),
         input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
         description=inspect.getdoc(thing) or "",
         permissions=permission_set(_value_of(thing, "permissions")),
@@ -100,11 +93,13 @@ def _value_of(thing: object, part: str, default: Any = None) -> Any:
 
 
 class _ObjectBackend:
-    def __init__(self, call: Callable[[Mapping[str, Any], ToolContext], Any]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[dict[str, Any], ToolContext], Any], threads: ToolThreads) -> None:
+        self._call, self._threads = call, threads
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        return await self._call(args, context)
+        if inspect.iscoroutinefunction(self._call):
+            return await self._call(dict(args), context)
+        return await self._threads.run(self._call, dict(args), context)
 
 
 class _ObjectSchema(Schema):

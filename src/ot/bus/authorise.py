@@ -12,8 +12,18 @@ from ot.tool import Tool
 
 
 def authorise(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
-    _enabled(tool)
-    _listed(tool, context)
+    if not tool.enabled:
+        reason = f": {tool.disabled_reason}" if tool.disabled_reason else ""
+        raise ToolError(f"{tool.name} is disabled{reason}", tool=tool.name)
+    if not context.admits(tool):
+        own = list(context.tools or ())
+        wanted = ", ".join([*own, tool.name])
+        raise PermissionDenied(
+            f"The agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(own)}]. "
+            f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}",
+            tool=tool.name,
+            tools=own,
+        )
     _permitted(tool, args, context)
     if context.budget_guard is not None:
         context.budget_guard.refuse_when_used_up()
@@ -24,24 +34,6 @@ def required(tool: Tool, args: Mapping[str, Any]) -> frozenset[Permission]:
     if not tool.argument_permissions:
         return tool.permissions
     return tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
-
-
-def _enabled(tool: Tool) -> None:
-    if not tool.enabled:
-        reason = f": {tool.disabled_reason}" if tool.disabled_reason else ""
-        raise ToolError(f"{tool.name} is disabled{reason}", tool=tool.name)
-
-
-def _listed(tool: Tool, context: ToolContext) -> None:
-    if not context.admits(tool):
-        own = list(context.tools or ())
-        wanted = ", ".join([*own, tool.name])
-        raise PermissionDenied(
-            f"The agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(own)}]. "
-            f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}",
-            tool=tool.name,
-            tools=own,
-        )
 
 
 def _permitted(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:

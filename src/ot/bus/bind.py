@@ -21,20 +21,28 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 def bind(
     tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
-    _refuse_too_many(tool, len(positional) + len(named))
     names = list(tool.input.properties)
+    count, most = len(positional) + len(named), max(MAX_ARGUMENTS, len(names))
+    if count > most:
+        raise wrong_call(tool, f"{tool.name}() takes at most {most} arguments, {count} were given")
     bound = _positional(tool, names, positional) if positional else {}
     for key, value in named.items():
         name = full_name(key, names)
         if name in bound:
             raise wrong_call(tool, f"{tool.name}() got two values for {_shown(name)}")
         bound[name] = value
-    _refuse_unknown(tool, bound, names)
+    unknown = [name for name in bound if name not in names]
+    if unknown and not tool.input.open:
+        raise wrong_call(tool, f"{tool.name}() has no argument {_shown(unknown[0])}")
     if configured:
         own = {name: thawed(configured[name]) for name in names if name in configured}
         bound = {**own, **{name: _limited(tool, name, value, own) for name, value in bound.items()}}
-    _refuse_missing(tool, bound)
-    _refuse_too_long(tool, bound)
+    if missing := [name for name in names if name in tool.input.required and name not in bound]:
+        raise wrong_call(tool, f"{tool.name}() needs {' and '.join(map(repr, missing))}")
+    if (most_text := tool.max_text) is not None:
+        for name, value in bound.items():
+            if isinstance(value, str) and len(value) > most_text:
+                raise ArgumentError(f"{tool.name}(): {name} has {len(value)} characters, the limit is {most_text}")
     return {**{name: value for name, value in tool.input.defaults.items() if name not in bound}, **bound}
 
 
@@ -69,32 +77,6 @@ def _positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str
         how = "" if len(by_position) == len(names) else " by position"
         raise wrong_call(tool, f"{tool.name}() takes {len(by_position)} arguments{how}, {len(values)} were given")
     return dict(zip(by_position, values, strict=False))
-
-
-def _refuse_too_many(tool: Tool, count: int) -> None:
-    most = max(MAX_ARGUMENTS, len(tool.input.properties))
-    if count > most:
-        raise wrong_call(tool, f"{tool.name}() takes at most {most} arguments, {count} were given")
-
-
-def _refuse_unknown(tool: Tool, bound: Mapping[str, Any], names: list[str]) -> None:
-    unknown = [name for name in bound if name not in names]
-    if unknown and not tool.input.open:
-        raise wrong_call(tool, f"{tool.name}() has no argument {_shown(unknown[0])}")
-
-
-def _refuse_missing(tool: Tool, bound: Mapping[str, Any]) -> None:
-    missing = [name for name in tool.input.properties if name in tool.input.required and name not in bound]
-    if missing:
-        raise wrong_call(tool, f"{tool.name}() needs {' and '.join(map(repr, missing))}")
-
-
-def _refuse_too_long(tool: Tool, bound: Mapping[str, Any]) -> None:
-    if tool.max_text is None:
-        return
-    for name, value in bound.items():
-        if isinstance(value, str) and len(value) > tool.max_text:
-            raise ArgumentError(f"{tool.name}(): {name} has {len(value)} characters, the limit is {tool.max_text}")
 
 
 def _shown(name: str) -> str:

@@ -74,18 +74,24 @@ class BudgetGuard:
         """Make the call, if there is anything left to make it with."""
         self.refuse_when_used_up()
         self._charge("calls", 1)
-        scope = anyio.CancelScope()
-        self._begin(scope)
+        self._count_time()
+        self._running.add(scope := anyio.CancelScope())
+        self._set_alarm()
         try:
             with scope:
                 value = await call()
         finally:
-            self._end(scope)
+            self._count_time()
+            self._running.discard(scope)
+            self._set_alarm()
             self._charge("cost", cost)
         if scope.cancelled_caught:
             raise self._used_up("time_seconds", "and the call was cut")
         self._charge("tokens", self._tokens_of(value) if self.limits.tokens is not None else 0)
-        self._withhold_what_crosses()
+        for kind in ("tokens", "cost"):
+            limit = getattr(self.limits, kind)
+            if limit is not None and self._spent[kind] > limit:
+                raise self._used_up(kind, "by this call, whose result is withheld")
         return value
 
     def refuse_when_used_up(self) -> None:
@@ -96,12 +102,6 @@ class BudgetGuard:
                 raise self._used_up(kind, "and the call was not made")
 
     # --- counting -------------------------------------------------------------------------------------------------
-
-    def _withhold_what_crosses(self) -> None:
-        for kind in ("tokens", "cost"):
-            limit = getattr(self.limits, kind)
-            if limit is not None and self._spent[kind] > limit:
-                raise self._used_up(kind, "by this call, whose result is withheld")
 
     def _charge(self, kind: Kind, amount: float) -> None:
         self._spent[kind] = round(self._spent[kind] + amount, 9)  # ten times 0.1 is 1, and used up
@@ -126,16 +126,6 @@ class BudgetGuard:
         return f"{round(self._spent[kind], 3):g} of {getattr(self.limits, kind):g} {unit}"
 
     # --- time -----------------------------------------------------------------------------------------------------
-
-    def _begin(self, scope: anyio.CancelScope) -> None:
-        self._count_time()
-        self._running.add(scope)
-        self._set_alarm()
-
-    def _end(self, scope: anyio.CancelScope) -> None:
-        self._count_time()
-        self._running.discard(scope)
-        self._set_alarm()
 
     def _count_time(self) -> None:
         """Two calls that run for a second have taken two."""

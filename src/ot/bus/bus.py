@@ -4,7 +4,7 @@ There is no middleware, there are no hooks. A step that is missing is one more l
 """
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -14,11 +14,10 @@ import anyio
 import anyio.to_thread
 
 from ot.backends.threads import ToolThreads, one_deeper, wait_for
-from ot.bus import sources
-from ot.bus.adapt import as_tool, function_tool
 from ot.bus.authorise import authorise, in_order
 from ot.bus.bind import NOTHING, bind, thawed, wrong_call
 from ot.bus.events import CallFinished, Events, Listener
+from ot.bus.sources import RegisteredTools
 from ot.bus.tracing import Tracing
 from ot.context import ToolContext
 from ot.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
@@ -43,7 +42,6 @@ CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
 # Raises if the call must not be made; what it returns is part of `CallFinished`.
 Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
-Discover = Callable[[Collection[str]], Awaitable[None]]  # the packs that matter
 
 
 class ToolBus:
@@ -51,19 +49,17 @@ class ToolBus:
 
     def __init__(
         self,
-        registry: Registry | None = None,
         *,
-        admit: Admit | None = None,
-        discover: Discover | None = None,
         cost_of: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
-        self.registry = registry if registry is not None else Registry()
+        self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
+        self.registered = RegisteredTools(self.threads)
+        self.registry = Registry(self.registered)
         self.events = Events()
-        self._admit, self._discover, self._cost_of = admit, discover, cost_of
+        self._cost_of = cost_of
+        self.admit: Admit | None = None
         self._tracing = Tracing(self.events)
         self._bound = (ToolContext(), ToolContext())  # the last context that had no bus, and the same with this one
-        self._origins: dict[str, sources.Origin] = {}
-        self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call the listener with the events of every call and run from now on. Return a function that ends it."""
@@ -126,14 +122,14 @@ class ToolBus:
     async def _path(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
         context = call.context
         name, params = _versioned(name, params)
-        tool = call.tool = await self._resolve(name)
+        tool = call.tool = await self.resolve(name)
         configured = context.agent_config.get(tool.name, NOTHING)
         args = call.args = bind(tool, positional, params, configured)
         args = call.args = _validated(tool, dict(args), configured, context)
         call.is_allowed = False
         authorise(tool, args, context)
-        if self._admit is not None:
-            call.admitted = await self._admit(tool, args, context)
+        if self.admit is not None:
+            call.admitted = await self.admit(tool, args, context)
         call.is_allowed = True
         return _checked(tool, await self._dispatch(tool, args, context))
 
@@ -156,24 +152,24 @@ class ToolBus:
             self._bound = context, replace(context, bus=self)
         return self._bound[1]
 
-    async def _resolve(self, name: str) -> Tool:
-        """The tool of this name as its source is now, which may have been written or edited a moment ago."""
+    async def resolve(self, name: str) -> Tool:
+        """Return the tool of this name as its source is now, which may have been written or edited a moment ago."""
         check_name(name)
         registry = self.registry
-        tool = registry.held(name)
-        if tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
-            tool = await anyio.to_thread.run_sync(registry.get, name)  # a stored one is read as it is now
-        if tool is None and self._discover is not None:
-            await self._discover({python_name(name).partition(".")[0]})
-        elif tool is not None and tool.refresh is not None:
+        tool = registry.peek(name)
+        if tool is not None and tool.refresh is not None:
             await tool.refresh()
-        elif tool is not None:
-            return tool
-        return await self.find_tool(name)
+            tool = registry.peek(name)
+        elif tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
+            tool = await anyio.to_thread.run_sync(registry.get, name)
+        if tool is None:
+            await registry.refresh({python_name(name).partition(".")[0]})
+            tool = await self.find_tool(name)
+        return tool
 
     async def find_tool(self, name: str) -> Tool:
-        """Return the tool of this name. One that is not held is looked for, and its name compared, in a thread."""
-        tool = self.registry.held(name)
+        """Return the tool of this name. One that is not in memory is looked for, and its name compared, in a thread."""
+        tool = self.registry.peek(name)
         return tool if tool is not None else await anyio.to_thread.run_sync(self.registry.find, name)
 
     @overload
@@ -182,56 +178,18 @@ class ToolBus:
     def register_tool(self, thing: object) -> Tool: ...
     def register_tool(self, thing: object) -> Tool | list[Tool]:
         """A function (with `@tool` or without), an object or a class that keeps the contract, a module, or a `Tool`."""
-        if isinstance(thing, ModuleType):
-            return self._register_all(thing)
-        return self._register(as_tool(thing, self.threads), thing)
+        return self.registered.register(thing)
 
     def register_installed(self) -> list[str]:
         """What installed packages offer in the entry-point group `onetool.tools`; gives what is wrong with any."""
-        problems = []
-        for name, load in sources.installed():
-            try:
-                self.register_tool(load())
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - importing somebody's package may raise anything
-                problems.append(f"the tools of {name} cannot be used: {type(error).__name__}: {error}")
-        return problems
-
-    def _register_all(self, module: ModuleType) -> list[Tool]:
-        """All tools of the module, or none."""
-        made = [
-            (function_tool(function, name, self.threads), function) for name, function in sources.functions_of(module)
-        ]
-        done: list[Tool] = []
-        try:
-            for tool, function in made:
-                done.append(self._register(tool, function))
-        except ToolError:
-            for tool in done:
-                self.unregister_tool(tool.name)
-            raise
-        return done
-
-    def _register(self, tool: Tool, thing: object) -> Tool:
-        self.registry.add(tool)
-        if (origin := sources.origin_of(thing)) is not None:
-            self._origins[tool.name] = origin
-        return tool
+        return self.registered.register_installed()
 
     def unregister_tool(self, name: str) -> None:
-        self._origins.pop(self.registry.remove(name).name, None)
+        self.registered.remove(self.registry.find(name).name)
 
     def reload_tool(self, name: str) -> Tool:
         """The tool from its source as it is now. Where that fails the old one stays; calls under way end on theirs."""
-        old = self.registry.find(name)
-        origin = self._origins.get(old.name)
-        if origin is None:
-            raise ToolError(f"{old.name} cannot be reloaded: it was not registered as a function, a class or an object")
-
-        def named_as_before(thing: object) -> Tool:
-            made = as_tool(thing, self.threads)
-            return replace(made, name=old.name)
-
-        return self.registry.replace(sources.loaded_anew(origin, old.name, named_as_before))
+        return self.registered.reload(self.registry.find(name).name)
 
     def list_tools(self) -> list[str]:
         return self.registry.names()
@@ -290,13 +248,10 @@ def _as_error(error: object, name: str) -> Exception:
         return error
     if isinstance(error, Mapping) and error:
         fields = {str(key): value for key, value in error.items() if key not in {"message", "class"}}
-        return restore({**fields, "class": _error_class(fields.get("type")), "message": error.get("message") or error})
+        classes = (each.__name__ for each in TREE.values() if each.type == fields.get("type"))
+        kind = next(classes, ToolError.__name__)
+        return restore({**fields, "class": kind, "message": error.get("message") or error})
     return ToolError(str(error) if error else f"{name} failed and did not say why")
-
-
-def _error_class(kind: object) -> str:
-    """Return the name of the error class that has this type."""
-    return next((each.__name__ for each in TREE.values() if each.type == kind), ToolError.__name__)
 
 
 async def _within(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:

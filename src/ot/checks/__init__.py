@@ -4,63 +4,130 @@ Nothing is started or changed: upstream servers and extensions are judged by the
 starts them first, and shows also what is in order.
 """
 
+import platform
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import PurePath
+from typing import Any
 
+import anyio.to_thread
+
+from ot.bundles.source import BundleSource
+from ot.bus.sources import RegisteredTools
 from ot.checks import assistants, extensions, kept, places, servers, settings
 from ot.config.load import Examined, Loaded
+from ot.config.reading import SettingsReader
+from ot.errors import ToolError
 from ot.extensions.packs import Extensions
-from ot.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem
+from ot.logging import Log
+from ot.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
 from ot.proxy.servers import Servers
 from ot.redact import Redactor
 from ot.registry import Registry
+from ot.state import State
 from ot.util.secret_finder import secrets_in
+from ot.version import __version__
 
 LEVELS = (PROBLEM, WARNING, OK)
 MAX_LENGTH = 2000
+CHECK_SECONDS = 0.5  # for each database that `report_health` checks
 # Codes of problems that may follow from another one: a file in a directory that cannot be used cannot be used either.
 CONSEQUENCES = frozenset({STORAGE, "busy"})
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What is checked: settings as the files are now, and what runs. `recorded` is what running parts noticed."""
+class Checks:
+    """What runs, as it is judged and shown."""
 
-    read: Examined
     registry: Registry
-    servers: Servers
+    registered: RegisteredTools
     extensions: Extensions
-    bundles: list[Problem]
-    recorded: tuple[Problem, ...]
-    checks_clients: bool = True  # a program that embeds OneTool is not asked about the machine's MCP clients
+    servers: Servers
+    bundles: BundleSource
+    reader: SettingsReader
 
+    async def report_health(self, state: State, log: Log) -> dict[str, Any]:
+        """Return how everything is doing; `findings` are the problems in their parts."""
+        with suppress(ToolError):  # `find_problems` reports it
+            await self.registry.refresh()
+        servers = await self.servers.states()  # first: it notices servers that went away
+        found = [each for each in await self.find_problems(state, log, CHECK_SECONDS) if each.level != OK]
+        return {
+            "version": __version__,
+            "python": platform.python_version(),
+            "cwd": str(state.loaded.folders.working_dir),
+            "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
+            "proxy": {
+                "status": "degraded" if "disconnected" in servers.values() else "ok",
+                "server_count": len(servers),
+                "servers": servers,
+            },
+            "workers": self.extensions.states,
+            "isolation": await state.cells.probe(),
+            "problems": [str(each) for each in found],
+            "findings": [each.to_json() for each in found],
+        }
 
-def check(subject: Subject, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
-    """Return what is wrong, then what is in order. Databases are checked for `seconds` at most.
+    async def find_problems(
+        self, state: State, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
+    ) -> list[Problem]:
+        """Return what is wrong, then what is in order. Databases are checked for `seconds` at most.
 
-    `stored` is what was found about kept files before anything ran. It reads files, so call it in a thread.
-    """
-    read = subject.read
-    found = [
-        *places.problems(read),
-        *read.errors,
-        *read.loaded.problems,
-        *stored,
-        *kept.problems(read.loaded, seconds),
-        *subject.bundles,
-        *extensions.problems(subject.extensions, read.loaded),
-        *servers.problems(subject.servers, read, subject.registry, subject.extensions),
-        *settings.problems(subject.registry, read),
-        *(assistants.problems(read.loaded.folders) if subject.checks_clients else ()),
-        *subject.recorded,
-    ]
-    return in_order(found, read.loaded)
+        `stored` is what somebody found about kept files before anything ran.
+        """
+        unread: list[Problem] = []
+        try:
+            await self.registry.refresh()
+        except ToolError as error:
+            unread = [Problem.of(error)]
+        return await anyio.to_thread.run_sync(self._find, state, log, seconds, stored, unread)
+
+    def _find(
+        self, state: State, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
+    ) -> list[Problem]:
+        read = self.reader.examine(state.loaded)
+        found = [
+            *places.problems(read),
+            *read.errors,
+            *read.loaded.problems,
+            *stored,
+            *kept.problems(read.loaded, seconds),
+            *self.bundles.findings(),
+            *extensions.problems(self.extensions, read.loaded),
+            *servers.problems(self.servers, read, self.registry, self.extensions),
+            *settings.problems(self.registry, read),
+            # A program that embeds OneTool is not asked about the machine's MCP clients.
+            *(assistants.problems(read.loaded.folders) if self.reader.has_files else ()),
+            *unread,
+            *map(Problem, self.registered.installed_problems),
+            *self._noticed(state, log, read),
+        ]
+        return in_order(found, read.loaded)
+
+    def _noticed(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
+        """Yield what the running parts noticed."""
+        yield from (*state.loaded.problems, *self.extensions.refused)
+        if state.error is not None and not read.errors:  # else they are named one by one
+            yield Problem(str(state.error))
+        if state.audit.problem:
+            yield storage_problem(state.audit.problem, state.audit.file)
+        if state.switches.problem:
+            yield state.switches.problem
+        yield from state.stores.problems
+        if log.problem:
+            yield storage_problem(log.problem, state.loaded.folders.data / "logs" / "onetool.log")
 
 
 def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
     """Return each problem once, the worst first, without consequences of others and without secrets."""
-    redact = Redactor([*loaded.secret_values, *_secrets_of_servers(loaded)])
+    # Servers repeat in what they print the secrets that stand in their environment, or in the file itself.
+    told = [
+        secrets_in({"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)})
+        for each in loaded.settings.servers.values()
+    ]
+    redact = Redactor([*loaded.secret_values, *chain.from_iterable(told)])
     causes: list[Location] = []
     found: dict[Problem, None] = {}
     for each in problems:
@@ -79,9 +146,3 @@ def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
 def _shortened(text: str) -> str:
     """For a person to read: what is wrong may be a value of any length."""
     return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}… ({len(text):,} characters)"
-
-
-def _secrets_of_servers(loaded: Loaded) -> Iterator[str]:
-    """Those that stand in the environment, or in the file itself: servers repeat them in what they print."""
-    for server in loaded.settings.servers.values():
-        yield from secrets_in({"env": dict(server.env), "headers": dict(server.headers), "args": list(server.args)})

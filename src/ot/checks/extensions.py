@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from ot.config.load import Loaded
 from ot.extensions.environments import NO_UV
@@ -14,7 +13,7 @@ INSTALL_UV = f"{sys.executable} -m pip install uv"
 
 
 def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
-    yield from (each for each in extensions.problems if each.code != NO_UV)
+    yield from (each for each in extensions.findings if each.code != NO_UV)
     yield from _namesakes(extensions, loaded)
     servers = set(map(python_name, loaded.settings.servers))  # a server that has the name is reported as such
     yield from (problem for name, problem in extensions.taken.items() if name not in servers)
@@ -36,21 +35,17 @@ def has_uv() -> bool:
 
 def _namesakes(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     """A project may put a pack in the place of the person's own; beside each other they are a mistake."""
-    files: dict[str, list[Path]] = {}
-    for extension in extensions.found:
-        files.setdefault(extension.pack, []).append(extension.file)
-    for pack, (first, *rest) in files.items():
+    found = extensions.found
+    for pack in dict.fromkeys(each.pack for each in found):
+        first, *rest = (each.file for each in found if each.pack == pack)
         if rest:
             others = ", ".join(map(str, rest))
-            layers = {_layer(file, loaded) for file in (first, *rest)}
+            layers = {
+                next(filter(file.is_relative_to, loaded.folders.layers), file.parent.parent) for file in (first, *rest)
+            }
             yield Problem(
                 f"several extension files are called {pack}: {first} counts, and not {others}",
                 f'delete one of them, or write `pack = "another_name"` into it: {others}',
                 Location(str(rest[0])),
                 level=WARNING if len(layers) > len(rest) else PROBLEM,
             )
-
-
-def _layer(file: Path, loaded: Loaded) -> Path:
-    own = (layer for layer in loaded.folders.layers if file.is_relative_to(layer))
-    return next(own, file.parent.parent)

@@ -16,25 +16,26 @@ from ot.registry import Registry, python_name
 
 def problems(servers: Servers, read: Examined, registry: Registry, extensions: Extensions) -> Iterator[Problem]:
     owners = {each.pack: str(each.file) for each in extensions.found}
+    for tool in registry:
+        if not isinstance(tool.backend, Upstream):
+            owners.setdefault(python_name(tool.pack), tool.file or "a pack that ships")
     for name, server in read.loaded.settings.servers.items():
         place = read.place_of(("servers", name))
         if server.enabled:
             yield from _failure(name, server, servers, read, place)
         pack = python_name(name)
-        tools = filter(None, map(registry.get, list(registry.held_in(pack).values())))
-        others = (each.file or "a pack that ships" for each in tools if not isinstance(each.backend, Upstream))
-        if owner := owners.get(pack) or next(others, None):
+        if owner := owners.get(pack):
             what = f"{place}: the server {name} has the name of another pack ({owner}): one hides tools of the other"
             yield Problem(what, f"give the server another name ({place})", place)
         owners.setdefault(pack, f"the server {name}")
-    yield from servers.problems
+    yield from servers.findings
 
 
 def _failure(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
     if server.command and not launch_of(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
         yield Problem(f"{place}: the server {error.message}", f"{error.hint} ({place})", place)
-    elif name in servers.names and (failure := servers.find(name).failure):
+    elif name in servers.names and (failure := servers.upstream(name).failure):
         hint = f"or leave it out: `enabled: false` in servers.{name} ({place})"
         if server.command:
             hint = f"see what it says: {shlex.join([server.command, *server.args])}\n{hint}"

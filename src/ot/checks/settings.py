@@ -32,7 +32,7 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
 
 def _aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
     aliases = read.loaded.settings.aliases
-    unknown = {*registry.broken, *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
+    unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
     for alias in aliases:
         place, chain = read.place_of(("aliases", alias)), [alias]
         if is_reserved(alias):

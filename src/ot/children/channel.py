@@ -68,7 +68,7 @@ class Channel(asyncio.Protocol):
         self._strings = bytearray()  # of the next request
         self._received = 0
         self.last_bytes = 0
-        self._last_id = 0
+        self.last_id = 0  # of the last request
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace()
@@ -162,26 +162,21 @@ class Channel(asyncio.Protocol):
     # --- talking ------------------------------------------------------------------------------------------------
 
     def request(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
-        self._last_id += 1
+        self.last_id += 1
         answer = asyncio.get_running_loop().create_future()
         if self.closed.done():
             answer.set_exception(ChannelClosed(self.closed.result()))
             return answer
-        self._waiting[self._last_id] = answer
-        self._send({"id": self._last_id, "method": method, "params": params})
+        self._waiting[self.last_id] = answer
+        self._write(_line({"id": self.last_id, "method": method, "params": params}))
         return answer
-
-    @property
-    def last_id(self) -> int:
-        """The number of the last request."""
-        return self._last_id
 
     def is_owed(self, ident: int) -> bool:
         """Whether a request has not been answered, even where nobody waits for that any more."""
         return ident in self._waiting and not self.closed.done()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        self._send({"method": method, "params": params})
+        self._write(_line({"method": method, "params": params}))
 
     @property
     def unsent(self) -> int:
@@ -207,9 +202,6 @@ class Channel(asyncio.Protocol):
             self._resting.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._write(_line(message))
 
     def _write(self, line: bytes) -> None:
         if self._transport is not None and not self.closed.done():
@@ -268,7 +260,9 @@ class Channel(asyncio.Protocol):
             answer.set_result(message["result"])
 
     async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
-        await self._room()
+        # An end that does not read what it asked for keeps nobody but itself waiting.
+        while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
+            await asyncio.sleep(ROOM_SECONDS)
         try:
             result = await self._on_request(method, params)
         except (KeyError, TypeError, ValueError):  # it lacks what it needs; tools' errors are in the result
@@ -278,11 +272,6 @@ class Channel(asyncio.Protocol):
             result = Result(ok=False, error=unforeseen)
         for frame in await _answer(ident, result):
             self._write(frame)
-
-    async def _room(self) -> None:
-        """An end that does not read what it asked for keeps nobody but itself waiting."""
-        while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
-            await asyncio.sleep(ROOM_SECONDS)
 
 
 async def _answer(ident: object, result: Result) -> Iterable[bytes]:

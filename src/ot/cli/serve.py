@@ -91,7 +91,7 @@ async def _status(app: "OneTool") -> int:
     from ot.version import __version__
 
     await app.discover(())
-    await app.bundles.discover()
+    await app.bundles.refresh()
     tools, packs = len(app.registry), len(app.registry.packs())
     connected, what_next = await anyio.to_thread.run_sync(_clients)
     if app.config_error is not None:

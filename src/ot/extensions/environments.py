@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,14 +137,10 @@ class Environments:
         task = self._making.get(key)
         if task is None:
             task = self._making[key] = asyncio.ensure_future(self._make(header, file, tell))
-            task.add_done_callback(partial(self._is_made, key))
+            task.add_done_callback(lambda _: self._making.pop(key, None))
+            # Whoever waited for it may have given up: then nobody else asks what went wrong.
+            task.add_done_callback(lambda made: made.cancelled() or made.exception())
         return await asyncio.shield(task)
-
-    def _is_made(self, key: str, task: "asyncio.Task[str]") -> None:
-        """Whoever waited for it may have given up: then nobody else asks what went wrong."""
-        self._making.pop(key, None)
-        if not task.cancelled():
-            task.exception()
 
     async def _make(self, header: Header, file: Path, tell: Tell) -> str:
         script, uv = await anyio.to_thread.run_sync(self._script, header)

@@ -1,11 +1,10 @@
-"""All extension packs: found in folders, read when new or changed, registered as tools, each with its worker.
+"""Extension packs as a source of tools: found in folders, read when new or changed, each with its worker.
 
-Nothing is read at start-up. `discover` looks for what is new, `refresh` at one file; both are asked for by those who
-are about to need it.
+Nothing is read at start-up. `refresh` looks for what is new; a tool looks at its own file before it is called.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from ot.extensions.source import Extension, Function
 from ot.extensions.worker import CallTool, Launch
 from ot.paths import extension_files, placed
 from ot.problem import Location, Problem
-from ot.registry import Registry
+from ot.registry import HeldTools
 from ot.tool import Tool
 from ot.util.background_tasks import BackgroundTasks
 
@@ -41,35 +40,41 @@ class _Setup:
     secrets: Mapping[str, str]
 
 
-class Extensions:
-    def __init__(self, registry: Registry, call_tool: CallTool, environment: Mapping[str, str]) -> None:
-        self._registry, self._call_tool, self._environment = registry, call_tool, environment
+class Extensions(HeldTools):
+    """`taken` are the packs that ship; `still_trusted` decides whether files of a project may be used."""
+
+    def __init__(
+        self,
+        taken: Callable[[], AbstractSet[str]],
+        call_tool: CallTool,
+        environment: Mapping[str, str],
+        log: Callable[..., None],
+        still_trusted: Callable[[Loaded], Verdict],
+    ) -> None:
+        super().__init__()
+        self._taken_names, self._call_tool, self._environment = taken, call_tool, environment
+        self._log, self._still_trusted = log, still_trusted
         self._packs: dict[str, Pack] = {}
         self._all: set[Pack] = set()  # those too that were replaced and whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._accepted: set[Path] = set()
+        self._problems: dict[str, Problem] = {}
         self.taken: dict[str, Problem] = {}  # packs whose name another one has
-        self._refused: tuple[Problem, ...] = ()
+        self.refused: tuple[Problem, ...] = ()  # why files of the project were not used
         self._lock = asyncio.Lock()
         self._next_look: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
         self._loaded: Loaded
-        self._log: Callable[..., None]
         self._made_in: dict[Path, Environments] = {}
         self._environments: Environments
 
-    def use(self, loaded: Loaded, log: Callable[..., None], still_trusted: Callable[[], Verdict]) -> None:
-        """From now on, with these settings. What they change shows at the next `discover`."""
-        self._loaded, self._log, self._still_trusted = loaded, log, still_trusted
+    def configure(self, loaded: Loaded, /) -> None:
+        """Use these settings from now on. What they change shows at the next `refresh`."""
+        self._loaded = loaded
         self._found = {}  # a reload reads everything, whatever time stamps say
         folder = loaded.folders.data / "environments"
         self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
-
-    @property
-    def refused(self) -> tuple[Problem, ...]:
-        """Why files of the project were not used."""
-        return self._refused
 
     @property
     def found(self) -> list[Extension]:
@@ -81,8 +86,11 @@ class Extensions:
         """The extensions whose tools can be called."""
         return [pack.extension for _, pack in sorted(self._packs.items())]
 
+    def problems(self) -> Mapping[str, Problem]:
+        return {**self._problems, **self.taken}
+
     @property
-    def problems(self) -> list[Problem]:
+    def findings(self) -> list[Problem]:
         """What is wrong with files, and why packs could not be started; names that others have are in `taken`."""
         found = [each for file in self.found for each in (file.problem, *file.problems) if each is not None]
         return [*found, *self.failures.values()]
@@ -104,29 +112,29 @@ class Extensions:
     def states(self) -> dict[str, str]:
         return {name: pack.state for name, pack in sorted(self._packs.items())}
 
-    @property
-    def described(self) -> dict[str, str]:
-        return {name: pack.extension.description for name, pack in self._packs.items()}
+    def describe(self, pack: str, /) -> str:
+        return self._packs[pack].extension.description if pack in self._packs else ""
 
-    async def discover(self) -> None:
+    async def refresh(self, _words: Collection[str] | None = None, /) -> None:
         """Look for files that are new, changed or gone. Callers that come before a look begins share it."""
         if self._next_look is None:
-            self._next_look = asyncio.ensure_future(self._discover())
+            self._next_look = asyncio.ensure_future(self._refresh())
             self._next_look.add_done_callback(lambda look: look.cancelled() or look.exception())
         await asyncio.shield(self._next_look)
 
-    async def _discover(self) -> None:
+    async def _refresh(self) -> None:
         async with self._lock:
             self._next_look = None
             found = await anyio.to_thread.run_sync(self._look)
             self._found = {extension.file: extension for extension in found}
-            self._become(_first_of_each(found))
+            # The first folder that has a pack wins, for the whole pack.
+            self._become({extension.pack: extension for extension in reversed(found)})
 
-    async def refresh(self, name: str) -> None:
-        """Look at the file of one pack; cheap where it is as it was."""
+    async def _refresh_pack(self, name: str) -> None:
+        """Look at the file of one pack; cheap if it is as it was."""
         pack = self._packs.get(name)
         if pack is not None and _has_changed(pack.extension):
-            await self.discover()
+            await self.refresh()
 
     async def close(self) -> None:
         self._tasks.cancel()
@@ -149,14 +157,14 @@ class Extensions:
         """A file that is new in a project's folder runs only after a person has looked at it."""
         own = self._loaded.folders.user / TOOLS
         new = {file for file in files if file not in self._accepted and not file.is_relative_to(own)}
-        verdict = self._still_trusted() if new else Verdict(trusted=True)
-        self._refused = verdict.problems
+        verdict = self._still_trusted(self._loaded) if new else Verdict(trusted=True)
+        self.refused = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
         self._accepted.update(accepted)
         return accepted
 
     def _become(self, extensions: Mapping[str, Extension]) -> None:
-        self._registry.broken = {name: each.problem for name, each in extensions.items() if each.problem}
+        self._problems = {name: each.problem for name, each in extensions.items() if each.problem}
         self.taken = {}
         usable = {name: each for name, each in extensions.items() if not each.problem}
         for name in [name for name in self._packs if name not in usable]:
@@ -167,11 +175,10 @@ class Extensions:
                 continue
             if name in self._packs:
                 self._forget(name)
-            elif self._registry.is_pack(name):
+            elif name in self._taken_names():
                 message = f"{extension.file}: the name {name!r} is taken by a pack that ships"
                 hint = f'write `pack = "another_name"` into {extension.file}, or give the file another name'
-                problem = Problem(message, hint, Location(str(extension.file)))
-                self._registry.broken[name] = self.taken[name] = problem
+                self.taken[name] = Problem(message, hint, Location(str(extension.file)))
                 continue
             self._add(extension, setup)
 
@@ -189,14 +196,14 @@ class Extensions:
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
         self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
-            self._registry.add(self._tool(extension, function, pack, setup))
+            self.add(self._tool(extension, function, pack, setup))
         self._tasks.start(self._build_ahead(extension))
 
     def _forget(self, name: str) -> None:
         pack = self._packs.pop(name)
         del self._setups[name]
         for function in pack.extension.functions:
-            self._registry.remove(f"{name}.{function.name}")
+            self.remove(f"{name}.{function.name}")
         pack.retire()
 
     def _tool(self, extension: Extension, function: Function, pack: Pack, setup: _Setup) -> Tool:
@@ -210,7 +217,7 @@ class Extensions:
             returns=function.returns,
             example=function.example,
             file=str(extension.file),
-            refresh=lambda: self.refresh(extension.pack),
+            refresh=partial(self._refresh_pack, extension.pack),
         )
 
     # --- workers ------------------------------------------------------------------------------------------------------
@@ -265,11 +272,6 @@ def _has_changed(extension: Extension) -> bool:
         )
     except OSError:
         return True
-
-
-def _first_of_each(found: list[Extension]) -> dict[str, Extension]:
-    """The first folder that has a pack wins, for the whole pack."""
-    return {extension.pack: extension for extension in reversed(found)}
 
 
 def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> Mapping[str, Any] | None:

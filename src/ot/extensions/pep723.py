@@ -72,13 +72,7 @@ def _inside(value: Any) -> Iterable[Any]:
 def header_of(source: str) -> Header | None:
     """The header, if there is exactly one and it is right."""
     found = blocks(source)
-    if len(found) != 1:
-        return None
-    try:
-        tomllib.loads(found[0])
-    except tomllib.TOMLDecodeError:
-        return None
-    return Header(found[0])
+    return Header(found[0]) if found and mistake_in(source) is None else None
 
 
 def mistake_in(source: str) -> str | None:

@@ -23,8 +23,9 @@ from ot.config.model import Server
 from ot.errors import NetworkError, ToolError, ToolTimeout
 from ot.proxy.bounds import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_answer, has_too_many_items
 from ot.proxy.launch import Launch
-from ot.proxy.relay import Declaring, Relays
+from ot.proxy.relay import Declaring, Relays, Stream
 from ot.proxy.stdio import stdio_streams
+from ot.version import __version__
 
 LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
 REACH_SECONDS = 2.0
@@ -121,14 +122,18 @@ class Connection:
     async def _live(self) -> None:
         await load_sdk()
         from mcp import Client
+        from mcp_types import Implementation
 
-        _hush()
+        # The SDK logs a traceback for every line that is no message; some servers print hundreds of them.
+        logger = logging.getLogger("mcp.client")
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
         try:
             async with AsyncExitStack() as stack:
                 client = Client(
                     self._streams(await self._transport(stack)),
                     message_handler=self._message,
-                    client_info=_client_info(),
+                    client_info=Implementation(name="onetool", version=__version__),
                     read_timeout_seconds=self._server.timeout,
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
@@ -256,22 +261,16 @@ class Connection:
         self._process = process
 
 
-class _Watched:
+class _Watched(Stream):
     """A stream of messages that tells when there are no more."""
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
-        self._stream, self._on_end = stream, on_end
+        super().__init__(stream)
+        self._on_end = on_end
 
     @property
     def last_context(self) -> Any:
         return getattr(self._stream, "last_context", None)
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._stream.__aexit__(*error)
 
     def __aiter__(self) -> Self:
         return self
@@ -285,9 +284,6 @@ class _Watched:
 
     async def receive(self) -> Any:
         return await self._stream.receive()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _with_few_items(message: Any) -> Any:
@@ -331,18 +327,3 @@ def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _hush() -> None:
-    """The SDK logs a traceback for every line that is no message; some servers print hundreds of them."""
-    logger = logging.getLogger("mcp.client")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-
-
-def _client_info() -> Any:
-    from mcp_types import Implementation
-
-    from ot.version import __version__
-
-    return Implementation(name="onetool", version=__version__)

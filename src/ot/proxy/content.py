@@ -21,13 +21,20 @@ LARGE = 1 << 15  # characters: better looked at by a thread
 def value_of(result: Any, definition: Definition, keep: Keep) -> Any:
     """`keep` stores bytes of a kind and gives a handle. Raises what the server says has failed."""
     if result.is_error:
-        raise ToolError(_text_of(result.content) or f"{definition.name} failed and did not say why")
-    if result.structured_content is not None:
-        return _with_media(_unwrapped(result.structured_content, definition), result.content, definition, keep)
+        text = "\n".join(block.text for block in result.content if block.type == "text").strip()
+        raise ToolError(text or f"{definition.name} failed and did not say why")
+    if (value := result.structured_content) is not None:
+        if definition.is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
+            value = value["result"]
+        if definition.output_schema is not None:
+            return value  # what else there is has no place in what the tool promises
+        media = [part(block, keep) for block in result.content if block.type != "text"]
+        return [value, *media] if media else value
     if definition.output_schema is not None:
         raise OutputInvalid(f"{definition.name} promises structured content and gave none")
     if len(result.content) == 1 and result.content[0].type == "text":
-        return _value_of_text(result.content[0].text)
+        text = result.content[0].text  # data with many values is parsed where it is used
+        return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parsed(text)
     parts = [part(block, keep) for block in result.content]
     return parts[0] if len(parts) == 1 else parts or None
 
@@ -37,26 +44,11 @@ def is_work(result: Any) -> bool:
     return any(block.type != "text" or len(block.text) > LARGE for block in result.content)
 
 
-def _with_media(value: Any, blocks: list[Any], definition: Definition, keep: Keep) -> Any:
-    """What stands beside the data and is no text of it; not where the tool promises what it gives."""
-    media = [part(block, keep) for block in blocks if block.type != "text"] if definition.output_schema is None else []
-    return [value, *media] if media else value
-
-
 def left_out(result: Any, definition: Definition, keep: Keep) -> list[Any]:
     """What `value_of` has no place for: pictures and the like beside data that is promised to have a certain form."""
     if result.structured_content is None or definition.output_schema is None:
         return []
     return [part(block, keep) for block in result.content if block.type != "text"]
-
-
-def _unwrapped(content: Any, definition: Definition) -> Any:
-    is_wrapper = definition.is_wrapped and isinstance(content, dict) and content.keys() == {"result"}
-    return content["result"] if is_wrapper else content
-
-
-def _text_of(blocks: list[Any]) -> str:
-    return "\n".join(block.text for block in blocks if block.type == "text").strip()
 
 
 def part(block: Any, keep: Keep) -> Any:
@@ -97,11 +89,6 @@ def _media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
     except (binascii.Error, ValueError):
         raise OutputInvalid(f"the server sent {kind} that is no base64") from None
     return {"type": kind, "mimeType": mime_type, "size": len(content), "media": keep(content, mime_type)}
-
-
-def _value_of_text(text: str) -> Any:
-    """Return what a text stands for that is the whole result; data with many values is parsed where it is used."""
-    return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parsed(text)
 
 
 def _parsed(text: str) -> Any:

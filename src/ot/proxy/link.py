@@ -21,7 +21,7 @@ from ot.proxy.connection import Changed, Connection, innermost
 from ot.proxy.definitions import Definition, Failure, key_of, sound
 from ot.proxy.launch import Launch
 from ot.proxy.relay import Relay
-from ot.storage import ToolListStorage
+from ot.storage import MediaStorage, ToolListStorage
 from ot.util.background_tasks import BackgroundTasks
 
 LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
@@ -31,7 +31,7 @@ MOST_PAGES = 500
 
 
 class Link:
-    """`on_change` is told of what it offers; it puts the names it registers into `offered`, and refusals."""
+    """`install` makes tools of definitions and sets `definitions`, `offered`, `refused` and `is_known`, in one step."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class Link:
         *,
         lists: ToolListStorage,
         launch: Launch,
-        keep: Callable[[bytes, str, str, str], str],
-        on_change: Callable[[], Awaitable[None]],
+        media: Callable[[], MediaStorage],
+        install: Callable[[tuple[Definition, ...]], Awaitable[None]],
         log: Callable[..., None],
     ) -> None:
         self.name, self.server, self.key = name, server, key_of(server)
         self._lists, self._launch = lists, launch
-        self._keep, self._on_change, self._log = keep, on_change, log
+        self._media, self._install, self._log = media, install, log
         self._supervised = Supervised(name, self._open, self._leave, self._idle)
-        self._asking = asyncio.Lock()
+        self._asking, self._installing = asyncio.Lock(), asyncio.Lock()
         self._in_flight, self._was_called = 0, False
         self._recorded: Failure | None = None  # the last failed attempt of any process
         self._is_wanted = False  # whether anybody needs the connection for more than its list
         self.listing: asyncio.Future[None] | None = None  # the background listing, while it lasts
-        self._tasks = BackgroundTasks(self._log_error)
+        self._tasks = BackgroundTasks(lambda error: log("proxy.connect", server=name, status="error", text=str(error)))
         self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
         self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
         self.told: Mapping[str, Any] = {}  # its tools in all their words, by their own names, once it was connected
@@ -83,8 +83,8 @@ class Link:
 
     @property
     def problem(self) -> Problem:
-        """Why nothing is known of it."""
-        waiting = "it has not answered yet; try again in a moment"
+        """Why it has no tools."""
+        waiting = f"{self.name} offers no tools" if self.is_known else "it has not answered yet; try again in a moment"
         reason = self.failure or (waiting if self.server.enabled else self._disabled)
         failure = self._supervised.failure
         return Problem(reason, failure.hint if failure is not None else "")
@@ -152,8 +152,8 @@ class Link:
     async def recall(self) -> None:
         """Take up the list of the last time, without starting anything."""
         known, failure = await anyio.to_thread.run_sync(self._read)
-        if known is not None and not self.is_known:
-            await self._know(known)
+        if known is not None:
+            await self._know(known, is_cached=True)
         self._recorded = (failure or self._recorded) if known is None else None
 
     def _read(self) -> tuple[tuple[Definition, ...] | None, Failure | None]:
@@ -205,7 +205,7 @@ class Link:
             self._tasks.start(self._leave_if_stuck(connection))
             return ToolTimeout(f"{what} took longer than {self.server.timeout:g} s; it was cancelled")
         if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
-            return OutputInvalid(f"{what} gave a value that does not fit its own schema: {_first_line(error)}")
+            return OutputInvalid(f"{what} gave a value that does not fit its own schema: {str(error).splitlines()[0]}")
         return ToolError(f"{what}: {str(error) or type(error).__name__}")
 
     async def _leave_if_stuck(self, connection: Connection) -> None:
@@ -276,7 +276,14 @@ class Link:
 
     async def _open(self) -> Connection:
         began = asyncio.get_running_loop().time()
-        connection = self._new_connection()
+        connection = Connection(
+            self.name,
+            self.server,
+            self._launch,
+            on_change=self._changed,
+            on_lost=self._lost,
+            is_relayed=self.on_news is not None,
+        )
         try:
             await connection.open()
             await self._ask_for_tools(connection)
@@ -297,16 +304,6 @@ class Link:
         if self._watched:
             self._tasks.start(self._watch_again(connection))
         return connection
-
-    def _new_connection(self) -> Connection:
-        return Connection(
-            self.name,
-            self.server,
-            self._launch,
-            on_change=self._changed,
-            on_lost=self._lost,
-            is_relayed=self.on_news is not None,
-        )
 
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         """Tell other processes why there is no list."""
@@ -333,12 +330,22 @@ class Link:
         self._lists.put(self.key, definitions)
         return definitions
 
-    async def _know(self, definitions: tuple[Definition, ...]) -> None:
-        if definitions != self.definitions:
-            self.definitions = definitions
-            await self._on_change()
+    async def _know(self, definitions: tuple[Definition, ...], *, is_cached: bool = False) -> None:
+        """Have the tools of these definitions. A cached list never replaces what the server has told."""
+        async with self._installing:
+            if self.is_known and (is_cached or definitions == self.definitions):
+                return
+            is_new = definitions != self.definitions
+            await self._install(definitions)
+        self._recorded = None
+        if is_new:
             self._news("tools", "")
-        self.is_known, self._recorded = True, None
+
+    async def install_again(self) -> None:
+        """Make the tools anew of the same definitions, because the pins have changed."""
+        async with self._installing:
+            if self.is_known:
+                await self._install(self.definitions)
 
     def _changed(self, what: str, uri: str) -> None:
         """Of tools there is news once they are known."""
@@ -389,9 +396,6 @@ class Link:
             await asyncio.wait(waiting)
         await self._tasks.wait()
 
-    def _log_error(self, error: BaseException) -> None:
-        self._log("proxy.connect", server=self.name, status="error", text=str(error))
-
 
 async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
     """Every page of a list, as long as there is something new on them."""
@@ -417,7 +421,3 @@ async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any
 def _summary(error: ToolError) -> str:
     """Return why it failed, without what the server has printed."""
     return str(error.fields.get("summary") or error.message)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

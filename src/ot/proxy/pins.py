@@ -82,17 +82,14 @@ class Pins:
         if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
             refuse_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
-        if not isinstance(pinned, dict) or not all(map(_is_tools, pinned.values())):
+        tools = pinned.values() if isinstance(pinned, dict) else [None]
+        if not all(isinstance(each, dict) and all(isinstance(pin, dict) for pin in each.values()) for each in tools):
             raise self._unreadable("does not hold pins")
         return dict(pinned)
 
     def _unreadable(self, reason: str) -> ToolError:
         hint, place = "mend it, or delete it to pin anew", Location(str(self._file))
         return ToolError(f"{self._file} {reason}", hint=hint, location=place, code=STORAGE)
-
-
-def _is_tools(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(pin, dict) for pin in value.values())
 
 
 def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:

@@ -185,31 +185,16 @@ class Relays:
     @property
     def callbacks(self) -> dict[str, Any]:
         """For the SDK's client. What it can do is said by each request, as far as that can be."""
-        from mcp_types import SamplingCapability, SamplingContextCapability, SamplingToolsCapability
+        import mcp_types as mcp
 
-        able = SamplingCapability(context=SamplingContextCapability(), tools=SamplingToolsCapability())
+        able = mcp.SamplingCapability(context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability())
         return {
-            "sampling_callback": self._sampled,
+            "sampling_callback": lambda _context, params: self._answered(mcp.CreateMessageRequest(params=params)),
             "sampling_capabilities": able,
-            "elicitation_callback": self._elicited,
-            "list_roots_callback": self._rooted,
+            "elicitation_callback": lambda _context, params: self._answered(mcp.ElicitRequest(params=params)),
+            "list_roots_callback": lambda _context: self._answered(mcp.ListRootsRequest()),
             "logging_callback": self._logged,
         }
-
-    async def _sampled(self, _context: Any, params: Any) -> Any:
-        from mcp_types import CreateMessageRequest
-
-        return await self._answered(CreateMessageRequest(params=params))
-
-    async def _elicited(self, _context: Any, params: Any) -> Any:
-        from mcp_types import ElicitRequest
-
-        return await self._answered(ElicitRequest(params=params))
-
-    async def _rooted(self, _context: Any) -> Any:
-        from mcp_types import ListRootsRequest
-
-        return await self._answered(ListRootsRequest())
 
     async def _logged(self, params: Any) -> None:
         """Not worth waiting for: what is nobody's for sure is lost."""
@@ -253,20 +238,11 @@ def _client(relay: Relay | None) -> object:
     return None if relay is None else relay.client
 
 
-class Declaring:
-    """A stream of messages to a server, in which each request says what its own client can do.
-
-    A server of before 2026 is told once for all, and so not of roots: those of one client are no other's.
-    """
+class Stream:
+    """A stream of messages that another one is behind."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-
-    async def send(self, message: Any) -> None:
-        params = getattr(message.message, "params", None)
-        if isinstance(params, dict):
-            _declare(message.message.method, params)
-        await self._stream.send(message)
 
     async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
@@ -277,6 +253,19 @@ class Declaring:
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class Declaring(Stream):
+    """A stream of messages to a server, in which each request says what its own client can do.
+
+    A server of before 2026 is told once for all, and so not of roots: those of one client are no other's.
+    """
+
+    async def send(self, message: Any) -> None:
+        params = getattr(message.message, "params", None)
+        if isinstance(params, dict):
+            _declare(message.message.method, params)
+        await self._stream.send(message)
 
 
 def _declare(method: str, params: dict[str, Any]) -> None:

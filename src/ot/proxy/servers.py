@@ -1,4 +1,4 @@
-"""All configured servers: their tools in the registry, their states, and what has changed about them.
+"""All configured servers as a source of tools: what they offer, their states, and what has changed about them.
 
 Listing tools never waits long for a server: servers without a cached list are listed in the background.
 """
@@ -7,42 +7,34 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from operator import attrgetter
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import anyio.to_thread
 
-from ot.bus.authorise import authorise
 from ot.config.load import Loaded
 from ot.config.model import Server
-from ot.context import Permission, ToolContext
-from ot.errors import PermissionDenied, ToolError
+from ot.context import ToolContext
+from ot.errors import ToolError
 from ot.problem import PROBLEM, WARNING, Problem
 from ot.proxy.connection import load_sdk
 from ot.proxy.definitions import Definition, Lists, TheirSchema
 from ot.proxy.launch import Launch, launch_of
 from ot.proxy.pins import Differences, Pins, accept, compare
-from ot.proxy.upstream import Upstream
+from ot.proxy.upstream import NEEDS, Upstream, is_chosen
 from ot.redact import Redactor
-from ot.registry import Registry, python_name
+from ot.registry import HeldTools, python_name
 from ot.sanitise import clean, clean_schema
 from ot.schema import ANY_OBJECT, Schema
-from ot.storage import PinStorage, ToolListStorage
+from ot.storage import MediaStorage, PinStorage, ToolListStorage
 from ot.tool import Tool
 from ot.util.background_tasks import BackgroundTasks
 from ot.util.invisible import replace_in_name
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
-Keep = Callable[[bytes, str, str, str], str]  # content, its type, agent and token; gives a handle
 LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
 MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
 NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
-NO_PLAIN_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
-MAX_UNQUOTINGS = 3
-NEEDS = frozenset({Permission.NETWORK})
 
 
 class Unlisted(NamedTuple):
@@ -53,26 +45,35 @@ class Unlisted(NamedTuple):
     reason: str
 
 
-class Servers:
-    def __init__(self, registry: Registry, environment: Mapping[str, str]) -> None:
-        self._registry, self.environment = registry, environment
+class Servers(HeldTools):
+    """`switched` is the tool, disabled if a person has switched it off."""
+
+    kind = "proxy"
+
+    def __init__(
+        self,
+        switched: Callable[[Tool], Tool],
+        environment: Mapping[str, str],
+        log: Callable[..., None],
+        media: Callable[[], MediaStorage],
+    ) -> None:
+        super().__init__()
+        self._switched, self.environment, self._log, self._media = switched, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # background listings at a time
         self._patience_ends = 0.0
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
-        self._registered: dict[str, list[str]] = {}
         self._changed: dict[str, Differences] = {}
         self._unpinnable: dict[str, ToolError] = {}  # server -> why nobody knows what has changed
         self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
         self._retired = BackgroundTasks()
         self._pins: PinStorage
-        self._log: Callable[..., None]
 
-    def use(self, loaded: Loaded, log: Callable[..., None], keep: Keep) -> None:
-        """From now on, with these settings. A server whose settings are the same goes on as it is."""
+    def configure(self, loaded: Loaded, /) -> None:
+        """Use these settings from now on. A server whose settings are the same goes on as it is."""
         folders = loaded.folders
-        self._pins, self._log = Pins(folders.data / "pins.json"), log
+        self._pins = Pins(folders.data / "pins.json")
         lists = Lists(folders.data / "cache", Redactor(loaded.secrets.values()))
         wanted = loaded.settings.servers
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
@@ -81,40 +82,20 @@ class Servers:
         for name, server in wanted.items():
             if name not in self._upstreams:
                 launch = launch_of(name, server, loaded, self.environment)
-                self._upstreams[name] = self._upstream(name, server, lists, launch, keep)
+                self._upstreams[name] = self._make_upstream(name, server, lists, launch)
 
-    def _upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch, keep: Keep) -> Upstream:
+    def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch) -> Upstream:
         upstream: Upstream = Upstream(
             name,
             server,
             lists=lists,
             launch=launch,
-            keep=keep,
-            on_change=lambda: self._register(upstream),
+            media=self._media,
+            install=lambda definitions: self._install(upstream, definitions),
             log=self._log,
-            authorize=self._authorize,
+            switched=self._switched,
         )
         return upstream
-
-    def _authorize(self, upstream: Upstream, feature: str, context: ToolContext) -> None:
-        """Apply the rules for the server's tools to one of its resources or prompts."""
-        name, chosen = upstream.name, upstream.server.tools
-        is_restricted = bool(chosen.include or chosen.exclude or context.tools is not None)
-        if is_restricted and _has_other_spelling(feature):
-            raise PermissionDenied(
-                f"{name} may read {feature!r} as another address: write it without `.` and `..` segments, backslashes, "
-                "white space at the ends, control characters and repeated percent-encoding",
-                server=name,
-            )
-        if feature and not _is_feature_chosen(feature, upstream.server):
-            raise PermissionDenied(
-                f"{name} does not publish {feature}: servers.{name}.tools leaves it out", server=name
-            )
-        if not feature and context.admits_some_of(name):
-            context = replace(context, tools=None)  # what it lists is decided one by one
-        target, schema = f"{name}.{feature or '*'}", TheirSchema.from_json(ANY_OBJECT)
-        tool = _Feature(name=target, backend=upstream, input=schema, permissions=NEEDS)
-        authorise(self._registry.switched(tool), {}, context)
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -123,14 +104,14 @@ class Servers:
         """The names of all configured servers, whether their tools are known or not."""
         return tuple(self._upstreams)
 
-    async def discover(self, words: Collection[str] | None = None) -> None:
-        """Register the cached tools of all servers; `words` are the packs that are needed, if not all are.
+    async def refresh(self, words: Collection[str] | None = None, /) -> None:
+        """Have the cached tools of all servers; `words` are the packs that are needed, if not all are.
 
         A server that is needed by name is waited for as long as it may take. Otherwise servers without a cached list
         are listed in the background, and waited for a moment in all.
         """
         unpinned, self._unpinned = self._unpinned, set()
-        await asyncio.gather(*(self._register(self._upstreams[name]) for name in unpinned))
+        await asyncio.gather(*(self._upstreams[name].install_again() for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
         await asyncio.gather(*(each.recall() for each in unknown))
         if words is None:
@@ -175,18 +156,17 @@ class Servers:
         servers = "1 server" if len(missing) == 1 else f"{len(missing)} servers"
         return f"{servers} not listed yet: {', '.join([*shown, *more])}. `onetool doctor` starts and lists all servers."
 
-    def explain(self) -> None:
-        """Have code that names a server without tools be told why there are none."""
-        for name, each in self._upstreams.items():
-            if not each.is_known:
-                self._registry.broken[python_name(name)] = each.problem
+    def problems(self) -> Mapping[str, Problem]:
+        """Return why servers have no tools: each is either a pack or in here."""
+        named = ((python_name(name), each) for name, each in self._upstreams.items())
+        return {pack: each.problem for pack, each in named if pack not in self.pack_names}
 
     async def states(self) -> dict[str, str]:
         await asyncio.gather(*(each.look() for each in self._upstreams.values()))
         return {name: each.state for name, each in self._upstreams.items()}
 
     @property
-    def problems(self) -> list[Problem]:
+    def findings(self) -> list[Problem]:
         """What servers offer that is not as it was accepted, or cannot be checked."""
         unsound = [
             Problem(
@@ -215,7 +195,7 @@ class Servers:
         hint = f"look at it, then type: onetool accept {server}"
         return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
 
-    def find(self, name: str) -> Upstream:
+    def upstream(self, name: str) -> Upstream:
         if name not in self._upstreams:
             known = ", ".join(self._upstreams) or "none"
             raise ToolError(f"there is no server {name!r}. Servers: {known}.")
@@ -223,42 +203,40 @@ class Servers:
 
     async def accept(self, name: str) -> dict[str, str]:
         """Pin what the server offers now; return what was new or changed, with the differences."""
-        upstream = self.find(name)
+        upstream = self.upstream(name)
         await upstream.recall()
         await upstream.connection()
         differences = self._changed.get(name, UNCHANGED)
         await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
-        await self._register(upstream)
+        await upstream.install_again()
         return {**differences.changed, **differences.new}
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._upstreams.values()), self._retired.wait())
 
-    # --- the registry -------------------------------------------------------------------------------------------------
+    # --- what they offer as tools -------------------------------------------------------------------------------------
 
-    async def _register(self, upstream: Upstream) -> None:
-        """In one step, so that nobody sees a server without its tools."""
-        prepared = await anyio.to_thread.run_sync(self._prepared, upstream)
+    async def _install(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> None:
+        """Make the tools, then put them in the place of the old ones in one step, so that nobody sees half of it."""
+        prepared = await anyio.to_thread.run_sync(self._prepare, upstream, definitions)
         name = upstream.name
         if self._upstreams.get(name) is not upstream:
             return  # the settings have changed meanwhile
-        self._unregister(name)
-        self._registry.broken.pop(python_name(name), None)
-        self._changed[name], upstream.offered = prepared.changed, prepared.offered
+        for tool in upstream.offered:
+            self.remove(tool)
+        for made in prepared.tools:
+            self.add(made)
+        self._changed[name] = prepared.changed
         self._unpinnable.pop(name, None)
         if prepared.unpinnable is not None:
             self._unpinnable[name] = prepared.unpinnable
+        upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
         upstream.refused = _refusals(upstream, prepared)
-        names = self._registered[name] = []
-        for tool in prepared.tools:
-            if tool.name not in self._registry:
-                self._registry.add(tool)
-                names.append(tool.name)
 
-    def _prepared(self, upstream: Upstream) -> "_Prepared":
-        chosen = [each for each in upstream.definitions if _is_chosen(each.name, upstream.server)]
+    def _prepare(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> "_Prepared":
+        chosen = [each for each in definitions if is_chosen(each.name, upstream.server)]
         try:
-            differences = self._compare(upstream, {each.name for each in chosen})
+            differences = self._compare(upstream, definitions, {each.name for each in chosen})
             unpinnable = None
         except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
             differences, unpinnable = UNCHANGED, error if isinstance(error, ToolError) else ToolError(str(error))
@@ -269,38 +247,26 @@ class Servers:
         tools = [_tool(upstream, name, each, is_pending=each.name in pending) for name, each in offered.items()]
         return _Prepared(differences, offered, tools, unpinnable)
 
-    def _compare(self, upstream: Upstream, chosen: set[str]) -> Differences:
+    def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
         """Compare all definitions with the pins; report those of chosen tools, without what people cannot see."""
         pin = upstream.server.pin
         if pin == "off":
             return UNCHANGED
-        found = compare(self._pins, upstream.name, upstream.definitions, is_strict=pin == "strict")
+        found = compare(self._pins, upstream.name, definitions, is_strict=pin == "strict")
         return Differences(
             *({name: clean(each[name], LONGEST_DIFFERENCE) for name in each if name in chosen} for each in found)
         )
 
-    def _unregister(self, name: str) -> None:
-        for tool in self._registered.pop(name, []):
-            self._registry.remove(tool)
-
     def _forget(self, name: str) -> None:
-        self._unregister(name)
-        self._registry.broken.pop(python_name(name), None)
+        upstream = self._upstreams.pop(name)
+        for tool in upstream.offered:
+            self.remove(tool)
         self._changed.pop(name, None)
         self._unpinnable.pop(name, None)
-        self._retired.start(self._upstreams.pop(name).close())
+        self._retired.start(upstream.close())
 
 
 UNCHANGED = Differences({}, {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Feature(Tool):
-    """A resource or prompt, which the rules for tools apply to. Its name may have dots of its own."""
-
-    @property
-    def pack(self) -> str:
-        return self.name.partition(".")[0]
 
 
 class _Prepared(NamedTuple):
@@ -344,34 +310,6 @@ def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
         for name, definition in prepared.offered.items()
         if definition.name in changed or definition.name in new
     }
-
-
-def _is_chosen(tool: str, server: Server) -> bool:
-    included = not server.tools.include or any(fnmatchcase(tool, pattern) for pattern in server.tools.include)
-    return included and not any(fnmatchcase(tool, pattern) for pattern in server.tools.exclude)
-
-
-def _is_feature_chosen(feature: str, server: Server) -> bool:
-    """Return whether a resource or prompt is published. Another spelling of an excluded URI is excluded too."""
-    spellings = {form.casefold() for form in _unquoted(feature)}
-    excluded = (fnmatchcase(form, pattern.casefold()) for form in spellings for pattern in server.tools.exclude)
-    return _is_chosen(feature, server) and not any(excluded)
-
-
-def _has_other_spelling(feature: str) -> bool:
-    """Return whether a server may take the name for another one, which the lists of names do not see."""
-    forms = _unquoted(feature)
-    return forms[-1] != unquote(forms[-1]) or any(
-        form != form.strip() or NO_PLAIN_NAME.search(form) is not None for form in forms
-    )
-
-
-def _unquoted(feature: str) -> list[str]:
-    """Return the name, and what it is with its percent-encoding decoded once, twice and so on."""
-    forms = [feature]
-    while len(forms) <= MAX_UNQUOTINGS and unquote(forms[-1]) != forms[-1]:
-        forms.append(unquote(forms[-1]))
-    return forms
 
 
 def _output(definition: Definition) -> Schema | None:

@@ -3,31 +3,40 @@
 How it is connected and left is the business of `link`.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import anyio.to_thread
 
-from ot.context import Foreign, ToolContext
+from ot.bus.authorise import authorise
+from ot.config.model import Server
+from ot.context import Foreign, Permission, ToolContext
 from ot.errors import Cancelled, PermissionDenied, ToolError
 from ot.proxy import content
 from ot.proxy.connection import Connection
-from ot.proxy.definitions import Definition
+from ot.proxy.definitions import Definition, TheirSchema
 from ot.proxy.link import Link, every_page
 from ot.proxy.relay import LONGEST_CALL, Relay, is_question, relay_of
-from ot.schema import Schema
+from ot.schema import ANY_OBJECT, Schema
 from ot.tool import Tool
 
+NO_PLAIN_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
+MAX_UNQUOTINGS = 3
+NEEDS = frozenset({Permission.NETWORK})
 META = "_meta"  # of ToolContext.metadata: what a client said about its request
 
 
 class Upstream(Link):
-    """`authorize` decides whether an agent may use a resource or prompt; an empty name stands for a list of them."""
+    """`switched` is the tool, disabled if a person has switched it off."""
 
-    def __init__(self, *args: Any, authorize: Callable[["Upstream", str, ToolContext], None], **options: Any) -> None:
+    def __init__(self, *args: Any, switched: Callable[[Tool], Tool], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._authorize_feature = authorize
+        self._switched = switched
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         before = self._definition(tool.name)
@@ -103,7 +112,7 @@ class Upstream(Link):
         """Who gets the answer as it is needs no handles of what is in it."""
         if relay_of(context) is not None:
             return lambda _data, _mime_type: ""
-        return lambda data, mime_type: self._keep(data, mime_type, context.agent_id, context.token_id)
+        return lambda data, mime_type: self._media().put(data, mime_type, context.agent_id, context.token_id)
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the resources and templates that the agent may read."""
@@ -168,7 +177,26 @@ class Upstream(Link):
         await self.watch(uri)
 
     def _authorize(self, feature: str, context: ToolContext) -> None:
-        self._authorize_feature(self, feature, context)
+        """Apply the rules for tools to a resource or prompt; an empty name stands for a list of them."""
+        name, chosen = self.name, self.server.tools
+        is_restricted = bool(chosen.include or chosen.exclude or context.tools is not None)
+        if is_restricted and _has_other_spelling(feature):
+            raise PermissionDenied(
+                f"{name} may read {feature!r} as another address: write it without `.` and `..` segments, backslashes, "
+                "white space at the ends, control characters and repeated percent-encoding",
+                server=name,
+            )
+        # Another spelling of an excluded URI is excluded too.
+        spellings = {form.casefold() for form in _unquoted(feature)}
+        excluded = (fnmatchcase(form, pattern.casefold()) for form in spellings for pattern in chosen.exclude)
+        if feature and (not is_chosen(feature, self.server) or any(excluded)):
+            raise PermissionDenied(
+                f"{name} does not publish {feature}: servers.{name}.tools leaves it out", server=name
+            )
+        if not feature and context.admits_some_of(name):
+            context = replace(context, tools=None)  # what it lists is decided one by one
+        target, schema = f"{name}.{feature or '*'}", TheirSchema.from_json(ANY_OBJECT)
+        authorise(self._switched(_Feature(name=target, backend=self, input=schema, permissions=NEEDS)), {}, context)
 
     def _is_allowed(self, feature: str, context: ToolContext) -> bool:
         try:
@@ -204,3 +232,33 @@ def _progress(name: str, tell: Callable[[str], None] | None) -> Any:
         tell(f"{name}: {message or done}")
 
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature(Tool):
+    """A resource or prompt, which the rules for tools apply to. Its name may have dots of its own."""
+
+    @property
+    def pack(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def is_chosen(tool: str, server: Server) -> bool:
+    included = not server.tools.include or any(fnmatchcase(tool, pattern) for pattern in server.tools.include)
+    return included and not any(fnmatchcase(tool, pattern) for pattern in server.tools.exclude)
+
+
+def _has_other_spelling(feature: str) -> bool:
+    """Return whether a server may take the name for another one, which the lists of names do not see."""
+    forms = _unquoted(feature)
+    return forms[-1] != unquote(forms[-1]) or any(
+        form != form.strip() or NO_PLAIN_NAME.search(form) is not None for form in forms
+    )
+
+
+def _unquoted(feature: str) -> list[str]:
+    """Return the name, and what it is with its percent-encoding decoded once, twice and so on."""
+    forms = [feature]
+    while len(forms) <= MAX_UNQUOTINGS and unquote(forms[-1]) != forms[-1]:
+        forms.append(unquote(forms[-1]))
+    return forms

@@ -130,7 +130,7 @@ def _hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
             source = str(error.get("source"))[:SOURCE_SHOWN]
             words = [word for word in IDENTIFIER.findall(source) if len(word) <= NAME_SHOWN]
             tool = next((word for word in words if word in registry.in_pack(name)), words[-1] if words else "")
-        is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.elsewhere())
+        is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.problems())
         if kind == "ModuleNotFoundError" and registry.is_pack(name):
             return f"Hint: {name} is a pack, not a module; leave the import out and call {name}.tool(argument=value)"
         if kind == "ImportError" and is_tool:

@@ -7,7 +7,7 @@ tools is `ot_child.pack_proxy`, text is `render`, and the words of an error are 
 import re
 import time
 import unicodedata
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -46,10 +46,9 @@ class Runner:
         presenter: Presenter,
         *,
         projects: Mapping[str, str],
-        discover: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self.bus, self.settings = bus, settings
-        self._cells, self._presenter, self._projects, self.discover = cells, presenter, projects, discover
+        self._cells, self._presenter, self._projects = cells, presenter, projects
 
     async def run(
         self,
@@ -118,9 +117,9 @@ class Runner:
         """
         if asked := set(names).intersection(map(python_name, self.settings.servers)):
             journal.note(f"asking {', '.join(sorted(asked))} for tools")
-        await self.discover(names)
+        await self.bus.registry.refresh(names)
         known = known_names(names, used, self.bus.registry, self._projects)
-        for name in set(names).intersection(self.bus.registry.broken):
+        for name in set(names).intersection(self.bus.registry.problems()):
             known["packs"].setdefault(name, [])  # asked for a tool, it says what is wrong
         return known
 
@@ -129,7 +128,7 @@ class Runner:
         servers = set(map(python_name, self.settings.servers))
         with suppress(ToolError):
             if suspects := explain.suspects(error) - servers:
-                await self.discover(suspects)
+                await self.bus.registry.refresh(suspects)
 
     async def _names_in(self, code: str) -> dict[str, Any]:
         return await in_thread_if(len(code) > LONG, partial(names_in, code, self.bus.registry, self._projects))
@@ -155,9 +154,9 @@ def known_names(
     """Return what these names mean in code. Reserved names, like those of Python's builtins, are never bound."""
     used, free = set(used), [name for name in names if not is_reserved(name)]
     own = [OWN_PACK] if OWN_PACK in names else []
-    packs = {name: sorted(used & registry.at_hand_in(name).keys()) for name in (*own, *free) if registry.is_pack(name)}
+    packs = {name: sorted(registry.words(name, used)) for name in (*own, *free) if registry.is_pack(name)}
     aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}
-    bare = {name: registry.held_in("")[name] for name in free if name in registry.held_in("")}
+    bare = {name: tool.name for name in registry.words("", set(free)) if (tool := registry.peek(name)) is not None}
     proj = {"projects": dict(projects)} if PROJECTS in names else {}
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
@@ -217,7 +216,7 @@ class _Host:
             what = f"a run may make {self._max_calls} tool calls, this one made them all"
             hint = "make fewer in one run, or raise execution.max_tool_calls in onetool.yaml"
             return Result(ok=False, error=BudgetExceeded(what, hint=hint))
-        tool = self._bus.registry.held(name) if kwargs else None
+        tool = self._bus.registry.peek(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         place, started = len(calls), time.perf_counter()
@@ -240,7 +239,7 @@ class _Host:
                 case "pack":
                     return Result(ok=True, value=await self._pack(str(params["name"])))
                 case "find":
-                    return Result(ok=True, value=await self._find(str(params["name"])))
+                    return Result(ok=True, value=(await self._bus.resolve(str(params["name"]))).name)
             in_pack = await anyio.to_thread.run_sync(self._bus.registry.in_pack, str(params["pack"]))
             return Result(ok=True, value=sorted(in_pack))
         except ToolError as error:
@@ -257,15 +256,7 @@ class _Host:
         """Find a pack by its name, as it is or as code would write it."""
         pack, registry = python_name(name), self._bus.registry
         if not registry.is_pack(pack):
-            await self._runner.discover({pack})
-        if registry.is_pack(pack) or pack in registry.broken:
+            await registry.refresh({pack})
+        if registry.is_pack(pack) or pack in registry.problems():
             return pack
         raise registry.pack_not_found(name)
-
-    async def _find(self, name: str) -> str:
-        """A pack that is known may have got another tool since."""
-        pack, registry = python_name(name).partition(".")[0], self._bus.registry
-        tool = registry.held(name) or await anyio.to_thread.run_sync(registry.get, name)
-        if tool is None and registry.may_grow(pack):
-            await self._runner.discover({pack})
-        return (tool or await self._bus.find_tool(name)).name

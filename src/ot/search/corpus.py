@@ -6,12 +6,17 @@ be found like them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ot.config.model import Settings
-from ot.registry import Registry, python_name
-from ot.search import Document
+from ot.registry import Entry, Registry, python_name
+from ot.search import Document, Hit, Search
 from ot.tool import Tool
+from ot.util.gc_pauses import no_gc_pauses
+
+if TYPE_CHECKING:
+    from ot.search.index import Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,38 @@ class StoredPack(Protocol):
     def enabled(self) -> bool: ...
     @property
     def is_empty(self) -> bool: ...
+
+
+class StoredTools(Protocol):
+    """The source of those."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def packs(self) -> Mapping[str, StoredPack]: ...
+    def shelves(self) -> "list[Shelf]": ...
+
+
+class CatalogSearch:
+    """Searches everything there is at this moment; the index is brought up to date when something has changed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._indexed: object = None  # what the index was told about
+        self._updating = Lock()
+
+    def search(self, index: Search, query: str, limit: int, settings: Settings, stored: StoredTools) -> list[Hit]:
+        """Return what fits. It waits for the disk."""
+        packs = stored.packs
+        now = (index, self._registry.version - stored.version, packs, settings)
+        with self._updating:
+            if self._indexed != now:  # packs say something new only together with their tools
+                with no_gc_pauses():
+                    index.update(documents(self._registry, packs.values(), settings))
+                self._indexed = now
+        hits = index.search(query, limit, shelves=stored.shelves())
+        is_off = self._registry.is_off
+        return [hit for hit in hits if hit.kind != "tool" or not is_off(Entry(hit.name, "", enabled=True))]
 
 
 def documents(registry: Registry, stored: Iterable[StoredPack], settings: Settings) -> Iterator[Document]:

@@ -93,7 +93,7 @@ async def _ask_servers(app: OneTool, say: Callable[[str], None]) -> list[Problem
         say(f"checked {len(done)} of {len(names)} servers{pending}")
 
     async def ask(name: str) -> Problem | None:
-        upstream = app.servers.find(name)
+        upstream = app.servers.upstream(name)
         async with slots:
             waiting.append(name)
             report()

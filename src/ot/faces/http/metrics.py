@@ -68,8 +68,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield what there is now."""
         app = self._app
-        workers, servers = app.workers, app.settings.servers
-        up = sum(app.servers.find(name).state == "connected" for name in servers)
+        workers, servers = app.extensions.states, app.settings.servers
+        up = sum(app.servers.upstream(name).state == "connected" for name in servers)
         running = sum(state == "running" for state in workers.values())
         yield GaugeMetricFamily("onetool_cells", "Processes for runs, waiting and running", app.cells.count)
         yield GaugeMetricFamily("onetool_workers", "Processes of extension packs", running)
@@ -100,8 +100,8 @@ class Metrics(Collector):
     def _tool(self, name: str) -> str:
         """The tool that was meant. Names that are none are code's, and there is no end to those."""
         plain = name.partition("@")[0]
-        registry = self._app.registry
-        real = registry.holder_of(registry.aliases.get(plain, plain))
+        tool = self._app.registry.peek(plain)
+        real = tool.name if tool is not None else None
         if real is None or (real not in self._tools and len(self._tools) >= MOST_TOOLS):
             return OTHER
         self._tools.add(real)

@@ -158,7 +158,7 @@ class Exposed:
         self._allow(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
-        upstream, caller = self._app.servers.find(server), caller_of(self._app, context)
+        upstream, caller = self._app.servers.upstream(server), caller_of(self._app, context)
         completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
         completed: types.CompleteResult | ToolError | None = await _caught(completing)
         if isinstance(completed, ToolError):
@@ -172,7 +172,7 @@ class Exposed:
         except MCPError:
             return None
         for server in await self._holders(context, uri):
-            upstream = self._app.servers.find(server)
+            upstream = self._app.servers.upstream(server)
             with suppress(ToolError):
                 await upstream.watch_for(uri, caller_of(self._app, context))
                 return partial(upstream.unwatch, uri)
@@ -278,15 +278,14 @@ async def check(app: OneTool) -> None:
 
 def stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
     """The stored tools of these names, and those of these packs. It waits for the disk."""
-    packs = [name for name in wanted if registry.is_stored(name)]
-    names = [*wanted, *(entry.name for pack in packs for entry in registry.entries(pack))]
+    names = [*wanted, *(entry.name for pack in wanted for entry in registry.entries(pack))]
     found = (registry.known(name) for name in dict.fromkeys(names))
     return [tool for tool in found if tool is not None and tool.name not in registry]
 
 
 def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
     packs = {python_name(name).partition(".")[0] for name in names}
-    return [app.servers.find(name) for name in app.settings.servers if python_name(name) in packs]
+    return [app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs]
 
 
 def _may_be_read(tool: Tool) -> bool:

@@ -83,7 +83,7 @@ class Resources:
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
         if uri == TOOLS:
             tools = render(await caller.call("ot.tools"), flow=True)
-            note = self._app.redact(self._app.note_unlisted(caller))
+            note = self._app.redact(self._app.registry.note_unlisted(caller))
             return f"{tools}\n# Note: {note}" if note else tools, YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not await self._is_known(name, caller):

@@ -47,7 +47,7 @@ class Catalogue:
         for task in done:
             task.result()
         if not done:
-            await self._app.bundles.discover()  # which would have come after the servers
+            await self._app.bundles.refresh()  # which would have come after the servers
 
     # --- all of them: it waits for the disk --------------------------------------------------------------------
 
@@ -60,9 +60,9 @@ class Catalogue:
         registry = self._app.registry
         try:
             for name, _, enabled in self._app.bundles.names(pack, after, off=True):
-                entry = Entry(name, "", enabled and not registry.is_off(name))
+                entry = Entry(name, "", enabled)
                 if name not in registry and context.admits(entry):
-                    yield entry
+                    yield entry._replace(enabled=enabled and not registry.is_off(entry))
         except BundleError:  # the store cannot be read, which health tells
             return
 
@@ -75,7 +75,7 @@ class Catalogue:
     def tool(self, name: str) -> Tool | None:
         """Also one in a bundle that is off."""
         registry = self._app.registry
-        tool = registry.held(name) or self._app.bundles.find(name, even_off=True)
+        tool = registry.get(name) or self._app.bundles.find(name, even_off=True)
         return None if tool is None else registry.switched(tool)
 
     def count(self, context: ToolContext, fits: "Fits") -> int:
@@ -86,7 +86,8 @@ class Catalogue:
         """How many of the stored ones. If some of a pack may not fit, each has to be looked at."""
         bundles = self._app.bundles
         packs = bundles.packs if fits.pack is None else [fits.pack]
-        if context.tools is None and fits.is_enabled is None and not any(map(self._app.registry.held_in, packs)):
+        sources = [source for pack in packs for source in self._app.registry.sources_of(pack)]
+        if context.tools is None and fits.is_enabled is None and all(source is bundles for source in sources):
             return sum(map(bundles.count, packs))
         return sum(map(fits.entry, self.stored(context, fits.pack)))
 
@@ -105,7 +106,7 @@ class Catalogue:
     async def find(self, name: str, context: ToolContext) -> Tool:
         """The tool of this name, or of `name@version`, as its source is now."""
         try:
-            tool = await self._as_it_is_now(name)
+            tool = await self._app.bus.resolve(name)
         except ToolNotFound as error:
             off = await anyio.to_thread.run_sync(self.tool, name)
             if off is None:
@@ -114,14 +115,6 @@ class Catalogue:
         if not context.admits(tool):
             raise _unknown(name)
         return tool
-
-    async def _as_it_is_now(self, name: str) -> Tool:
-        found = self._app.registry.held(name)
-        if found is None:
-            await self._app.discover({python_name(name).partition(".")[0]})
-        elif found.refresh is not None:
-            await found.refresh()
-        return await self._app.bus.find_tool(name)
 
     async def search(self, query: str, context: ToolContext) -> list[Tool]:
         hits = await self._app.search(query, MAX_SEARCHED)

@@ -58,7 +58,7 @@ class Imports:
             return taken, shown
 
         taken, shown = await self._api.write(request, "bundle.imported", take)
-        await self._api.app.bundles.discover()
+        await self._api.app.bundles.refresh()
         return answer(shown, 201 if taken.is_new else 200)
 
     def _taken(self, content: bytes, query: ImportQuery) -> tuple[Taken, JSON]:
@@ -79,7 +79,7 @@ class Imports:
     async def give(self, request: Request) -> Response:
         self._api.check_settings()
         bundle_id, context = str(request.path_params["bundleID"]), callers.context_of(request, self._api.app)
-        await self._api.app.bundles.discover()
+        await self._api.app.bundles.refresh()
         slug, packed, secrets = await self._api.in_thread(lambda: self._packed(bundle_id, context))
         name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"
         replaced = {REPLACED: ", ".join(secrets)} if secrets else {}

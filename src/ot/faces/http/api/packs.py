@@ -94,7 +94,7 @@ class PackHandlers:
         for name in self._api.app.settings.servers:
             packs.setdefault(name, Pack(name=name, kind="proxy", source=f"proxy:{name}"))
         known = {python_name(name) for name in packs}
-        for name, problem in self._api.app.registry.broken.items():
+        for name, problem in self._api.app.registry.problems().items():
             if name not in known:
                 packs[name] = Pack(name=name, kind="extension", source="local", state="broken", problem=_shown(problem))
 
@@ -129,14 +129,17 @@ class PackHandlers:
         app = self._api.app
         for pack in packs:
             said = app.settings.prompts.packs.get(pack.name, "")
-            pack.description = pack.description or app.describe(python_name(pack.name)) or said
+            pack.description = pack.description or app.registry.describe(python_name(pack.name)) or said
             if pack.kind == "proxy" and pack.name in app.settings.servers:
-                server = app.servers.find(pack.name)
+                server = app.servers.upstream(pack.name)
                 pack.state, pack.is_enabled = server.state, server.server.enabled
                 pack.problem = _shown(server.problem) if server.failure else None
             elif pack.kind == "extension" and not pack.state:
-                problem = app.worker_problem(pack.name)
-                pack.state, pack.problem = app.workers.get(pack.name) or "", _shown(problem) if problem else None
+                problem = app.extensions.failures.get(pack.name)
+                pack.state, pack.problem = (
+                    app.extensions.states.get(pack.name) or "",
+                    _shown(problem) if problem else None,
+                )
 
 
 def _shown(problem: Problem) -> Finding:

@@ -176,7 +176,7 @@ class Tools:
             facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
             if kind_of(tool) == "bundle":
                 await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
-                await app.bundles.discover()
+                await app.bundles.refresh()
             if kind_of(tool) != "bundle" or on:
                 await app.switch(tool.name, on=on)
         now = await self._catalogue.find(name, context)
