@@ -49,8 +49,8 @@ class ToolContext:
     sandbox: Mapping[str, Any] | None = None
     budget_guard: Any = None
     correlation_id: str = ""
-    client: str = ""  # what made the call, by the name that it gives itself
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    client: str = ""  # what made the call, by the name that it gives itself
     token_id: str = ""  # of the token that was shown; empty for the owner and on standard input
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None where all
     bus: Any = field(default=None, repr=False, compare=False)  # where a tool calls other tools
