@@ -38,7 +38,6 @@ from ot.runner.answer import Answer, Journal
 from ot.runner.cells import Cells
 from ot.runner.fence_processor import strip
 from ot.runner.tool_loader import shipped_tools
-from ot.running_servers import list_servers
 from ot.search import Hit
 from ot.search.corpus import CatalogSearch
 from ot.state import State, make_state
@@ -46,6 +45,7 @@ from ot.storage import MediaStorage, ResultStorage
 from ot.stores import Stores
 from ot.util.background_tasks import BackgroundTasks
 from ot.util.invisible import escape_invisible
+from ot.util.running_servers import list_servers
 
 if TYPE_CHECKING:
     from ot.checks import Checks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ot.errors import ToolError
 
 if TYPE_CHECKING:
-    from ot.running_servers import ServerEntry
+    from ot.util.running_servers import ServerEntry
 
 DEFAULT_SECONDS = 10.0
 POLL_SECONDS = 0.05
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from ot.paths import find_folders
-    from ot.running_servers import list_servers, request_reload
+    from ot.util.running_servers import list_servers, request_reload
 
     user = find_folders(os.environ, Path.cwd(), options.config, Path.home()).user
     try:
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[ServerEntry]":
     """Return the servers that still run, when all of them have answered or the time is over."""
-    from ot.running_servers import list_servers
+    from ot.util.running_servers import list_servers
 
     deadline = time.monotonic() + seconds
     while True:

@@ -23,7 +23,7 @@ from ot.config.load import Examined, examine
 from ot.config.trust import STORE
 from ot.errors import ToolError
 from ot.paths import Folders
-from ot.running_servers import Registration, ServerEntry, read_generation
+from ot.util.running_servers import Registration, ServerEntry, read_generation
 
 POLL_SECONDS: Final = 0.5
 HANGUP: Final = getattr(signal, "SIGHUP", None)
