@@ -14,7 +14,7 @@ from ot.cli.signals import undisturbed
 from ot.cli.terminal import is_terminal
 from ot.config import scaffold
 from ot.config.trust import is_trusted, trust
-from ot.errors import ToolError
+from ot.errors import StorageError, ToolError
 
 if TYPE_CHECKING:
     from ot.clients.catalogue import Client
@@ -55,9 +55,8 @@ def _trust(folder: Path, user: Path) -> None:
     """Whoever makes a folder knows what is in it."""
     try:
         trust(folder, user)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ToolError(f"{folder} is made but not trusted, because {user} cannot be written: {reason}") from None
+    except StorageError as error:
+        raise ToolError(f"{folder} is made but not trusted: {error.message}", hint=error.hint) from None
 
 
 # --- an assistant --------------------------------------------------------------------------------------------------
