@@ -757,14 +757,6 @@ left = memoryview(b'{"id":1,"result":{"has_value":true,"format":null,"from_ot":f
                   + b',[]' * 30_000_000 + b']}}\\n')
 while left: left = left[os.write(own, left):]
 """,
-    "output in crumbs": """
-import os
-own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
-crumbs = b'=output 2\\nab' * 20_000
-for _ in range(40):
-    left = memoryview(crumbs)
-    while left: left = left[os.write(own, left):]
-""",
 }
 
 
