@@ -82,6 +82,8 @@ def prepared(home: Path) -> Iterator[None]:
         _store_tools(home, site)
         failed = command_line(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
         assert "needs 'article'" in failed.stdout + failed.stderr
+        listed = command_line(home, "run", "len([every, clock, modern])")  # a search does not wait long
+        assert listed.stdout == "3\n", listed.stderr
         yield
 
 

@@ -74,10 +74,8 @@ PROVEN = [attempt for attempt in ALL if attempt.proven]
 # a spawned cell speaks over pipes: what is done to its socket has no meaning there
 SPAWNED = [attempt for attempt in ALL if "fileno=os.dup(own)" not in attempt.code]
 SAMPLE = SPAWNED if NIGHTLY else SPAWNED[::5]
-# An ordinary user makes every attempt. Root makes a third of them by day, among them what was proven without isolation.
-AS_WE_ARE = ALL if NIGHTLY or not IS_ROOT else [each for at, each in enumerate(ALL) if each.proven or at % 3 == 0]
 MODES: dict[str, tuple[Setup, list[Attempt]]] = {
-    "as-we-are": (Setup(execution=OUTPUT_LIMIT, forked=False), AS_WE_ARE),
+    "as-we-are": (Setup(execution=OUTPUT_LIMIT, forked=False), ALL),
     "ordinary-user": (Setup(as_user=True, execution=OUTPUT_LIMIT, forked=False), ALL),
     "spawned": (Setup(launcher="spawned", execution=OUTPUT_LIMIT, forked=False), SAMPLE),
     "required": (Setup(isolation="require", execution=OUTPUT_LIMIT, forked=False), ALLOWED),
