@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -405,3 +407,28 @@ def test_a_folder_that_cannot_be_written_is_said_to_be_unusable(tmp_path: Path) 
     with store_in(tmp_path / "bundles") as store:
         assert store.list_bundles().items == []
         refused("storage_unavailable", lambda: new_bundle(store))
+
+
+CLOSED_WHILE_READ = """
+import sys, threading
+from pathlib import Path
+from ot.bundles import BundleStore
+
+for _ in range(100):
+    store, begun = BundleStore(Path(sys.argv[1])), threading.Event()
+    thread = threading.Thread(target=lambda: (begun.set(), store.bundle_by_slug("x")))
+    thread.start()
+    begun.wait()
+    store.close()
+    thread.join()
+"""
+
+
+def test_a_store_that_does_not_exist_is_closed_while_it_is_read(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED_WHILE_READ, str(tmp_path / "missing")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -112,7 +112,7 @@ class Vault:
         self.problem: Problem | None = None  # why the index cannot be written
         self._afterwards = afterwards
         self._background: Thread | None = None
-        self._starting, self._mine = Lock(), local()
+        self._starting, self._reading_nothing, self._mine = Lock(), RLock(), local()
         self._closing = Event()
 
     @property
@@ -123,11 +123,11 @@ class Vault:
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
         if not self.root.is_dir():
-            with self._starting:
+            with self._reading_nothing:
                 if self._nothing is None:
                     self._nothing = opened(":memory:")
                     create(self._nothing)
-            return work(self._nothing)
+                return work(self._nothing)
         if self._monotonic() >= self._memory_until:
             try:
                 found = self._read_index(work)
@@ -246,9 +246,10 @@ class Vault:
             self._background.join()
         self.index.close()
         self._memory.close()
-        if self._nothing is not None:
-            self._nothing.close()
-        self._nothing = None
+        with self._reading_nothing:  # SQLite crashes if a connection is closed that another thread uses
+            if self._nothing is not None:
+                self._nothing.close()
+            self._nothing = None
         self.scratch.close()
 
     # --- repairs -----------------------------------------------------------------------------------------------
