@@ -55,6 +55,8 @@ async def watching(
     try:
         yield
     finally:
+        with contextlib.suppress(ValueError):  # of the loop, which prints a traceback for a signal while it is closed
+            signal.set_wakeup_fd(-1)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
