@@ -1,4 +1,4 @@
-"""What the product keeps, one protocol for each kind of state. Whoever uses the state knows the protocol only.
+"""Protocols of stored state, one for each kind. Callers depend on these protocols only.
 
 Files and SQLite implement all of them today. They promise the same, which `tests/contract/test_storage.py` shows:
 another process reads what was written; a process that is killed leaves the old or the new; writers at the same time

@@ -60,7 +60,7 @@ class _File(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg'].removeprefix('Value error, ')}"
-            raise Unreadable(f"is no file of a {cls.what}: {what}") from None
+            raise Unreadable(f"is not a valid {cls.what} file: {what}") from None
 
     def text(self) -> bytes:
         """For people: indented, and letters as they are."""

@@ -268,7 +268,7 @@ class Vault:
                 paths = self._noted(journal)
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
-                        with suppress(OSError):  # it is not empty: it is no bundle that was on its way in or out
+                        with suppress(OSError):  # not empty: no interrupted write or delete left it
                             (self.root / path).parent.rmdir()
                 self._mirror.sync(paths)
                 journal.done()

@@ -149,7 +149,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     if secrets:
         what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)
-        print_notices([f"{what} replaced in the archive by {names}. Whoever imports it sets them in secrets.yaml."])
+        print_notices([f"{what} replaced in the archive by {names}. After an import, set them in secrets.yaml."])
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         return 0

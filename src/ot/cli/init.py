@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _trust(folder: Path, user: Path) -> None:
-    """Whoever makes a folder knows what is in it."""
+    """Trust a directory that its owner has just created."""
     try:
         trust(folder, user)
     except StorageError as error:

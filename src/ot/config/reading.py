@@ -31,7 +31,7 @@ def given_settings(settings: Settings, folder: Path) -> Loaded:
 
 
 class SettingsReader:
-    """`examine` reads the settings for checks; without it there are no files."""
+    """Reader of the settings. `examine` reads them for checks and is None if a program passed the settings in."""
 
     def __init__(
         self, read: Callable[[], Loaded], examine: Callable[[], Examined] | None, environment: Mapping[str, str]
@@ -81,7 +81,7 @@ class SettingsReader:
         return still_trusted(loaded.folders, self._environment, self._at_start)
 
     def examine(self, loaded: Loaded) -> Examined:
-        """Return the settings as the files are now, with what is wrong; `loaded` if there are no files."""
+        """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
         if self._examine is not None:
             return self._examine()
         return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))

@@ -49,7 +49,7 @@ class Reader:
         return selected
 
     def _read(self, response: Response, hiding: Hiding | None) -> Any:
-        if packing := packed_as(response):  # what cannot be read is no value, and nobody could see a secret in it
+        if packing := packed_as(response):  # it could hide a secret from redaction
             raise ToolError(
                 f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
                 "leave Accept-Encoding out of the tool's headers, or set it to identity"
