@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
-from ot.bundles import BundleStore
-from ot.bundles.filenames import folders, tool_files
-from ot.bundles.model import BundleDraft, ToolDraft
-from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.store import new_id
+from onetool.bundles import BundleStore
+from onetool.bundles.filenames import folders, tool_files
+from onetool.bundles.model import BundleDraft, ToolDraft
+from onetool.bundles.records import BundleFile, ToolFile
+from onetool.bundles.store import new_id
 
 FEW, MANY = 100, 100_000
 BUNDLES = 50
@@ -141,9 +141,9 @@ def serve(folder: Path) -> dict[str, float]:
 
 
 async def be_server(folder: Path) -> dict[str, float]:
-    from ot.app import OneTool
-    from ot.config.model import Settings
-    from ot.logging import Log
+    from onetool.app import OneTool
+    from onetool.config.model import Settings
+    from onetool.logging import Log
 
     found: dict[str, float] = {}
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 
-from ot.app import OneTool
-from ot.bus.adapt import function_tool
-from ot.bus.bus import ToolBus
-from ot.context import ToolContext
+from onetool.app import OneTool
+from onetool.bus.adapt import function_tool
+from onetool.bus.bus import ToolBus
+from onetool.context import ToolContext
 
 FEW, MANY = 10, 10_000
 TOOL = "bench.tool_5"

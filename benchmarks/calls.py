@@ -11,8 +11,8 @@ from functools import partial
 
 from benchmarks.lib import SERVERS, Row, WrongAnswer, interleave_async
 
-from ot.app import OneTool
-from ot.tool import tool
+from onetool._tool import tool
+from onetool.app import OneTool
 
 CALLS = 300
 CODE = """

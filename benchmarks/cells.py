@@ -11,11 +11,11 @@ from typing import Any
 
 from benchmarks.lib import PATIENCE_SECONDS, Row, WrongAnswer, interleave_async
 
-from ot.children.channel import Channel
-from ot.errors import ToolError
-from ot.runner.cells import Limits
-from ot.runner.launch import Launcher, launcher_for
-from ot.tool import Result
+from onetool._tool import Result
+from onetool.children.channel import Channel
+from onetool.errors import ToolError
+from onetool.runner.cells import Limits
+from onetool.runner.launch import Launcher, launcher_for
 
 CELLS = 10
 PROCESSES = 3

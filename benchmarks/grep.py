@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 
-from ot.bus.bus import ToolBus
-from ot.context import Permission, ToolContext
-from ot_tools import grep_tools
+from onetool.bus.bus import ToolBus
+from onetool.context import Permission, ToolContext
+from onetool.tools import grep_tools
 
 FOLDERS, FILES, LINES = 200, 100, 120
 WORDS = {"needle": 50, "common": 1000}  # in so many files each

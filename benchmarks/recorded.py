@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.lib import Row, WrongAnswer
 
-from ot.stats import rollup
-from ot.stats.record import CallRecord, Recorder, RunRecord, migrate
-from ot.stats.report import html
-from ot.stats.summary import PERIODS, summarise, usage_of
+from onetool.stats import rollup
+from onetool.stats.record import CallRecord, Recorder, RunRecord, migrate
+from onetool.stats.report import html
+from onetool.stats.summary import PERIODS, summarise, usage_of
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0

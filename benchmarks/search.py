@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ot.search import Document, Search
-from ot.search.words import plain
+from onetool.search import Document, Search
+from onetool.search.words import plain
 
 TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import bundles, recorded
 from benchmarks.lib import Row
 
-from ot.app import OneTool
-from ot.config.model import Settings
-from ot.faces.http.gate import Bind
-from ot.faces.http.server import build
-from ot.logging import Log
+from onetool.app import OneTool
+from onetool.config.model import Settings
+from onetool.faces.http.gate import Bind
+from onetool.faces.http.server import build
+from onetool.logging import Log
 
 CALLS, TOOLS = 1_000_000, 100_000
 FEWER_CALLS, FEWER_TOOLS = 200_000, 5_000

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.lib import ONETOOL, SERVERS, Row, WrongAnswer, interleave, interleave_async
 from benchmarks.startup import start
 
-from ot.app import OneTool
-from ot.extensions.environments import for_uv
+from onetool.app import OneTool
+from onetool.extensions.environments import for_uv
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

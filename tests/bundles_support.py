@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ot.bundles import BundleStore
-from ot.errors import BundleError
+from onetool.bundles import BundleStore
+from onetool.errors import BundleError
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

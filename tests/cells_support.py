@@ -304,6 +304,6 @@ def require_an_ordinary_user() -> None:
 
 @functools.cache
 def _problem_of_becoming_a_user() -> str | None:
-    command = as_ordinary_user([sys.executable, "-c", "import ot.app, tests.e2e.demo_pack"])
+    command = as_ordinary_user([sys.executable, "-c", "import onetool.app, tests.e2e.demo_pack"])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return None if done.returncode == 0 else done.stderr.strip()[-500:]

@@ -22,14 +22,14 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, _once
 from tests.support import PATIENCE, let_time_pass
 
-from ot.app import OneTool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.faces.http.gate import Bind
-from ot.faces.http.running import HttpServer
-from ot.faces.mcp.exposed import check
-from ot.logging import Log
-from ot.paths import Folders
+from onetool.app import OneTool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.faces.http.gate import Bind
+from onetool.faces.http.running import HttpServer
+from onetool.faces.mcp.exposed import check
+from onetool.logging import Log
+from onetool.paths import Folders
 
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"

@@ -7,8 +7,8 @@ from pathlib import Path
 from anyio.from_thread import start_blocking_portal
 from tests.support import App
 
-from ot.app import OneTool, read_settings
-from ot.logging import Log
+from onetool.app import OneTool, read_settings
+from onetool.logging import Log
 
 # All tests ask for the same, so that what uv has made for one is there for the next.
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'

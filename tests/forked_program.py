@@ -160,8 +160,7 @@ def serve(descriptor: int) -> None:
 
 
 def import_everything() -> None:
-    import ot
-    import ot_tools
+    import onetool
 
     sys.path.insert(0, ROOT)
     importlib.import_module(ARENA[-1])
@@ -170,9 +169,8 @@ def import_everything() -> None:
     for name in IMPORTED_LATER:
         with contextlib.suppress(ImportError):  # it is not used any more
             importlib.import_module(name)
-    for package in (ot, ot_tools):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(onetool.__path__, "onetool."):
+        importlib.import_module(module.name)
     logging.root.handlers.clear()  # the demo's server, which is a program of its own, configures logging when imported
 
 
@@ -205,7 +203,7 @@ def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
 
 def run(command: list[str]) -> int:
     if command[0] == PROGRAM:
-        from ot.cli.main import main
+        from onetool.cli.main import main
 
         sys.argv = command
         sys.path.insert(0, str(Path(PROGRAM).parent))

@@ -21,12 +21,12 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, _once
 from tests.support import eventually
 
-from ot.backends.http_tool.impl import HttpImpl
-from ot.backends.http_tool.placeholders import Values
-from ot.bundles.imported import Imported
-from ot.bundles.openapi import to_bundle
-from ot.net.exchange import Request
-from ot.schema import Schema
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http_tool.placeholders import Values
+from onetool.bundles.imported import Imported
+from onetool.bundles.openapi import to_bundle
+from onetool.net.exchange import Request
+from onetool.schema import Schema
 
 NPM = {
     "@octokit/openapi": "23.0.2",

@@ -19,10 +19,10 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, _once
 from tests.rest_support import Served, serving
 
-from ot import ToolContext, tool
-from ot.schema import JSON, Schema
-from ot.system import system_of
-from ot.tool import Tool
+from onetool import ToolContext, tool
+from onetool._tool import Tool
+from onetool.schema import JSON, Schema
+from onetool.system import system_of
 
 SWITCHES: Final = (
     "--no-sandbox",

@@ -17,14 +17,14 @@ import uuid_utils
 from anyio.from_thread import start_blocking_portal
 from tests.support import PATIENCE, PROGRAM, environment
 
-from ot.app import OneTool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.faces.http.gate import Bind
-from ot.faces.http.running import HttpServer
-from ot.logging import Log
-from ot.paths import Folders
-from ot.schema import JSON
+from onetool.app import OneTool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.faces.http.gate import Bind
+from onetool.faces.http.running import HttpServer
+from onetool.logging import Log
+from onetool.paths import Folders
+from onetool.schema import JSON
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 

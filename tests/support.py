@@ -25,13 +25,13 @@ from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from tests import forked_program
 
-from ot import tool
-from ot.app import OneTool
-from ot.config.model import Settings
-from ot.extensions.environments import for_uv
-from ot.logging import Log
-from ot.runner.answer import Answer, Journal
-from ot.tool import Result
+from onetool import tool
+from onetool._tool import Result
+from onetool.app import OneTool
+from onetool.config.model import Settings
+from onetool.extensions.environments import for_uv
+from onetool.logging import Log
+from onetool.runner.answer import Answer, Journal
 
 PROGRAM = forked_program.PROGRAM
 THREE_LINES = """\

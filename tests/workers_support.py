@@ -14,10 +14,10 @@ from typing import Any
 from anyio.from_thread import start_blocking_portal
 from tests.support import App
 
-from ot.app import OneTool, read_settings
-from ot.extensions.environments import PASSED_ON
-from ot.logging import Log
-from ot.tool import Result
+from onetool._tool import Result
+from onetool.app import OneTool, read_settings
+from onetool.extensions.environments import PASSED_ON
+from onetool.logging import Log
 
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(HERE.parents[1]))  # for what tests use to open the page
 from tests.page_support import chromium, visiting  # noqa: E402 - after the line above, like the next
 from tests.rest_support import serving  # noqa: E402
 
-from ot import paths  # noqa: E402
-from ot.cli.demo import stage, steps  # noqa: E402
+from onetool import paths  # noqa: E402
+from onetool.cli.demo import stage, steps  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
 KEPT: Final = (" 2", " 6", " 8", "10", "11", "What")

@@ -85,7 +85,7 @@ def _first_line(thing: object) -> str:
 
 
 def commands() -> Lines:
-    from ot.cli import main as command_line
+    from onetool.cli import main as command_line
 
     yield "Commands"
     yield from _paragraph(
@@ -168,7 +168,7 @@ class Key:
 
 
 def settings() -> Lines:
-    from ot.config.model import Settings
+    from onetool.config.model import Settings
 
     yield "Settings"
     yield from _paragraph(
@@ -196,7 +196,7 @@ def _sections(model: Any, path: str = "") -> Iterator[tuple[str, list[Key]]]:
 
 def _key(model: Any, name: str, field: Any) -> Key:
     if not field.description:
-        raise SystemExit(f"{model.__name__}.{name} in src/ot/config/model.py has no description: give it one")
+        raise SystemExit(f"{model.__name__}.{name} in src/onetool/config/model.py has no description: give it one")
     return Key(field.alias or name, field.annotation, _default(field), field.description)
 
 
@@ -254,7 +254,7 @@ KINDS = {
 
 
 def tools() -> Lines:
-    from ot.runner.tool_loader import shipped_tools
+    from onetool.runner.tool_loader import shipped_tools
 
     yield "Tools that ship"
     yield from _paragraph(
@@ -275,11 +275,11 @@ def tools() -> Lines:
 
 
 def _about_pack(pack: str) -> str:
-    return _sentence(_first_line(importlib.import_module(f"ot_tools.{pack}_tools")).partition(": ")[2])
+    return _sentence(_first_line(importlib.import_module(f"onetool.tools.{pack}_tools")).partition(": ")[2])
 
 
 def _tool(tool: Any) -> Lines:
-    from ot.signature import arguments, signature
+    from onetool.signature import arguments, signature
 
     yield f"### {tool.name}"
     yield ""
@@ -295,7 +295,7 @@ def _tool(tool: Any) -> Lines:
 
 
 def _needs(tool: Any) -> str:
-    from ot.bus.authorise import in_order
+    from onetool.bus.authorise import in_order
 
     words = ", ".join(f"`{one}`" for one in in_order(tool.permissions))
     extra = [
@@ -311,7 +311,7 @@ def _limits(tool: Any) -> str:
 
 def _in_the_cell() -> Lines:
     """What works on the code's side of the pipe, and so is no tool."""
-    from ot_child import pack_proxy
+    from onetool_child import pack_proxy
 
     (pack,) = (one for one in vars(pack_proxy).values() if inspect.isclass(one) and "parallel" in vars(one))
     for definition in _methods(pack):
@@ -325,7 +325,7 @@ def _in_the_cell() -> Lines:
 
 
 def _builtin_bundles() -> Lines:
-    from ot import bundles
+    from onetool import bundles
 
     files = sorted((Path(inspect.getfile(bundles)).parent / "builtin").glob("*/*.json"))
     read = [json.loads(file.read_text(encoding="utf-8")) for file in files]
@@ -360,14 +360,14 @@ WHEN = {
 
 
 def errors() -> Lines:
-    from ot_child.errors import TREE
+    from onetool_child.errors import TREE
 
     yield "Errors"
     yield from _paragraph(
         "Every call that is refused or fails raises one of these, in code of a run as well as in a program. All of "
         "them are `ToolError`, have `type`, `message` and `fields` (each field is an attribute too), and are there in "
-        "a run without an import; a program imports them from `ot.errors`. `type` is the word in REST bodies, logs and "
-        "statistics."
+        "a run without an import; a program imports them from `onetool.errors`. `type` is the word in REST bodies, "
+        "logs and statistics."
     )
     yield ""
     if missing := TREE.keys() ^ WHEN.keys():
@@ -384,7 +384,7 @@ def _also(cls: type) -> str:
 
 
 def rest() -> Lines:
-    from ot.faces.http.errors import STATUS
+    from onetool.faces.http.errors import STATUS
 
     document = asyncio.run(_openapi())
     operations = [said for methods in document["paths"].values() for said in methods.values()]
@@ -421,11 +421,11 @@ def _statuses(operation: Mapping[str, Any], common: list[str]) -> str:
 
 async def _openapi() -> dict[str, Any]:
     """Asked of the application as a client asks it, so that it is what clients see."""
-    from ot import OneTool
-    from ot.config.model import Settings
-    from ot.faces.http.gate import Bind
-    from ot.faces.http.server import build
-    from ot.logging import Log
+    from onetool import OneTool
+    from onetool.config.model import Settings
+    from onetool.faces.http.gate import Bind
+    from onetool.faces.http.server import build
+    from onetool.logging import Log
 
     with TemporaryDirectory() as folder:
         async with OneTool(Settings(), folder=Path(folder), log=Log()) as app:
@@ -461,16 +461,16 @@ async def _got(application: Any, path: str) -> bytes:
 
 
 def python_names() -> Lines:
-    import ot
+    import onetool
 
     yield "Python"
     yield from _paragraph(
-        "What `import ot` offers. All errors are in [errors.md](errors.md), how to use the bus alone in "
+        "What `import onetool` offers. All errors are in [errors.md](errors.md), how to use the bus alone in "
         "[../toolbus.md](../toolbus.md)."
     )
     yield ""
-    for name in ot.__all__:
-        thing = getattr(ot, name)
+    for name in onetool.__all__:
+        thing = getattr(onetool, name)
         yield f"## {name}"
         yield ""
         yield from _class(name, thing) if inspect.isclass(thing) else _function(thing)

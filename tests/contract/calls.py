@@ -7,8 +7,8 @@ any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backend
 from dataclasses import dataclass, field
 from typing import Any
 
-from ot.version import __version__
-from ot_tools.help_text import OVERVIEW
+from onetool.tools.help_text import OVERVIEW
+from onetool.version import __version__
 
 
 @dataclass(frozen=True)

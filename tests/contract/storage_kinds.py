@@ -1,6 +1,6 @@
 """Every kind of state that is kept, seen alike: a key is written, and read as it was written or not at all.
 
-`KINDS` speaks to the protocols of `ot.storage` alone. `BACKENDS` says how each backend opens a kind in a folder.
+`KINDS` speaks to the protocols of `onetool.storage` alone. `BACKENDS` says how each backend opens a kind in a folder.
 `python -m tests.contract.storage_kinds BACKEND KIND FOLDER PREFIX [COUNT]` writes keys and prints each that is kept.
 """
 
@@ -17,23 +17,23 @@ from unittest.mock import patch
 
 import yaml
 
-from ot.bundles import BundleStore
-from ot.cli import token
-from ot.config.load import load
-from ot.config.trust import TrustFile
-from ot.errors import StorageError, ToolError
-from ot.extensions.environments import InterpreterFiles
-from ot.logging import Log
-from ot.notify import NoticeFiles
-from ot.paths import find_folders
-from ot.proxy.definitions import Definition, Lists
-from ot.proxy.pins import Pins
-from ot.results import ResultStore
-from ot.results.media import Media
-from ot.stats.record import CallRecord, Recorder
-from ot.stats.shapes import Shapes
-from ot.stats.summary import summarise
-from ot.storage import (
+from onetool.bundles import BundleStore
+from onetool.cli import token
+from onetool.config.load import load
+from onetool.config.trust import TrustFile
+from onetool.errors import StorageError, ToolError
+from onetool.extensions.environments import InterpreterFiles
+from onetool.logging import Log
+from onetool.notify import NoticeFiles
+from onetool.paths import find_folders
+from onetool.proxy.definitions import Definition, Lists
+from onetool.proxy.pins import Pins
+from onetool.results import ResultStore
+from onetool.results.media import Media
+from onetool.stats.record import CallRecord, Recorder
+from onetool.stats.shapes import Shapes
+from onetool.stats.summary import summarise
+from onetool.storage import (
     AuditStorage,
     BundleStorage,
     EnvironmentStorage,
@@ -47,7 +47,7 @@ from ot.storage import (
     ToolListStorage,
     TrustStorage,
 )
-from ot.switches import Switches
+from onetool.switches import Switches
 
 HOUR = 3600.0
 CONTENT = "0123456789" * 2_000  # so much that half of it would be seen

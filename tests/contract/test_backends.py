@@ -14,12 +14,12 @@ from tests.contract.calls import BACKENDS, Call
 from tests.http_support import Page, Received, Site, answer, served
 from tests.support import App, opened
 
-from ot import Result, ToolContext, ToolError
-from ot.bus.adapt import function_tool
-from ot.context import permissions
-from ot.errors import ToolTimeout, describe
-from ot.schema import Schema
-from ot.tool import Tool
+from onetool import Result, ToolContext, ToolError
+from onetool._tool import Tool
+from onetool.bus.adapt import function_tool
+from onetool.context import permissions
+from onetool.errors import ToolTimeout, describe
+from onetool.schema import Schema
 
 Function = Callable[..., Any]
 AGENT = "helper"

@@ -11,9 +11,9 @@ from tests.contract.calls import DOORS, SETTINGS, Call
 from tests.rest_support import Served, draft, serving
 from tests.support import App, Connection, blocks, command_line, configure, connected, opened
 
-from ot.errors import describe
-from ot.tool import Result
-from ot_child.errors import TREE
+from onetool._tool import Result
+from onetool.errors import describe
+from onetool_child.errors import TREE
 
 Outcome = dict[str, Any]
 Door = Callable[[Call], Outcome]

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, opened, reads
 from tests.disk_support import Disk, mounted
 
-from ot.errors import ToolError
+from onetool.errors import ToolError
 
 NEWER = re.compile(r"was written by a newer OneTool \(version \d+, this one knows \d\)")
 ROOT = Path(__file__).parents[2]

@@ -21,13 +21,13 @@ from typing import Any
 from tests.e2e import demo_pack
 from tests.e2e.missing_layers import pretend_that_this_kernel_has_no
 
-from ot.app import OneTool
-from ot.bus.adapt import function_tool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.paths import Folders
-from ot.runner.cells import Cells
-from ot.runner.launch import SpawnLauncher
+from onetool.app import OneTool
+from onetool.bus.adapt import function_tool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.paths import Folders
+from onetool.runner.cells import Cells
+from onetool.runner.launch import SpawnLauncher
 
 OTHER_SECRET = "a-secret-of-the-configuration"
 PROBE = '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not None]'

@@ -171,7 +171,7 @@ FILES = [
         """, proven=True),
     _blocked("file", "the server's own modules", EACCES, """
         sys.path.insert(0, '@SOURCE@')
-        import ot.app
+        import onetool.app
         return True
         """),
     _blocked("file", "the server's source", EACCES, "return read('@SOURCE@/ot/app.py')", proven=True),

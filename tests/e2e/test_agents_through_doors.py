@@ -18,8 +18,8 @@ from tests.proxy_support import hostile
 from tests.rest_support import serving
 from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
 
-from ot.faces.http.keys import hash_of
-from ot.results.media import Media
+from onetool.faces.http.keys import hash_of
+from onetool.results.media import Media
 
 ERAS = ["auto", "legacy"]
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"

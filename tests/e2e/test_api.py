@@ -24,14 +24,14 @@ from tests.proxy_support import MODERN
 from tests.rest_support import UNKNOWN, Rest, Served, client_of, code_of, http_draft, new_slug, serving
 from tests.support import PATIENCE, THREE_LINES, Watch, eventually, give, search
 
-from ot import ToolContext, tool
-from ot.app import OneTool
-from ot.errors import ConfigError
-from ot.faces.http.keys import hash_of
-from ot.faces.http.running import HttpServer
-from ot.logging import Log
-from ot.schema import JSON, Schema
-from ot.tool import Tool
+from onetool import ToolContext, tool
+from onetool._tool import Tool
+from onetool.app import OneTool
+from onetool.errors import ConfigError
+from onetool.faces.http.keys import hash_of
+from onetool.faces.http.running import HttpServer
+from onetool.logging import Log
+from onetool.schema import JSON, Schema
 
 SECRET = "correct-horse-battery"
 READER, WRITER = "ot_reader", "ot_writer"

@@ -19,7 +19,7 @@ from tests.page_support import screenshots, visiting
 from tests.rest_support import process
 from tests.support import PATIENCE, blocks as texts, configure, eventually
 
-from ot.faces.http.keys import hash_of
+from onetool.faces.http.keys import hash_of
 
 GUIDE = ROOT / "docs" / "guide" / "4-run-it-for-a-team.md"
 NAME = "tools.localhost"  # browsers know that it is this machine

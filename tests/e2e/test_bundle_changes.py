@@ -13,8 +13,8 @@ from tests.http_support import served
 from tests.rest_support import Rest, code_of, draft, http_draft, new_id, serving
 from tests.support import PROGRAM, command_line, configure, environment, eventually
 
-from ot.backends.http_tool.rates import SharedRates
-from ot.errors import BudgetExceeded
+from onetool.backends.http_tool.rates import SharedRates
+from onetool.errors import BudgetExceeded
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
 

@@ -72,7 +72,7 @@ def test_what_killed_writers_had_acknowledged_is_there(tmp_path: Path) -> None:
 READER = """
 import sys
 from pathlib import Path
-from ot.bundles import BundleStore
+from onetool.bundles import BundleStore
 
 store = BundleStore(Path(sys.argv[1]))
 for line in sys.stdin:

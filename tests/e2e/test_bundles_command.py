@@ -11,7 +11,7 @@ import pytest
 from tests.bundles_support import new_bundle, store_in, tool_body
 from tests.support import PROGRAM, blocks, command_line, configure, connected, environment
 
-from ot.bundles import archive
+from onetool.bundles import archive
 
 PARSES = {"pythonImpl": {"function": "json.parse"}}
 

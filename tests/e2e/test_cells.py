@@ -31,8 +31,8 @@ from tests.cells_support import (
 )
 from tests.support import PATIENCE, PROGRAM, App, Watch, children_of, eventually, family, opened
 
-from ot.runner import launch
-from ot.runner.answer import Answer
+from onetool.runner import launch
+from onetool.runner.answer import Answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes are watched the way of Linux")
 
@@ -72,7 +72,7 @@ def brief() -> Iterator[App]:
 
 
 def _named(name: str, function: Callable[..., object]) -> object:
-    from ot.bus.adapt import function_tool
+    from onetool.bus.adapt import function_tool
 
     return function_tool(function, name)
 

@@ -18,7 +18,7 @@ from tests.conftest import find_program
 from tests.proxy_support import HOSTILE, hostile
 from tests.support import PROGRAM, Connection, blocks, configure, connected, environment
 
-from ot.config.trust import is_trusted, trust
+from onetool.config.trust import is_trusted, trust
 
 SECRET = "canary-of-the-project"
 ECHO = "def echo(text: str) -> str:\n    return text\n"

@@ -16,7 +16,7 @@ from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, command_line, configure, environment, eventually, scratch_of
 from tests.workers_support import write_pack
 
-from ot.version import __version__
+from onetool.version import __version__
 
 
 def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_call_prints_json(tmp_path: Path) -> None:
 
 
 def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
-    code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(tmp_path),
@@ -403,7 +403,9 @@ def test_odd_letters_are_printed_in_any_locale(tmp_path: Path) -> None:
     assert_words(in_shell(tmp_path, f'$o run "{code}"'), 0)
 
 
-CRASH = "import sys; from ot.cli import main, tools; tools.main = lambda _: {}['odd']; sys.exit(main.main(['tools']))"
+CRASH = (
+    "import sys; from onetool.cli import main, tools; tools.main = lambda _: {}['odd']; sys.exit(main.main(['tools']))"
+)
 
 
 def crashed(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -438,7 +440,7 @@ def test_the_details_can_be_seen_at_once(tmp_path: Path) -> None:
 # --- being told to end -------------------------------------------------------------------------------------
 
 # The program says when it has begun: what Python does before is not ours.
-BEGINS = "import sys; from ot.cli.main import main; print('begins', flush=True); sys.exit(main(sys.argv[1:]))"
+BEGINS = "import sys; from onetool.cli.main import main; print('begins', flush=True); sys.exit(main(sys.argv[1:]))"
 SLOW_TOOL = "import time\ndef wait(seconds: float) -> float:\n    time.sleep(seconds)\n    return seconds\n"
 ENDLESS = {
     "run": ("run", "while True: pass"),

@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import find_program
 from tests.support import PATIENCE, PROGRAM, command_line, configure, environment
 
-from ot.cli.main import COMMANDS
-from ot.config.trust import trust
+from onetool.cli.main import COMMANDS
+from onetool.config.trust import trust
 
 SETTINGS = """
 servers: {github: {command: "false"}}
@@ -160,8 +160,8 @@ def test_broken_files_are_no_obstacle(home: Path, broken: str) -> None:
 
 def test_nothing_heavy_is_loaded_and_nothing_is_started(home: Path) -> None:
     code = (
-        "import sys; from ot.cli.main import main; main(['completion', '--answer', 'call', 'github.'])\n"
-        "heavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs', 'subprocess', 'ot.app'}\n"
+        "import sys; from onetool.cli.main import main; main(['completion', '--answer', 'call', 'github.'])\n"
+        "heavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs', 'subprocess', 'onetool.app'}\n"
         "sys.exit(','.join(heavy & sys.modules.keys()) or 0)"
     )
     done = subprocess.run(

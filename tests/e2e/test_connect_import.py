@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.support import PROGRAM, command_line, connected, environment
 
-from ot.clients.catalogue import CLIENTS, Place
-from ot.config.load import load
-from ot.config.trust import is_trusted
-from ot.paths import find_folders
-from ot.util import yaml12
+from onetool.clients.catalogue import CLIENTS, Place
+from onetool.config.load import load
+from onetool.config.trust import is_trusted
+from onetool.paths import find_folders
+from onetool.util import yaml12
 
 SETTINGS = """{
     // my servers

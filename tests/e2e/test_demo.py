@@ -126,7 +126,7 @@ def test_without_a_network_it_says_what_cannot_be_shown_and_why(tmp_path: Path) 
 
 
 def test_a_machine_without_room_for_it_is_told_in_words(tmp_path: Path) -> None:
-    code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'missing')!r}; from ot.cli.main import main"
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'missing')!r}; from onetool.cli.main import main"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; raise SystemExit(main(['demo']))"],
         env=environment(tmp_path),

@@ -20,10 +20,10 @@ from tests.proxy_support import hostile
 from tests.rest_support import serving
 from tests.support import PROGRAM, App, command_line, configure, connected, environment, eventually, opened
 
-from ot.config.model import Settings
-from ot.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
-from ot.proxy.pins import Pins
-from ot.proxy.servers import LIST_SECONDS
+from onetool.config.model import Settings
+from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
+from onetool.proxy.pins import Pins
+from onetool.proxy.servers import LIST_SECONDS
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 CANARY = "canary-correct-horse"
@@ -163,7 +163,7 @@ def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once
     first = command_line(tmp_path, "tools", "--json")
     assert {"known0.echo", "known2.echo"} <= {each["name"] for each in json.loads(first.stdout)}
     assert "2 servers not listed yet: sleeps (" in first.stderr
-    code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     env = environment(tmp_path)
     again = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -25,13 +25,13 @@ from anyio.from_thread import start_blocking_portal
 from tests.proxy_support import python_server
 from tests.support import PATIENCE, App, environment
 
-from ot.app import OneTool, read_settings
-from ot.cli.serve import PORT
-from ot.clients import files, reading
-from ot.config.load import load
-from ot.extensions import source
-from ot.logging import Log
-from ot.paths import find_folders
+from onetool.app import OneTool, read_settings
+from onetool.cli.serve import PORT
+from onetool.clients import files, reading
+from onetool.config.load import load
+from onetool.extensions import source
+from onetool.logging import Log
+from onetool.paths import find_folders
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "llms.txt")

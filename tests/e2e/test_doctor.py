@@ -27,10 +27,10 @@ from tests.extensions_support import HEADER, write_pack, write_secrets
 from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
-from ot.app import OneTool, examine_settings, read_settings
-from ot.bundles.store import BundleStore
-from ot.errors import ToolError
-from ot.stats.record import VERSION as STATISTICS_VERSION
+from onetool.app import OneTool, examine_settings, read_settings
+from onetool.bundles.store import BundleStore
+from onetool.errors import ToolError
+from onetool.stats.record import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow
 ECHO = "def echo(text: str) -> str:\n    return text\n"

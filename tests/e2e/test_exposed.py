@@ -16,7 +16,7 @@ from tests.conformance_support import ERAS, Caller, Person, Published, fixtures,
 from tests.proxy_support import node_server
 from tests.support import PATIENCE, PROGRAM, command_line, configure, connected, eventually
 
-from ot.tool import tool
+from onetool._tool import tool
 
 BEHIND = ["modern", "legacy"]
 ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in BEHIND)

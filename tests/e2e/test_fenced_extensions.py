@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.workers_support import Workers, workers
 
-from ot_child.confine import landlock_version
+from onetool_child.confine import landlock_version
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or landlock_version() < 1 or platform.machine() not in {"x86_64", "aarch64"},

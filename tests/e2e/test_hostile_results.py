@@ -10,10 +10,10 @@ from anyio.from_thread import start_blocking_portal
 from tests.e2e.test_cells import TinyDisk, tiny_disk  # noqa: F401 - a fixture
 from tests.support import App, give, opened
 
-from ot import ToolError, tool
-from ot.app import OneTool
-from ot.config.model import Settings
-from ot.logging import Log
+from onetool import ToolError, tool
+from onetool.app import OneTool
+from onetool.config.model import Settings
+from onetool.logging import Log
 
 # The code finds its own end of the socket and writes what it likes.
 FORGE = """

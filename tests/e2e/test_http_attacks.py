@@ -22,11 +22,11 @@ from tests.http_support import served
 from tests.rest_support import Served, client_of, code_of, process, raw, serving
 from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
 
-from ot.config.model import RunLimits
-from ot.faces.http import patience, running
-from ot.faces.http.gate import TOKEN_ID_CHARACTERS
-from ot.faces.http.patience import Crowd
-from ot.logging import Log
+from onetool.config.model import RunLimits
+from onetool.faces.http import patience, running
+from onetool.faces.http.gate import TOKEN_ID_CHARACTERS
+from onetool.faces.http.patience import Crowd
+from onetool.logging import Log
 
 AT_ONCE_EACH: Final = RunLimits().running
 TOKENS: Final = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}

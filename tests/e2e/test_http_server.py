@@ -17,7 +17,7 @@ from tests.http_support import Page, Received, answer, served
 from tests.rest_support import Rest, client_of, code_of, draft, http_draft, new_id, process, raw
 from tests.support import PATIENCE, PROGRAM, command_line, configure, environment, eventually
 
-from ot.faces.http.server import PARTS
+from onetool.faces.http.server import PARTS
 
 LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 

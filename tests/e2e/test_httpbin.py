@@ -21,7 +21,7 @@ from tests.httpbin_support import Httpbin, httpbin
 from tests.rest_support import Rest, client_of, http_draft, new_slug, process
 from tests.support import command_line, configure
 
-from ot.schema import JSON
+from onetool.schema import JSON
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from tests.http_support import Site, served
 from tests.openapi_support import document_of, swagger_of
 from tests.support import PROGRAM, command_line, configure, environment
 
-from ot.bundles.taking import is_bundle
-from ot.config.trust import is_trusted, trust
-from ot.util.yaml12 import read_file
+from onetool.bundles.taking import is_bundle
+from onetool.config.trust import is_trusted, trust
+from onetool.util.yaml12 import read_file
 
 GET_PET = {
     "operationId": "getPet",

@@ -20,9 +20,9 @@ from tests.conformance_support import ERAS, Published, publishing
 from tests.rest_support import process
 from tests.support import PATIENCE, THREE_LINES, eventually
 
-from ot.faces.http.gate import TOKEN_ID_CHARACTERS
-from ot.stats.summary import summarise
-from ot.tool import tool
+from onetool._tool import tool
+from onetool.faces.http.gate import TOKEN_ID_CHARACTERS
+from onetool.stats.summary import summarise
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS = {

@@ -13,8 +13,8 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
 from tests.support import App, Connection, blocks, configure, connected, opened
 
-from ot.faces.mcp.server import OneToolServer
-from ot.tool import tool
+from onetool._tool import tool
+from onetool.faces.mcp.server import OneToolServer
 
 ERAS = ["auto", "legacy"]
 SNIPPETS: dict[str, Any] = {

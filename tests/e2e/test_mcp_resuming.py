@@ -17,7 +17,7 @@ from tests.conformance_support import Published, publishing
 from tests.e2e.test_mcp_http import SETTINGS, bearer, session
 from tests.support import PATIENCE, eventually
 
-from ot.faces.http.mcp import Replays
+from onetool.faces.http.mcp import Replays
 
 
 class Relay:

@@ -28,8 +28,8 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from ot.faces.mcp.server import MAX_MESSAGE_CHARS
-from ot.version import __version__
+from onetool.faces.mcp.server import MAX_MESSAGE_CHARS
+from onetool.version import __version__
 
 MANY_MESSAGES = 30  # a second
 
@@ -300,8 +300,8 @@ def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Calla
 
 NOISY = """
 import asyncio, os, subprocess, sys
-from ot import OneTool, tool
-from ot.faces.mcp.server import serve_stdio
+from onetool import OneTool, tool
+from onetool.faces.mcp.server import serve_stdio
 
 @tool("noisy.tool")
 def noisy() -> str:

@@ -24,11 +24,11 @@ import yaml
 from mcp import MCPError
 from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, connected, opened
 
-from ot.errors import ToolError, ToolTimeout
-from ot.runner.answer import Answer
-from ot.schema import Schema
-from ot.tool import tool
-from ot.version import __version__
+from onetool._tool import tool
+from onetool.errors import ToolError, ToolTimeout
+from onetool.runner.answer import Answer
+from onetool.schema import Schema
+from onetool.version import __version__
 
 SNAPSHOT = Path(__file__).with_name("messages.md")
 RENEW = "uv run python -m tests.e2e.test_messages --write"

@@ -16,9 +16,9 @@ from tests.e2e.naive_model import Outcome, every_wording, framed, plays, summary
 from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import opened
 
-from ot.faces.mcp.server import DESCRIPTION, INSTRUCTIONS
-from ot.search.corpus import IN_CODE
-from ot.tool import tool
+from onetool._tool import tool
+from onetool.faces.mcp.server import DESCRIPTION, INSTRUCTIONS
+from onetool.search.corpus import IN_CODE
 
 FEWEST_TASKS, WORDINGS = 20, 3
 MOST_MOVES_ON_AVERAGE = 3.0

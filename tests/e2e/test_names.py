@@ -220,9 +220,9 @@ SPAWNED = """
 import functools, json, sys
 from pathlib import Path
 import anyio
-from ot.app import OneTool, read_settings
-from ot.runner.cells import Cells
-from ot.runner.launch import SpawnLauncher
+from onetool.app import OneTool, read_settings
+from onetool.runner.cells import Cells
+from onetool.runner.launch import SpawnLauncher
 
 async def answers():
     read = functools.partial(read_settings, {}, Path.cwd(), None, Path.cwd())

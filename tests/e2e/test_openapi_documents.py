@@ -14,9 +14,9 @@ import pytest
 from tests.cells_support import NIGHTLY
 from tests.openapi_support import Sampler, examples, github, packages, prism, request_of, shown
 
-from ot.bundles.imported import Imported
-from ot.bundles.openapi import to_bundle
-from ot.errors import ArgumentError, BundleError
+from onetool.bundles.imported import Imported
+from onetool.bundles.openapi import to_bundle
+from onetool.errors import ArgumentError, BundleError
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tests.page_support import PATIENCE, SCRIPT, Visit, screenshots, shop_open, 
 from tests.rest_support import Served, http_draft, process
 from tests.support import configure
 
-from ot.faces.http.keys import hash_of, new_token
+from onetool.faces.http.keys import hash_of, new_token
 
 pytestmark = pytest.mark.slow
 LARGE = 10_000_000

@@ -30,9 +30,9 @@ from tests.support import (
     opened,
 )
 
-from ot.app import OneTool, read_settings
-from ot.logging import Log
-from ot.runner.answer import Journal
+from onetool.app import OneTool, read_settings
+from onetool.logging import Log
+from onetool.runner.answer import Journal
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -398,7 +398,7 @@ def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: P
     configured(tmp_path, {"s": hostile("counts", tmp_path)})
     assert command_line(tmp_path, "accept", "s").returncode == 0
     started = set(tmp_path.glob("listed-*"))
-    code = "import sys; from ot.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(tmp_path), cwd=tmp_path, capture_output=True, check=False
     )

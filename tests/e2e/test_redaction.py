@@ -7,9 +7,9 @@ import pytest
 from tests.encodings_support import ALL, SECRETS
 from tests.rest_support import Served, serving
 
-from ot import ToolError, tool
-from ot.logging import Log
-from ot.redact import REDACTED
+from onetool import ToolError, tool
+from onetool.logging import Log
+from onetool.redact import REDACTED
 
 TEXTS = [text for _, _, text in ALL]
 

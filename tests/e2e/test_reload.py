@@ -15,8 +15,8 @@ import httpx2
 from tests.rest_support import client_of, code_of, process
 from tests.support import PATIENCE, Wire, command_line, configure, eventually
 
-from ot.config.trust import trust
-from ot.faces.http.keys import hash_of
+from onetool.config.trust import trust
+from onetool.faces.http.keys import hash_of
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
 PROMISED_SECONDS = 2.0

@@ -24,8 +24,8 @@ from tests.support import (
     opened,
 )
 
-from ot.stats.record import CallRecord, Recorder, RunRecord
-from ot.stats.summary import summarise
+from onetool.stats.record import CallRecord, Recorder, RunRecord
+from onetool.stats.summary import summarise
 
 DAY = 86_400.0
 

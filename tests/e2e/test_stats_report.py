@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.page_support import SWITCHES
 
-from ot.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
-from ot.stats.report import html
-from ot.stats.summary import summarise
+from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.report import html
+from onetool.stats.summary import summarise
 
 NOW = 1_800_000_000.0
 HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'

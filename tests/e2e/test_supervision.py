@@ -13,8 +13,8 @@ from tests.rest_support import client_of, process
 from tests.support import Wire, children_of, configure, eventually
 from tests.workers_support import is_alive, workers
 
-from ot.runner.cells import NOT_ANSWERING, Cells, Limits
-from ot.runner.launch import ZygoteLauncher
+from onetool.runner.cells import NOT_ANSWERING, Cells, Limits
+from onetool.runner.launch import ZygoteLauncher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no zygote")
 
@@ -42,7 +42,7 @@ def zygote_of(server: int) -> int:
 
 def _is_zygote(pid: int) -> bool:
     try:
-        return b"ot_child.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"onetool_child.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.cells_support import NIGHTLY
 
-from ot import files as disk
-from ot.context import ToolContext
-from ot.errors import SandboxDenied, ToolError
-from ot.files import Files
-from ot.files.beneath import Opener, open_by_kernel, open_by_walking
+from onetool import files as disk
+from onetool.context import ToolContext
+from onetool.errors import SandboxDenied, ToolError
+from onetool.files import Files
+from onetool.files.beneath import Opener, open_by_kernel, open_by_walking
 
 ATTEMPTS = 100_000 if NIGHTLY else 3_000
 KILLS = 300 if NIGHTLY else 15
@@ -56,8 +56,8 @@ while True:
 WRITER = """
 import sys
 from pathlib import Path
-from ot.context import ToolContext
-from ot_tools import fs_tools as fs
+from onetool.context import ToolContext
+from onetool.tools import fs_tools as fs
 context = ToolContext(working_dir=Path(sys.argv[1]), sandbox={"enabled": True})
 for number in range(10**9):
     fs.write("file", "abcdefgh"[number % 8] * int(sys.argv[2]), context)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-COLOURS = "from ot.cli.terminal import *; print(bold('b') + dim('d') + red('r') + green('g') + yellow('y'))"
+COLOURS = "from onetool.cli.terminal import *; print(bold('b') + dim('d') + red('r') + green('g') + yellow('y'))"
 SLOW = """
 import asyncio, sys, time
-from ot.cli import terminal
+from onetool.cli import terminal
 terminal.PATIENCE = 0.0
 async def work(progress):
     progress.say('second\\x1b[31m\\nwords ' + 'long ' * 100)
@@ -24,7 +24,7 @@ with terminal.Progress('first words') as progress:
     asyncio.run(work(progress))
 print('after')
 """
-QUICK = "from ot.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.say('more')"
+QUICK = "from onetool.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.say('more')"
 
 
 def in_terminal(code: str, **env: str) -> str:
@@ -84,7 +84,8 @@ def test_a_dumb_terminal_shows_no_progress() -> None:
 
 
 def test_closed_streams_are_no_terminal() -> None:
-    code = "import sys; sys.stderr = None; from ot.cli.terminal import *\nwith Progress('x'): print(is_terminal(None))"
+    code = "import sys; sys.stderr = None\nfrom onetool.cli.terminal import *\n"
+    code += "with Progress('x'): print(is_terminal(None))"
     assert piped(code) == ("False\n", "")
 
 

@@ -10,11 +10,11 @@ import pytest
 from tests.rest_support import process
 from tests.support import PROGRAM, command_line, configure, environment
 
-from ot.config.load import load
-from ot.config.trust import is_trusted, trust
-from ot.faces.http.keys import hash_of
-from ot.paths import find_folders
-from ot.util import yaml12
+from onetool.config.load import load
+from onetool.config.trust import is_trusted, trust
+from onetool.faces.http.keys import hash_of
+from onetool.paths import find_folders
+from onetool.util import yaml12
 
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
 

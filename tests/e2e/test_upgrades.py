@@ -19,14 +19,14 @@ from tests.bundles_support import bundle_body, new_bundle, refused, store_in
 from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
-from ot.bundles.usage import UsageCounts
-from ot.results.media import Media
-from ot.stats import rollup
-from ot.stats.history import find_run, recent_runs
-from ot.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
-from ot.stats.shapes import Shapes
-from ot.stats.summary import summarise
-from ot.switches import Switches
+from onetool.bundles.usage import UsageCounts
+from onetool.results.media import Media
+from onetool.stats import rollup
+from onetool.stats.history import find_run, recent_runs
+from onetool.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
+from onetool.stats.shapes import Shapes
+from onetool.stats.summary import summarise
+from onetool.switches import Switches
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+, this one knows \d\)")

@@ -24,11 +24,11 @@ PROMISED = ((3, 11), (3, 12), (3, 13))
 VERSIONS = sorted({*PROMISED, CURRENT}) if NIGHTLY else [CURRENT]
 ASK = "import sys; print(*sys.version_info[:2])"
 PARTS = (
-    "ot/py.typed",
-    "ot/faces/page/index.html",
-    "ot/bundles/builtin/",
-    "ot/cli/demo/tickets.py",
-    "ot/stats/report.css",
+    "onetool/py.typed",
+    "onetool/faces/page/index.html",
+    "onetool/bundles/builtin/",
+    "onetool/cli/demo/tickets.py",
+    "onetool/stats/report.css",
 )
 
 
@@ -63,7 +63,7 @@ def test_the_wheel_has_all_of_the_source_and_nothing_else(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packages == source
-    assert {name.partition("/")[0] for name in packages} == {"ot", "ot_child", "ot_tools"}
+    assert {name.partition("/")[0] for name in packages} == {"onetool", "onetool_child"}
 
 
 # --- where it works --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.extensions_support import HEADER, configure, opened_at, write_pack
 from tests.support import eventually
 from tests.workers_support import Workers, is_alive, workers
 
-from ot.runner.answer import Journal
+from onetool.runner.answer import Journal
 
 SETTINGS = """
     workers: {call_timeout: 30}

@@ -14,9 +14,9 @@ from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, Connection, Watch, Wire, blocks, connected, eventually, family
 from tests.workers_support import HEADER, Workers, is_alive, of_this_machine, workers, write_pack
 
-from ot.config.trust import trust
-from ot.tool import Result
-from ot_child.confine import landlock_version
+from onetool._tool import Result
+from onetool.config.trust import trust
+from onetool_child.confine import landlock_version
 
 MANY = 1000 if NIGHTLY else 200
 PID = "import os\ndef pid(): return os.getpid()\n"

@@ -17,11 +17,11 @@ from tests.http_support import Site, page, served
 from tests.rest_support import Rest, draft, http_draft, new_id, serving
 from tests.support import App, eventually, give, search
 
-from ot import OneTool, ToolContext, tool
-from ot.bundles import BundleStore
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.paths import Folders
+from onetool import OneTool, ToolContext, tool
+from onetool.bundles import BundleStore
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.paths import Folders
 
 SECRET = "canary-4f1d9c77ab"
 PASSWORD = "wicked & spaced/ünï canary"

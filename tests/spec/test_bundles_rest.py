@@ -25,11 +25,11 @@ from tests.rest_support import (
 )
 from tests.support import eventually, give, search
 
-from ot import ToolContext, tool
-from ot.bundles import BundleStore, locking
-from ot.errors import ToolError
-from ot.logging import Log
-from ot.schema import JSON
+from onetool import ToolContext, tool
+from onetool.bundles import BundleStore, locking
+from onetool.errors import ToolError
+from onetool.logging import Log
+from onetool.schema import JSON
 
 SECRET = "correct-horse-battery"
 ADDING = {

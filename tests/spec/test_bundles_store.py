@@ -25,7 +25,7 @@ from tests.bundles_support import (
     tool_body,
 )
 
-from ot.bundles import BundleStore, Page
+from onetool.bundles import BundleStore, Page
 
 HTTP: dict[str, Any] = {
     "type": "http",
@@ -656,8 +656,8 @@ def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStor
 RACE = """
 import sys
 from pathlib import Path
-from ot.bundles import BundleStore, Page
-from ot.errors import BundleError
+from onetool.bundles import BundleStore, Page
+from onetool.errors import BundleError
 
 store = BundleStore(Path(sys.argv[1]))
 won = 0

@@ -15,8 +15,8 @@ import pytest
 from tests.extensions_support import HEADER, configure, opened_at, write_pack, write_secrets
 from tests.support import App, command_line, eventually
 
-from ot.config.trust import trust
-from ot.logging import Log
+from onetool.config.trust import trust
+from onetool.logging import Log
 
 pytestmark = pytest.mark.slow  # each starts a worker
 SAMPLE = f'''{HEADER}"""Small things, for trying out workers.

@@ -11,14 +11,14 @@ import pytest
 from pydantic import ValidationError
 from tests.http_support import Page, Received, Site, page, served
 
-from ot import Permission, Result, ToolBus, ToolContext
-from ot.backends.http import HttpBackend
-from ot.backends.http_tool.impl import HttpImpl
-from ot.config.model import Http
-from ot.errors import describe
-from ot.net import HostRules, Net, Resolve
-from ot.schema import Schema
-from ot.tool import Tool
+from onetool import Permission, Result, ToolBus, ToolContext
+from onetool._tool import Tool
+from onetool.backends.http import HttpBackend
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.config.model import Http
+from onetool.errors import describe
+from onetool.net import HostRules, Net, Resolve
+from onetool.schema import Schema
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 SECRETS = {"TOKEN": "t0p-s3cret/&=", "PAIR": "bob:hunter22"}

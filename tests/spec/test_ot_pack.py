@@ -18,13 +18,13 @@ from anyio.from_thread import start_blocking_portal
 from ruamel.yaml import YAML
 from tests.support import App, configure, opened
 
-from ot import tool
-from ot.app import OneTool, read_settings
-from ot.bus.adapt import function_tool
-from ot.logging import Log
-from ot.stats.record import CallRecord
-from ot.version import __version__
-from ot_tools.help_text import DOC_SLUGS
+from onetool import tool
+from onetool.app import OneTool, read_settings
+from onetool.bus.adapt import function_tool
+from onetool.logging import Log
+from onetool.stats.record import CallRecord
+from onetool.tools.help_text import DOC_SLUGS
+from onetool.version import __version__
 
 
 @tool("weather.search_city", permissions=["network"])

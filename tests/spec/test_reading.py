@@ -14,9 +14,9 @@ import pytest
 from pydantic import BaseModel
 from tests.support import App, eventually, give, opened, search
 
-from ot import ToolError, errors, tool
-from ot.logging import Log
-from ot_child.errors import TREE
+from onetool import ToolError, errors, tool
+from onetool.logging import Log
+from onetool_child.errors import TREE
 
 VERSION = "ot.version()"
 

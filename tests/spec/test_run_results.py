@@ -16,14 +16,14 @@ import yaml
 from anyio.from_thread import start_blocking_portal
 from tests.support import App, command_line, configure, give, opened
 
-from ot import tool
-from ot.app import OneTool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.logging import Log
-from ot.paths import Folders
-from ot.redact import REDACTED
-from ot.runner.answer import Journal
+from onetool import tool
+from onetool.app import OneTool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.logging import Log
+from onetool.paths import Folders
+from onetool.redact import REDACTED
+from onetool.runner.answer import Journal
 
 pytestmark = pytest.mark.slow  # values of megabytes
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support import App, give, opened, search
 
-from ot.runner.answer import Journal
+from onetool.runner.answer import Journal
 
 SNIPPETS: dict[str, Any] = {
     "wsq": {

@@ -12,10 +12,10 @@ import yaml
 from tests.extensions_support import opened_at, write_pack
 from tests.support import App, give, opened, search
 
-from ot import tool
-from ot.runner import fence_processor, runner, tool_loader
-from ot.runner.answer import Journal
-from ot_child import pack_proxy
+from onetool import tool
+from onetool.runner import fence_processor, runner, tool_loader
+from onetool.runner.answer import Journal
+from onetool_child import pack_proxy
 
 
 @tool("upper")

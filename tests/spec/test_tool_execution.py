@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 from tests.support import App, opened
 
-import ot_tools
-from ot.backends.python import PythonBackend
-from ot.context import ToolContext
-from ot.runner.tool_loader import shipped_tools, tools_of
+import onetool.tools
+from onetool.backends.python import PythonBackend
+from onetool.context import ToolContext
+from onetool.runner.tool_loader import shipped_tools, tools_of
 
-FILES = sorted(Path(ot_tools.__file__).parent.glob("*_tools.py"))
+FILES = sorted(Path(onetool.tools.__file__).parent.glob("*_tools.py"))
 HEADER = re.compile(r"^# /// script\s*$", re.MULTILINE)
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -48,7 +48,7 @@ def test_a_shipped_function_runs_in_the_servers_process(app: App) -> None:
     def process() -> int:
         return os.getpid()
 
-    module = ModuleType("ot_tools.inside_tools")
+    module = ModuleType("onetool.tools.inside_tools")
     vars(module).update(process=process, __all__=["process"])
     for tool in tools_of(module):
         app.onetool.bus.register_tool(tool)
@@ -68,7 +68,7 @@ def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
     def system_of(context: ToolContext) -> bool:
         return context.system is app.onetool
 
-    module = ModuleType("ot_tools.system_tools")
+    module = ModuleType("onetool.tools.system_tools")
     vars(module).update(system_of=system_of, __all__=["system_of"])
     app.onetool.bus.register_tool(*tools_of(module))
     assert app.value("system.system_of()") == "True"
@@ -79,7 +79,7 @@ def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
 def test_what_shipped_tools_import_is_declared(file: Path) -> None:
     project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
     declared = {re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in project["dependencies"]}
-    known = {*sys.stdlib_module_names, "ot", "ot_child", "ot_tools", *declared}
+    known = {*sys.stdlib_module_names, "onetool", "onetool_child", *declared}
     assert not imported_by(file) - known
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import anyio
 import pytest
 
-from ot import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from ot.bus.adapt import as_tool
-from ot.context import permissions
-from ot.errors import describe
+from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
+from onetool.bus.adapt import as_tool
+from onetool.context import permissions
+from onetool.errors import describe
 
 NOBODY = ToolContext()
 SHOP_WINDOW = """
-from ot import OneTool, ToolBus, ToolContext, Permission, Result, ToolError, tool
+from onetool import OneTool, ToolBus, ToolContext, Permission, Result, ToolError, tool
 
 @tool("shop.window", permissions=["read"])
 def window() -> int:

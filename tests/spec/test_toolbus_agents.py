@@ -11,10 +11,10 @@ import pytest
 from tests.extensions_support import configure, opened_at, write_pack
 from tests.support import App, opened
 
-from ot import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from ot.app import read_settings
-from ot.context import permissions
-from ot.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
+from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
+from onetool.app import read_settings
+from onetool.context import permissions
+from onetool.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
 
 
 @tool("fs2.peek", permissions=["read"])

@@ -13,14 +13,14 @@ import anyio
 import pytest
 from tests.cells_support import IS_ROOT, ORDINARY_USER
 
-from ot import Result, ToolBus, ToolContext
-from ot.bus.adapt import function_tool
-from ot.context import permissions
-from ot.errors import describe
-from ot.files import Files
-from ot.files.beneath import location
-from ot_child.project_path import ProjectPath
-from ot_tools import fs_tools as fs
+from onetool import Result, ToolBus, ToolContext
+from onetool.bus.adapt import function_tool
+from onetool.context import permissions
+from onetool.errors import describe
+from onetool.files import Files
+from onetool.files.beneath import location
+from onetool.tools import fs_tools as fs
+from onetool_child.project_path import ProjectPath
 
 DEFAULT_LIMIT = 2 * 1024 * 1024
 OPEN: dict[str, Any] = {"enabled": True}

@@ -11,10 +11,10 @@ import pytest
 from tests.http_support import Received, Site, answer, page, served
 from tests.support import opened
 
-from ot import ToolBus, ToolContext
-from ot.context import permissions
-from ot.errors import ArgumentError, NetworkError, PermissionDenied, ToolError, ToolTimeout
-from ot_tools import http_tools
+from onetool import ToolBus, ToolContext
+from onetool.context import permissions
+from onetool.errors import ArgumentError, NetworkError, PermissionDenied, ToolError, ToolTimeout
+from onetool.tools import http_tools
 
 LOOPBACK = {"allowed_hosts": ["127.0.0.1"], "allow_private_addresses": True}
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings, strategies as st
 from tests.support import Watch, eventually, family, let_time_pass
 from uv import find_uv_bin
 
-from ot import Result, ToolBus, ToolContext
-from ot.context import permissions
-from ot.errors import ArgumentError, PermissionDenied, SandboxDenied, ToolError, ToolTimeout
-from ot_child import confine
-from ot_tools import grep_tools, json_tools, test_tools, yaml_tools
+from onetool import Result, ToolBus, ToolContext
+from onetool.context import permissions
+from onetool.errors import ArgumentError, PermissionDenied, SandboxDenied, ToolError, ToolTimeout
+from onetool.tools import grep_tools, json_tools, test_tools, yaml_tools
+from onetool_child import confine
 
 MODULES = (grep_tools, test_tools, json_tools, yaml_tools)
 VENV = str(Path(sys.executable).parent)
@@ -253,8 +253,8 @@ def test_what_the_program_names_is_looked_at_again(tmp_path: Path, monkeypatch: 
     outside = tree(tmp_path / "outside", {"o.txt": "x"})
     (here / "folder").symlink_to(outside)
     monkeypatch.setattr(grep_tools, "OPTIONS", (*grep_tools.OPTIONS, "--follow"))
-    monkeypatch.setattr("ot_child.confine.landlock", lambda *_, **__: None)
-    monkeypatch.setattr("ot.files.Files.denied_globs", lambda *_: [])
+    monkeypatch.setattr("onetool_child.confine.landlock", lambda *_, **__: None)
+    monkeypatch.setattr("onetool.files.Files.denied_globs", lambda *_: [])
     assert places(found(here, "x")) == ["a.txt:1"]
 
 

@@ -17,11 +17,11 @@ import anyio
 import pytest
 from tests.support import PROGRAM, environment, opened
 
-from ot import Result, ToolBus, ToolContext, ToolError, tool
-from ot.bus.budget import BudgetGuard, Limits
-from ot.bus.events import CallFinished, Event
-from ot.context import permissions
-from ot.errors import ToolNotFound, describe
+from onetool import Result, ToolBus, ToolContext, ToolError, tool
+from onetool.bus.budget import BudgetGuard, Limits
+from onetool.bus.events import CallFinished, Event
+from onetool.context import permissions
+from onetool.errors import ToolNotFound, describe
 
 NOBODY = ToolContext()
 
@@ -169,7 +169,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules
 def test_a_module_brings_its_public_functions(modules: Modules) -> None:
     text = """
         from os.path import join
-        from ot import tool
+        from onetool import tool
         def one(): return 1
         async def two(): return 2
         @tool("other.three", permissions=["read"])
@@ -203,9 +203,12 @@ def test_a_function_called_pack_is_a_function(modules: Modules) -> None:
         ("def one(): ...\ndef taken(): ...", "registered already"),
         ("__all__ = ['one', 'gone']\ndef one(): ...", "'gone'"),
         ("__all__ = ['one', 'NUMBER']\nNUMBER = 1\ndef one(): ...", "'NUMBER'"),
-        ("from ot import tool\n__all__ = ['one']\ndef one(): ...\n@tool()\ndef two(): ...", "@tool 'two', but not in"),
+        (
+            "from onetool import tool\n__all__ = ['one']\ndef one(): ...\n@tool()\ndef two(): ...",
+            "@tool 'two', but not in",
+        ),
         ("def one(): ...\ndef two(*rest): ...", r"\*rest"),
-        ("from ot import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...", "no name for a tool"),
+        ("from onetool import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...", "no name for a tool"),
     ],
 )
 def test_a_module_brings_all_its_tools_or_none(modules: Modules, text: str, words: str) -> None:
@@ -224,12 +227,12 @@ def install(modules: Modules, package: str, entries: str) -> Path:
     folder = modules.folder / f"{package}-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    (folder / "entry_points.txt").write_text(f"[onetool.tools]\n{dedent(entries).strip()}\n", encoding="utf-8")
+    (folder / "entry_points.txt").write_text(f"[onetool.packs]\n{dedent(entries).strip()}\n", encoding="utf-8")
     return folder
 
 
 SHOUTER = """
-    from ot import tool
+    from onetool import tool
 
     @tool("shout.loud")
     def loud(text: str) -> str:
@@ -266,7 +269,7 @@ def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
         entry = name.replace(":", "_")
         install(modules, entry, f"{entry} = {name}")
     broken = install(modules, "f_metadata", "x = y")
-    (broken / "entry_points.txt").write_bytes(b"[onetool.tools]\n\xff\xfe = \xff\n")
+    (broken / "entry_points.txt").write_bytes(b"[onetool.packs]\n\xff\xfe = \xff\n")
     install(modules, "g_half", "nothing")
     with opened() as app:
         problems = app.call("ot.health").unwrap()["problems"]
@@ -286,7 +289,7 @@ def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
 
 @pytest.mark.spec("toolbus.register.entry-points")
 def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
-    text = "from ot import tool\n@tool('ot.version')\ndef version(): return 'mine'\ndef fine(): return 1"
+    text = "from onetool import tool\n@tool('ot.version')\ndef version(): return 'mine'\ndef fine(): return 1"
     modules.write("taker_tools", text)
     install(modules, "taker", "taker = taker_tools")
     with opened() as app:
@@ -320,7 +323,7 @@ def test_a_package_that_was_really_installed_brings_its_tools(tmp_path: Path, ne
             [project]
             name = "ot-shouter"
             version = "1.0"
-            [project.entry-points."onetool.tools"]
+            [project.entry-points."onetool.packs"]
             loud = "ot_shouter:loud"
             [build-system]
             requires = ["hatchling"]
@@ -349,7 +352,7 @@ def test_a_package_that_was_really_installed_brings_its_tools(tmp_path: Path, ne
 
 
 ANSWER = """
-    from ot import tool
+    from onetool import tool
     @tool("answer.get")
     def get() -> str:
         return "one"
@@ -874,7 +877,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from ot import ToolBus, ToolContext, ToolError, tool
+from onetool import ToolBus, ToolContext, ToolError, tool
 
 exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -945,7 +948,7 @@ def test_without_the_sdk_nothing_of_it_is_imported() -> None:
                 if name == "opentelemetry.sdk": raise ModuleNotFoundError(name)
         sys.meta_path.insert(0, Missing())
         import anyio
-        from ot import ToolBus, tool
+        from onetool import ToolBus, tool
         bus = ToolBus()
         bus.register_tool(tool("a.b")(lambda: 1))
         assert anyio.run(bus.call_tool, "a.b").unwrap() == 1

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from ot.bus.bus import ToolBus
-from ot.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
-from ot.context import ToolContext
-from ot.faces.activity import JSON, MOST_WAITING, Activity
-from ot.faces.http.api.runs import line_of, timeline_of
-from ot.redact import REDACTED, Redactor
-from ot.stats.history import MAX_CALLS
+from onetool.bus.bus import ToolBus
+from onetool.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
+from onetool.context import ToolContext
+from onetool.faces.activity import JSON, MOST_WAITING, Activity
+from onetool.faces.http.api.runs import line_of, timeline_of
+from onetool.redact import REDACTED, Redactor
+from onetool.stats.history import MAX_CALLS
 
 SECRET = "correct-horse-battery"
 

@@ -6,10 +6,10 @@ import socket
 import pytest
 from hypothesis import given, strategies as st
 
-from ot.errors import ConfigError, NetworkError
-from ot.net import HostRules
-from ot.net.addresses import is_public
-from ot.net.urls import target_of
+from onetool.errors import ConfigError, NetworkError
+from onetool.net import HostRules
+from onetool.net.addresses import is_public
+from onetool.net.urls import target_of
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")

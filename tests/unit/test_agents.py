@@ -7,16 +7,16 @@ from typing import Any
 import anyio
 import pytest
 
-from ot.agents import Agents
-from ot.bus.adapt import as_tool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.context import Permission, ToolContext
-from ot.errors import BudgetExceeded, ToolError
-from ot.files.rules import Refusal, Rules
-from ot.paths import Folders
-from ot.problem import UNTRUSTED, Problem
-from ot.tool import tool
+from onetool._tool import tool
+from onetool.agents import Agents
+from onetool.bus.adapt import as_tool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.context import Permission, ToolContext
+from onetool.errors import BudgetExceeded, ToolError
+from onetool.files.rules import Refusal, Rules
+from onetool.paths import Folders
+from onetool.problem import UNTRUSTED, Problem
 
 HOME = Path("/home/ada")
 WORK = Path("/srv/shop")

@@ -6,10 +6,10 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.support import App, opened
 
-from ot.app import OneTool, read_settings
-from ot.config.trust import trust
-from ot.errors import ConfigError, ToolError
-from ot.logging import Log
+from onetool.app import OneTool, read_settings
+from onetool.config.trust import trust
+from onetool.errors import ConfigError, ToolError
+from onetool.logging import Log
 
 
 def configured(home: Path, text: str) -> Path:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Literal, Optional,
 
 import pytest
 
-from ot_child.arguments import bound
-from ot_child.errors import ArgumentError
+from onetool_child.arguments import bound
+from onetool_child.errors import ArgumentError
 
 if TYPE_CHECKING:
     from nowhere import Nothing  # type: ignore[import-not-found]

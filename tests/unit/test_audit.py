@@ -13,19 +13,19 @@ import pytest
 from tests.extensions_support import configure, opened_at, write_secrets
 from tests.support import App, eventually, opened
 
-from ot import ToolError, tool
-from ot.audit import LONGEST, Audit
-from ot.bus.adapt import as_tool
-from ot.bus.events import CallFinished
-from ot.context import ToolContext
-from ot.errors import AuditUnavailable, SandboxDenied
-from ot.redact import REDACTED, Redactor
+from onetool import ToolError, tool
+from onetool.audit import LONGEST, Audit
+from onetool.bus.adapt import as_tool
+from onetool.bus.events import CallFinished
+from onetool.context import ToolContext
+from onetool.errors import AuditUnavailable, SandboxDenied
+from onetool.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
 WRITER = r"""
 import sys
 from pathlib import Path
-from ot.logging import Log
+from onetool.logging import Log
 
 log = Log(Path(sys.argv[1]), max_bytes=1 << 40, gathers=False)
 for number in range(2000):

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ot.bus.budget import BudgetGuard, Kind, Limits
-from ot.errors import BudgetExceeded
+from onetool.bus.budget import BudgetGuard, Kind, Limits
+from onetool.errors import BudgetExceeded
 
 
 class Clock:

@@ -21,7 +21,7 @@ from tests.bundles_support import (
     tool_body,
 )
 
-from ot.bundles import BundleStore
+from onetool.bundles import BundleStore
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot.bundles import rules
-from ot.bundles.filenames import folders, id_in, is_file_of, tool_files
-from ot.errors import BundleError
+from onetool.bundles import rules
+from onetool.bundles.filenames import folders, id_in, is_file_of, tool_files
+from onetool.errors import BundleError
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
 SLUGS = st.text(LETTERS, min_size=1, max_size=64)

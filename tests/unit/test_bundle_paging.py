@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.bundles_support import Clock, new_bundle, refused, store_in, tool_body
 
-from ot.bundles import BundleStore, Page
-from ot.bundles.paging import Tokens
+from onetool.bundles import BundleStore, Page
+from onetool.bundles.paging import Tokens
 
 FILTERS = ["tools", None, None, False]
 

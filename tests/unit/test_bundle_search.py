@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs_found, store_in, tool_body
 
-from ot.bundles import BundleDraft, BundleStore, ToolDraft
-from ot.bundles.disk import Stamp
-from ot.bundles.index import create, index_rows, opened, write_bundle, write_tool
-from ot.bundles.ranking import Question, place_of
-from ot.bundles.records import BundleFile, ToolFile
-from ot.bundles.searching import Finder, Hit, _next_text
-from ot.bundles.store import new_id
-from ot.bundles.texts import Texts, folded
-from ot.search.words import cuts
+from onetool.bundles import BundleDraft, BundleStore, ToolDraft
+from onetool.bundles.disk import Stamp
+from onetool.bundles.index import create, index_rows, opened, write_bundle, write_tool
+from onetool.bundles.ranking import Question, place_of
+from onetool.bundles.records import BundleFile, ToolFile
+from onetool.bundles.searching import Finder, Hit, _next_text
+from onetool.bundles.store import new_id
+from onetool.bundles.texts import Texts, folded
+from onetool.search.words import cuts
 
 STAMP = Stamp(0, 0)
 BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import START, folder_of, new_bundle, store_in, tool_body
 
-from ot.bundles.usage import UsageCounts
-from ot.stats.record import Recorder, UseRecord
+from onetool.bundles.usage import UsageCounts
+from onetool.stats.record import Recorder, UseRecord
 
 COUNT = """
 import sys
 from pathlib import Path
-from ot.stats.record import Recorder, UseRecord
+from onetool.stats.record import Recorder, UseRecord
 
 recorder = Recorder(Path(sys.argv[1]), enabled=False)
 for number in range(int(sys.argv[3])):

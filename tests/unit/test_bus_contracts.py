@@ -7,13 +7,13 @@ from typing import Any
 import anyio
 import pytest
 
-from ot.bus.adapt import function_tool
-from ot.bus.budget import BudgetGuard, Limits
-from ot.bus.bus import ToolBus
-from ot.context import Permission, ToolContext
-from ot.errors import PermissionDenied, ToolError, describe, error_type
-from ot.tool import Result, Tool, tool
-from ot_child.errors import restore
+from onetool._tool import Result, Tool, tool
+from onetool.bus.adapt import function_tool
+from onetool.bus.budget import BudgetGuard, Limits
+from onetool.bus.bus import ToolBus
+from onetool.context import Permission, ToolContext
+from onetool.errors import PermissionDenied, ToolError, describe, error_type
+from onetool_child.errors import restore
 
 
 def call(thing: object, params: Mapping[str, Any] | None = None, context: ToolContext | None = None) -> Result:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.cells_support import NIGHTLY, ROOT, refuse
 
-from ot_child.capture import FILENAME, NO_VALUE, execute
+from onetool_child.capture import FILENAME, NO_VALUE, execute
 
 Run = Callable[[str], Any]
 
@@ -457,7 +457,7 @@ def test_wrong_syntax_is_on_the_line_of_the_text_that_was_sent(code: str, line: 
 def test_code_of_any_depth_is_a_value_or_an_error_and_never_a_crash(piece: str, depth: int) -> None:
     closing = {"(": ")", "[": "]", "f(": ")"}.get(piece, "")
     program = f"""
-from ot_child.capture import execute
+from onetool_child.capture import execute
 import sys
 for before in ('', 'return '):
     try: execute(before + {piece!r} * {depth} + '1' + {closing!r} * {depth}, {{'__name__': 'x'}})
@@ -528,7 +528,7 @@ MORE_TESTS = (
 CHOSEN = (*OWN_TESTS, *MORE_TESTS) if NIGHTLY else OWN_TESTS
 DRIVER = """
 import importlib.util, io, json, linecache, sys, types, unittest
-from ot_child.capture import execute
+from onetool_child.capture import execute
 name, ending = sys.argv[1:]
 where = importlib.util.find_spec(f'test.{name}').origin
 with open(where, encoding='utf-8') as file: code = file.read()

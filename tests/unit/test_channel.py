@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ot.children.channel import Channel, RemoteError
-from ot.errors import ToolError
-from ot.tool import Result
+from onetool._tool import Result
+from onetool.children.channel import Channel, RemoteError
+from onetool.errors import ToolError
 
 Talk = Callable[[Channel, "Sink"], Awaitable[None]]
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot.clients import files, json_edit, launch, reading, toml_edit, yaml_edit
-from ot.clients.catalogue import CLIENTS, Place
-from ot.clients.edits import Edit, applied
-from ot.clients.launch import Launch
-from ot.clients.reading import Found
-from ot.clients.taking import Taken, There, take
-from ot.clients.translate import is_ours
-from ot.errors import ConfigError, ToolError
-from ot.util import yaml12
-from ot.util.secret_finder import SECRET_VALUE, looks_secret, secrets_in
+from onetool.clients import files, json_edit, launch, reading, toml_edit, yaml_edit
+from onetool.clients.catalogue import CLIENTS, Place
+from onetool.clients.edits import Edit, applied
+from onetool.clients.launch import Launch
+from onetool.clients.reading import Found
+from onetool.clients.taking import Taken, There, take
+from onetool.clients.translate import is_ours
+from onetool.errors import ConfigError, ToolError
+from onetool.util import yaml12
+from onetool.util.secret_finder import SECRET_VALUE, looks_secret, secrets_in
 
 PATH = ("mcpServers", "onetool")
 ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from ot.config.load import Loaded, load
-from ot.config.model import Agent, Settings
-from ot.context import Permission
-from ot.errors import ConfigError
-from ot.paths import find_folders
-from ot.util import yaml12
+from onetool.config.load import Loaded, load
+from onetool.config.model import Agent, Settings
+from onetool.context import Permission
+from onetool.errors import ConfigError
+from onetool.paths import find_folders
+from onetool.util import yaml12
 
 DEFAULTS = """
     version: 1
@@ -119,7 +119,7 @@ def test_the_default_agent_reads_inside_the_working_folder(place: Place) -> None
 def test_importing_and_loading_stay_light() -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from ot.config import load; from ot.paths import find_folders\n"
+        "from onetool.config import load; from onetool.paths import find_folders\n"
         "load.load(find_folders({}, Path('/'), None, Path('/none')), {})\n"
         "print(sorted({'yaml', 'rapidfuzz'} & sys.modules.keys()))"
     )

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from tests.cells_support import IS_ROOT, ROOT, refuse
 
-from ot_child import confine, syscalls
+from onetool_child import confine, syscalls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are those of Linux")
 
@@ -366,7 +366,7 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
 BEFORE = """
 import ctypes, errno, json, os, platform, resource, signal, socket, sys, tempfile, threading
 sys.path[:0] = [{source!r}, {root!r}]
-from ot_child import confine, syscalls
+from onetool_child import confine, syscalls
 told = {{}}
 def tried(name, attempt):
     try: told[name] = attempt() or 'worked'
@@ -832,7 +832,7 @@ def test_the_zygote_puts_on_what_there_is(lacking: list[str], tmp_path: Path) ->
     told = alone(
         LACKING
         + """
-from ot_child import zygote
+from onetool_child import zygote
 pretend_that_this_kernel_has_no(@lacking@)
 options = zygote.Options(scratch=@scratch@, memory_bytes=1 << 29, file_bytes=1 << 20, isolation='auto')
 confinement = zygote.confine_zygote(options)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, strategies as some
 
-from ot_child.data import NotData, as_data, encode
+from onetool_child.data import NotData, as_data, encode
 
 
 class Colour(enum.Enum):

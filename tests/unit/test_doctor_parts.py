@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ot.checks import in_order
-from ot.config.load import examine
-from ot.paths import find_folders
-from ot.problem import OK, WARNING, Location, Problem, storage_problem
+from onetool.checks import in_order
+from onetool.config.load import examine
+from onetool.paths import find_folders
+from onetool.problem import OK, WARNING, Location, Problem, storage_problem
 
 
 def write(home: Path, text: str) -> None:

@@ -13,9 +13,9 @@ import pytest
 from tests.extensions_support import HEADER
 from tests.support import family
 
-from ot.errors import StorageError, ToolError
-from ot.extensions.environments import Environments, Start, for_uv, for_worker
-from ot.extensions.pep723 import Header, header_of
+from onetool.errors import StorageError, ToolError
+from onetool.extensions.environments import Environments, Start, for_uv, for_worker
+from onetool.extensions.pep723 import Header, header_of
 
 FILE = Path("/nowhere/notes_tools.py")  # only headers with paths in them have a use for it
 EMPTY = Header("dependencies = []\n")

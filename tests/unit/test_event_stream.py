@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ot.faces.http.api import events
-from ot.faces.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
-from ot.faces.http.errors import ApiError
-from ot.faces.http.gate import STOPPING
+from onetool.faces.http.api import events
+from onetool.faces.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
+from onetool.faces.http.errors import ApiError
+from onetool.faces.http.gate import STOPPING
 
 Work = Callable[[Feed], Awaitable[None]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot.context import Permission
-from ot.extensions.source import LARGEST_FILE, Extension, read, stamp_of
+from onetool.context import Permission
+from onetool.extensions.source import LARGEST_FILE, Extension, read, stamp_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from ot.errors import ToolError
-from ot.runner.fence_processor import strip
+from onetool.errors import ToolError
+from onetool.runner.fence_processor import strip
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from ot.context import ToolContext
-from ot.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
-from ot.files import Files, read
-from ot.files.asked import asked
-from ot.files.beneath import open_by_kernel, open_by_walking
-from ot.files.globs import Glob, alternatives
-from ot.files.rules import Refusal, Rules, is_below
+from onetool.context import ToolContext
+from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
+from onetool.files import Files, read
+from onetool.files.asked import asked
+from onetool.files.beneath import open_by_kernel, open_by_walking
+from onetool.files.globs import Glob, alternatives
+from onetool.files.rules import Refusal, Rules, is_below
 
 RIPGREP = str(Path(sys.executable).with_name("rg"))
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.cells_support import IS_ROOT, ORDINARY_USER
 
-from ot import files as disk
-from ot.context import ToolContext
-from ot.errors import ArgumentError, SandboxDenied, ToolError
-from ot.files import TRASH, Files, writing
-from ot.files.beneath import Opener, best_opener, location, open_by_kernel, open_by_walking
-from ot_tools import fs_tools as fs
+from onetool import files as disk
+from onetool.context import ToolContext
+from onetool.errors import ArgumentError, SandboxDenied, ToolError
+from onetool.files import TRASH, Files, writing
+from onetool.files.beneath import Opener, best_opener, location, open_by_kernel, open_by_walking
+from onetool.tools import fs_tools as fs
 
 OPENERS = {"kernel": open_by_kernel, "walking": open_by_walking}
 
@@ -77,7 +77,7 @@ def test_a_kernel_without_it_gets_the_other_way(monkeypatch: pytest.MonkeyPatch)
     def missing(*_: object) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
-    monkeypatch.setattr("ot.files.beneath.open_by_kernel", missing)
+    monkeypatch.setattr("onetool.files.beneath.open_by_kernel", missing)
     assert best_opener() is open_by_walking
 
 
@@ -600,7 +600,7 @@ def test_a_list_is_all_or_an_error(app: Path, monkeypatch: pytest.MonkeyPatch) -
         names(app, max_results=5)
     with pytest.raises(ArgumentError, match="1 at least"):
         names(app, max_results=0)
-    monkeypatch.setattr("ot.files.listing.MOST_SEEN", 3)
+    monkeypatch.setattr("onetool.files.listing.MOST_SEEN", 3)
     with pytest.raises(ToolError, match="more than 3 entries"):
         names(app, pattern="nothing*")
 

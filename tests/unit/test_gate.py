@@ -10,12 +10,12 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from ot.config.model import Token
-from ot.faces.http.errors import ApiError
-from ot.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
-from ot.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
-from ot.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
-from ot.faces.http.keys import Keys, hash_of, new_token
+from onetool.config.model import Token
+from onetool.faces.http.errors import ApiError
+from onetool.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
+from onetool.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
+from onetool.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
+from onetool.faces.http.keys import Keys, hash_of, new_token
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"

@@ -15,18 +15,18 @@ import anyio
 import pytest
 from tests.http_support import Page, Received, Site, answer, page
 
-from ot import Permission, Result, ToolBus, ToolContext
-from ot.backends.http import HttpBackend
-from ot.backends.http_tool.answer import Reader
-from ot.backends.http_tool.impl import HttpImpl
-from ot.backends.http_tool.rates import Rates
-from ot.backends.http_tool.retry import retry_after
-from ot.config.model import Http
-from ot.errors import BudgetExceeded, ToolError, describe
-from ot.net import HostRules, Net
-from ot.net.exchange import Response
-from ot.schema import Schema
-from ot.tool import Tool
+from onetool import Permission, Result, ToolBus, ToolContext
+from onetool._tool import Tool
+from onetool.backends.http import HttpBackend
+from onetool.backends.http_tool.answer import Reader
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http_tool.rates import Rates
+from onetool.backends.http_tool.retry import retry_after
+from onetool.config.model import Http
+from onetool.errors import BudgetExceeded, ToolError, describe
+from onetool.net import HostRules, Net
+from onetool.net.exchange import Response
+from onetool.schema import Schema
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)

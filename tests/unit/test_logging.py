@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ot.errors import ToolTimeout
-from ot.logging import MAX_LOG_BYTES, Log
-from ot.redact import Redactor
+from onetool.errors import ToolTimeout
+from onetool.logging import MAX_LOG_BYTES, Log
+from onetool.redact import Redactor
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

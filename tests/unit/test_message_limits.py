@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ot.children.collector import Collector, find_id
-from ot.children.pace import SLICE_SECONDS, Pace
-from ot.children.process import MAX_KEPT, MAX_SHOWN, Printed
-from ot.proxy.http_bounds import _WholeEvents
-from ot_child import messages
+from onetool.children.collector import Collector, find_id
+from onetool.children.pace import SLICE_SECONDS, Pace
+from onetool.children.process import MAX_KEPT, MAX_SHOWN, Printed
+from onetool.proxy.http_bounds import _WholeEvents
+from onetool_child import messages
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.support import App, give, opened
 
-from ot import tool
-from ot.bus.events import CallFinished, RunFinished
-from ot.faces.http.metrics import BUCKETS, MOST_TOOLS, OTHER, Metrics
+from onetool import tool
+from onetool.bus.events import CallFinished, RunFinished
+from onetool.faces.http.metrics import BUCKETS, MOST_TOOLS, OTHER, Metrics
 
 SAMPLE = re.compile(
     r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (?P<value>\S+)'

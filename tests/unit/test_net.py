@@ -18,8 +18,8 @@ from hypothesis import given, strategies as st
 from tests.http_support import Certificate, Page, Received, Site, answer, page, served
 from tests.support import PATIENCE, eventually
 
-from ot.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
-from ot.net import HostRules, Net, Request, Response
+from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
+from onetool.net import HostRules, Net, Request, Response
 
 LOOPBACK = HostRules(("*",), allow_private_addresses=True)
 LIMIT = 1_000_000
@@ -181,7 +181,7 @@ def test_a_name_is_resolved_once_and_that_very_address_is_connected_to(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2"]]  # the first counts as public here, the next do not
-    monkeypatch.setattr("ot.net.hosts.is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("onetool.net.hosts.is_public", lambda address: address == "127.0.0.1")
     asked: list[str] = []
 
     async def rebinding(host: str, _port: int) -> Sequence[str]:
@@ -329,7 +329,7 @@ def test_each_redirect_is_checked_like_the_first_request(site: Site, to: str, wh
 
 
 def test_the_address_behind_a_redirect_is_checked_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ot.net.hosts.is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("onetool.net.hosts.is_public", lambda address: address == "127.0.0.1")
 
     async def resolve(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1" if host == "a.example" else "127.0.0.2"]
@@ -489,7 +489,7 @@ def test_a_damaged_body_or_one_packed_twice_is_an_error(site: Site, encoding: st
 @pytest.mark.slow
 @given(st.binary(max_size=5000), st.lists(st.integers(1, 400), max_size=40), st.sampled_from(["gzip", "zlib", "raw"]))
 def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes, sizes: list[int], form: str) -> None:
-    from ot.net.bodies import read
+    from onetool.net.bodies import read
 
     packed = gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else raw_deflate(data)
 

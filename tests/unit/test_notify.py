@@ -13,10 +13,10 @@ import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
 
-from ot.config.model import Topic
-from ot.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from ot.notify import NoticeFiles, RateLimit, publish
-from ot.util.locks import locked
+from onetool.config.model import Topic
+from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
+from onetool.notify import NoticeFiles, RateLimit, publish
+from onetool.util.locks import locked
 
 
 def at_noon() -> float:
@@ -193,8 +193,8 @@ def test_a_message_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> No
     code = """
 import resource, sys
 from pathlib import Path
-from ot.config.model import Topic
-from ot.notify import NoticeFiles, publish
+from onetool.config.model import Topic
+from onetool.notify import NoticeFiles, publish
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])), "notes", "x" * 5000, lambda: 0.0)
 """
@@ -207,7 +207,7 @@ publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])),
 
 
 def test_a_lock_waits_for_the_process_that_holds_it_and_goes_when_that_dies(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from ot.util.locks import locked\n"
+    code = "import sys, time; from pathlib import Path; from onetool.util.locks import locked\n"
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:
         assert holder.stdout

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from ot.bundles import rules
-from ot.bundles.openapi import names
+from onetool.bundles import rules
+from onetool.bundles.openapi import names
 
 
 @pytest.mark.parametrize(

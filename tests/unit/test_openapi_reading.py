@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.openapi_support import document_of, imported
 
-from ot.backends.http_tool.impl import HttpImpl
-from ot.bundles.imported import Imported
-from ot.bundles.model import BundleDraft, ToolDraft
-from ot.bundles.openapi import to_bundle
-from ot.bundles.openapi.document import MAX_BYTES
-from ot.errors import BundleError
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.bundles.imported import Imported
+from onetool.bundles.model import BundleDraft, ToolDraft
+from onetool.bundles.openapi import to_bundle
+from onetool.bundles.openapi.document import MAX_BYTES
+from onetool.errors import BundleError
 
 YAML = """
 openapi: 3.1.0
@@ -149,7 +149,7 @@ def test_many_operations_of_one_name_are_told_apart_quickly() -> None:
 
 @pytest.mark.slow
 def test_a_document_that_is_small_but_means_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ot.bundles.openapi.schemas.MAX_WORK", 10_000)
+    monkeypatch.setattr("onetool.bundles.openapi.schemas.MAX_WORK", 10_000)
     schemas = {"A": {"properties": {f"p{n}": {"type": "string"} for n in range(100)}}}
     operation = {"requestBody": {"content": {"application/json": {"schema": schema_ref("A")}}}}
     paths = {f"/{n}": {"post": operation, "put": operation} for n in range(80)}

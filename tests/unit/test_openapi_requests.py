@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.openapi_support import document_of, imported, request_of, swagger_of, tool_of
 
-from ot.backends.http_tool.impl import HttpImpl
-from ot.errors import BundleError
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.errors import BundleError
 
 LIST = {"type": "array", "items": {"type": "string"}}
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}

@@ -6,9 +6,9 @@ import jsonschema_rs
 import pytest
 from tests.openapi_support import document_of, imported, tool_of
 
-from ot.bundles.openapi.references import References
-from ot.bundles.openapi.schemas import MAX_NODES, Schemas
-from ot.errors import BundleError
+from onetool.bundles.openapi.references import References
+from onetool.bundles.openapi.schemas import MAX_NODES, Schemas
+from onetool.errors import BundleError
 
 
 def translated(schema: Any, **definitions: Any) -> Any:

@@ -13,12 +13,12 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
 
-from ot import ToolBus, ToolContext
-from ot.context import permissions
-from ot.errors import ArgumentError, ToolTimeout
-from ot_tools import json_tools, parsing, yaml_tools
-from ot_tools.grep_tools import _Found
-from ot_tools.reports import NoReport, Report, from_junit, from_mix
+from onetool import ToolBus, ToolContext
+from onetool.context import permissions
+from onetool.errors import ArgumentError, ToolTimeout
+from onetool.tools import json_tools, parsing, yaml_tools
+from onetool.tools.grep_tools import _Found
+from onetool.tools.reports import NoReport, Report, from_junit, from_mix
 
 ANY_TEXT = st.text(st.characters())  # half characters too
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ot.paths import Folders, agent_files, extension_files, find_folders, placed
+from onetool.paths import Folders, agent_files, extension_files, find_folders, placed
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ot.extensions.pep723 import Header, blocks, header_of, mistake_in
+from onetool.extensions.pep723 import Header, blocks, header_of, mistake_in
 
 # The example of the PEP, with code around it.
 REFERENCE = """\

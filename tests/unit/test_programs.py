@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support import PATIENCE, Watch, eventually, family
 
-from ot.children.programs import Ended, LastWords, Program, run
-from ot.errors import ToolError
-from ot_child import confine
+from onetool.children.programs import Ended, LastWords, Program, run
+from onetool.errors import ToolError
+from onetool_child import confine
 
 SHELL = "/bin/sh"
 PATH = {"PATH": os.environ["PATH"]}
@@ -24,7 +24,7 @@ WITH_LANDLOCK = pytest.mark.skipif(not confine.landlock_version(), reason="this 
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from ot.children.programs import Program, run
+from onetool.children.programs import Program, run
 
 program = Program(["/bin/sh", "-c", sys.argv[2]], Path("/"), {}, 300, starts_others=sys.argv[1] == "others")
 asyncio.run(run(program, lambda data: sys.stdout.write(data.decode()) and sys.stdout.flush(), lambda _: None))

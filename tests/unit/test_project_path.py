@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ot_child.errors import SandboxDenied
-from ot_child.project_path import ProjectPath, ProjectsProxy
+from onetool_child.errors import SandboxDenied
+from onetool_child.project_path import ProjectPath, ProjectsProxy
 
 
 def call(name: str, arguments: dict[str, Any]) -> Any:
@@ -187,7 +187,5 @@ def test_an_unknown_project_lists_functions_and_projects(look_up: Any) -> None:
 
 
 def test_a_child_needs_nothing_but_the_standard_library() -> None:
-    code = (
-        "import sys, ot_child.project_path as p; sys.exit(not set(sys.modules) & {'ot', 'pydantic', 'yaml'} == set())"
-    )
+    code = "import sys, onetool_child.project_path\nsys.exit(bool(set(sys.modules) & {'onetool', 'pydantic', 'yaml'}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -23,15 +23,15 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from ot.config.model import Server
-from ot.context import Foreign
-from ot.errors import OutputInvalid, ToolError
-from ot.proxy import content
-from ot.proxy.definitions import Definition, Lists, key_of, sound
-from ot.proxy.pins import MOST_LINES, Pins, accept, compare
-from ot.results.media import Media
-from ot.runner.answer import MOST_META, Journal
-from ot.sanitise import clean_schema
+from onetool.config.model import Server
+from onetool.context import Foreign
+from onetool.errors import OutputInvalid, ToolError
+from onetool.proxy import content
+from onetool.proxy.definitions import Definition, Lists, key_of, sound
+from onetool.proxy.pins import MOST_LINES, Pins, accept, compare
+from onetool.results.media import Media
+from onetool.runner.answer import MOST_META, Journal
+from onetool.sanitise import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 SUM = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}

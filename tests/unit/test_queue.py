@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ot.config.model import RunLimits
-from ot.faces.queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
+from onetool.config.model import RunLimits
+from onetool.faces.queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
 
 DEFAULT = Bounds(RunLimits().total, RunLimits().running, RunLimits().waiting)
 HELD = 100  # at least so many of one agent wait before one is refused

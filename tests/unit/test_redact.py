@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given, strategies as st
 from tests.encodings_support import ALL, SECRETS as VALUES
 
-from ot.redact import REDACTED, Redactor
+from onetool.redact import REDACTED, Redactor
 
 SECRET = 'pass "wörd"\\ 1\n2'
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nc29tZSBtb3JlIG9mIGl0\n-----END KEY-----"

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from ot.backends.threads import ToolThreads
-from ot.bus.sources import RegisteredTools
-from ot.context import ToolContext
-from ot.errors import ToolError, ToolNotFound
-from ot.registry import Registry, python_name
-from ot.schema import Schema
-from ot.tool import Tool
+from onetool._tool import Tool
+from onetool.backends.threads import ToolThreads
+from onetool.bus.sources import RegisteredTools
+from onetool.context import ToolContext
+from onetool.errors import ToolError, ToolNotFound
+from onetool.registry import Registry, python_name
+from onetool.schema import Schema
 
 
 class Nothing:

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
 
-from ot.errors import ToolError
-from ot.render import render
-from ot_child.data import FORMATS
+from onetool.errors import ToolError
+from onetool.render import render
+from onetool_child.data import FORMATS
 
 # The first example pays for the import of a YAML library; on a busy machine that is no failure.
 no_deadline = settings(deadline=None)

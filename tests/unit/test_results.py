@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from ot.errors import ArgumentError, StorageError, ToolError, ToolTimeout
-from ot.results import Quota, ResultStore
-from ot.results.files import LOCK, Files
-from ot.results.hits import Deadline
-from ot.results.matches import compiled, matching_lines, matching_parts
-from ot.results.similar import of_lines, similar
+from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
+from onetool.results import Quota, ResultStore
+from onetool.results.files import LOCK, Files
+from onetool.results.hits import Deadline
+from onetool.results.matches import compiled, matching_lines, matching_parts
+from onetool.results.similar import of_lines, similar
 
 HOUR = 3600.0
 NEVER_STORED = "0" * 32
@@ -322,8 +322,8 @@ def test_a_full_disk_leaves_nothing_behind(folder: Path) -> None:
     code = """
 import resource, signal, sys
 from pathlib import Path
-from ot.errors import ToolError
-from ot.results import ResultStore
+from onetool.errors import ToolError
+from onetool.results import ResultStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 try:
@@ -970,7 +970,7 @@ def test_what_cannot_be_read_back_is_an_error(results: ResultStore) -> None:
 A_HUNDRED_MEGABYTES = """
 import json, resource, sys, time
 from pathlib import Path
-from ot.results import ResultStore
+from onetool.results import ResultStore
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)
@@ -1023,7 +1023,7 @@ def test_a_hundred_megabytes_are_held_once_and_a_window_costs_what_it_shows(fold
 ONE_LINE = """
 import resource, sys
 from pathlib import Path
-from ot.results import ResultStore
+from onetool.results import ResultStore
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ot_child.errors import ArgumentError, ToolError, ToolNotFound
-from ot_child.rpc import ConnectionLost, Peer
+from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+from onetool_child.rpc import ConnectionLost, Peer
 
 Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 

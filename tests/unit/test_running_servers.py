@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ot.util.running_servers import (
+from onetool.util.running_servers import (
     DIRECTORY,
     ENTRY_SUFFIX,
     REQUEST,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.encodings_support import INVISIBLE_CHARACTERS
 
-from ot.render import render
-from ot.sanitise import INVISIBLE, TAG, TRIGGER, clean, sanitise
-from ot.util.invisible import escape_invisible, find_in_name, replace_in_name
+from onetool.render import render
+from onetool.sanitise import INVISIBLE, TAG, TRIGGER, clean, sanitise
+from onetool.util.invisible import escape_invisible, find_in_name, replace_in_name
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 

@@ -11,8 +11,8 @@ import yaml
 from tests.extensions_support import configure, opened_at
 from tests.support import PROGRAM, command_line, environment
 
-from ot.app import read_settings
-from ot.config.model import (
+from onetool.app import read_settings
+from onetool.config.model import (
     Agent,
     Budgets,
     Pack,
@@ -26,10 +26,10 @@ from ot.config.model import (
     ToolFilter,
     Topic,
 )
-from ot.config.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
-from ot.config.trust import is_trusted, trust
-from ot.errors import ToolError
-from ot.extensions import source
+from onetool.config.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
+from onetool.config.trust import is_trusted, trust
+from onetool.errors import ToolError
+from onetool.extensions import source
 
 UNCOMMENTED = re.sub(r"(?m)^#(?!#)", "", CONFIGURATION)
 EXAMPLES = {

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import pytest
 
-from ot.context import ToolContext
-from ot.errors import ArgumentError
-from ot.schema import Schema
-from ot.signature import arguments, signature, type_word
-from ot.tool import Tool
+from onetool._tool import Tool
+from onetool.context import ToolContext
+from onetool.errors import ArgumentError
+from onetool.schema import Schema
+from onetool.signature import arguments, signature, type_word
 
 SOURCE = '''
 from typing import Literal

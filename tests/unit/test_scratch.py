@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.cells_support import ROOT, as_ordinary_user, require_an_ordinary_user
 
-from ot_child.scratch import larger_than, remove
+from onetool_child.scratch import larger_than, remove
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_an_ordinary_user_can_remove_all_of_it_too() -> None:
 import sys, tempfile
 from pathlib import Path
 from tests.unit.test_scratch import LITTER
-from ot_child.scratch import remove
+from onetool_child.scratch import remove
 for kind, litter in LITTER.items():
     top = Path(tempfile.mkdtemp())
     litter(top)

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot.search import Document, Hit, Search
+from onetool.search import Document, Hit, Search
 
 CATALOGUE = (
     Document("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
@@ -472,7 +472,7 @@ def process(cache: Path, documents: Iterable[Document], query: str) -> list[str]
     """The names that a process of its own finds."""
     code = """if True:
         import json, pathlib, sys
-        from ot.search import Document, Search
+        from onetool.search import Document, Search
         cache, documents, query = json.load(sys.stdin)
         search = Search(pathlib.Path(cache), semantic=False)
         search.update(Document(*fields) for fields in documents)

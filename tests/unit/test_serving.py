@@ -10,10 +10,10 @@ from typing import Any, Self
 import pytest
 from tests.support import PATIENCE, eventually
 
-from ot_child import serving
-from ot_child.errors import ToolError
-from ot_child.rpc import ConnectionLost
-from ot_child.serving import Serving
+from onetool_child import serving
+from onetool_child.errors import ToolError
+from onetool_child.rpc import ConnectionLost
+from onetool_child.serving import Serving
 
 Function = Callable[["Line", Any], Any]
 

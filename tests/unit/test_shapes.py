@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ot.stats.shapes import (
+from onetool.stats.shapes import (
     MAX_KEYS,
     MAX_TEXT,
     NOTHING,
@@ -287,7 +287,7 @@ def test_of_a_result_that_is_too_much_the_upper_part_is_remembered(file: Path) -
 @pytest.mark.slow
 def test_two_processes_remember_what_either_saw(file: Path) -> None:
     program = """if True:
-        import sys; from pathlib import Path; from ot.stats.shapes import Shapes
+        import sys; from pathlib import Path; from onetool.stats.shapes import Shapes
         known = Shapes(Path(sys.argv[1]))
         for number in range(40):
             known.learn(f"{sys.argv[2]}.t{number}", {sys.argv[2]: 1})

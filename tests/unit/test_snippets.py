@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from tests.cells_support import NIGHTLY
 
-from ot.config.model import Param, Snippet
-from ot.errors import ArgumentError, ToolError, ToolNotFound
-from ot.snippets import describe, expand, expand_call, is_snippet, signature
-from ot.snippets.values import exactly, insert
-from ot.util import yaml12
+from onetool.config.model import Param, Snippet
+from onetool.errors import ArgumentError, ToolError, ToolNotFound
+from onetool.snippets import describe, expand, expand_call, is_snippet, signature
+from onetool.snippets.values import exactly, insert
+from onetool.util import yaml12
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 
@@ -302,9 +302,9 @@ def test_values_that_would_take_for_ever_or_all_memory_are_refused(
 def test_refusing_bombs_takes_no_memory() -> None:
     code = """
 import json, sys
-from ot.config.model import Snippet
-from ot.errors import ToolError
-from ot.snippets import expand_call
+from onetool.config.model import Snippet
+from onetool.errors import ToolError
+from onetool.snippets import expand_call
 for body, values in json.load(sys.stdin):
     try:
         expand_call("s", values, {"s": Snippet(body=body, params=dict.fromkeys(values, {}))})

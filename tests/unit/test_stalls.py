@@ -13,16 +13,16 @@ from tests.bundles_support import store_in
 from tests.rest_support import http_draft, new_id
 from tests.support import PATIENCE
 
-from ot import OneTool
-from ot.bundles.locking import StoreLock
-from ot.bundles.source import MAX_RECENT
-from ot.bus.bus import ToolBus
-from ot.config.model import Settings
-from ot.faces.http.gate import Bind
-from ot.faces.http.server import build
-from ot.logging import Log
-from ot.schema import ANY_OBJECT, Schema
-from ot.tool import Tool
+from onetool import OneTool
+from onetool._tool import Tool
+from onetool.bundles.locking import StoreLock
+from onetool.bundles.source import MAX_RECENT
+from onetool.bus.bus import ToolBus
+from onetool.config.model import Settings
+from onetool.faces.http.gate import Bind
+from onetool.faces.http.server import build
+from onetool.logging import Log
+from onetool.schema import ANY_OBJECT, Schema
 
 pytestmark = pytest.mark.slow
 FEW, MANY = 100, 20_000

@@ -16,18 +16,18 @@ from typing import Any
 import anyio
 import pytest
 
-from ot.app import OneTool
-from ot.config.load import Loaded
-from ot.config.model import Settings
-from ot.errors import ToolError
-from ot.paths import Folders
-from ot.stats import rollup
-from ot.stats.history import find_run, recent_runs
-from ot.stats.record import MAX_ROWS, MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
-from ot.stats.report import html
-from ot.stats.rollup import DAY, HOUR
-from ot.stats.summary import MOST_BARS, Summary, summarise
-from ot.util.background import Background
+from onetool.app import OneTool
+from onetool.config.load import Loaded
+from onetool.config.model import Settings
+from onetool.errors import ToolError
+from onetool.paths import Folders
+from onetool.stats import rollup
+from onetool.stats.history import find_run, recent_runs
+from onetool.stats.record import MAX_ROWS, MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.report import html
+from onetool.stats.rollup import DAY, HOUR
+from onetool.stats.summary import MOST_BARS, Summary, summarise
+from onetool.util.background import Background
 
 NOW = 1_800_000_000.0
 
@@ -187,7 +187,7 @@ def test_threads_record_at_the_same_time(recorder: Recorder, file: Path) -> None
 WRITER = """if True:
     import sys, time
     from pathlib import Path
-    from ot.stats.record import CallRecord, Recorder
+    from onetool.stats.record import CallRecord, Recorder
     recorder = Recorder(Path(sys.argv[1]), enabled=True)
     for number in range(int(sys.argv[2])):
         recorder.add(CallRecord("a.b", "default", sys.argv[3], "", 0.1, None, number))
@@ -313,7 +313,7 @@ def test_what_waits_for_a_file_that_cannot_be_written_is_bounded(tmp_path: Path)
 FULL_DISK = """if True:
     import resource, sys
     from pathlib import Path
-    from ot.stats.record import CallRecord, Recorder
+    from onetool.stats.record import CallRecord, Recorder
     file = Path(sys.argv[1])
     recorder = Recorder(file, enabled=True)
     recorder.add(CallRecord("a.b", "default", "s", "", 0.1, None, 0))

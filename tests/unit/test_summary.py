@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ot_child.summary import summary
+from onetool_child.summary import summary
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from ot.backends.http_tool.impl import HttpImpl
-from ot.backends.http_tool.placeholders import Placeholder, Values, parse
-from ot.errors import ArgumentError, ToolError
-from ot.net.exchange import Request
-from ot.net.urls import target_of
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http_tool.placeholders import Placeholder, Values, parse
+from onetool.errors import ArgumentError, ToolError
+from onetool.net.exchange import Request
+from onetool.net.urls import target_of
 
 HOSTILE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ot.config.load import Loaded, load
-from ot.config.trust import changes_since_trusted, is_trusted, judge, still_trusted, trust, untrust
-from ot.errors import ToolError
-from ot.paths import find_folders
-from ot.problem import UNTRUSTED, Location, Problem
+from onetool.config.load import Loaded, load
+from onetool.config.trust import changes_since_trusted, is_trusted, judge, still_trusted, trust, untrust
+from onetool.errors import ToolError
+from onetool.paths import find_folders
+from onetool.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]
 CONFIG = """

@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
 
-from ot.errors import ConfigError
-from ot.util import yaml12
+from onetool.errors import ConfigError
+from onetool.util import yaml12
 
 
 def value_of(text: str) -> Any:

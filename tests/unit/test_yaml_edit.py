@@ -2,9 +2,9 @@
 
 import pytest
 
-from ot.clients.yaml_edit import list_in, with_items, without_item
-from ot.errors import ConfigError
-from ot.util import yaml12
+from onetool.clients.yaml_edit import list_in, with_items, without_item
+from onetool.errors import ConfigError
+from onetool.util import yaml12
 
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}
 # Texts that hold A, in the ways in which people write lists.

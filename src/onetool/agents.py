@@ -1,0 +1,98 @@
+"""What the agents of the configuration come to: the limits that go into the context of their calls.
+
+An agent is chosen by the door (a client's name, a token, a person); here is only what follows from it. Budgets are
+counted from the start of the server and survive a reload.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from onetool._tool import Tool
+from onetool.bus.budget import BudgetGuard, Limits
+from onetool.config.load import Loaded
+from onetool.config.model import Agent, Budgets, Sandbox
+from onetool.config.protection import Protection, protection
+from onetool.errors import ToolError
+from onetool.paths import Folders, placed
+from onetool.problem import UNTRUSTED
+from onetool.stats.tokens import tokens_of
+
+DEFAULT = "default"
+
+
+class Agents:
+    """`warn` is told whose budget is nearly used up, in words."""
+
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
+        self._guards: dict[str, BudgetGuard] = {}
+
+    def use(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
+        """From now on."""
+        self._settings = loaded.settings
+        guarded = protection(loaded)
+        self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
+        self._sandboxes = {
+            name: _sandbox(agent.sandbox, loaded.folders, projects, guarded)
+            for name, agent in loaded.settings.agents.items()
+        }
+        for name, guard in self._guards.items():
+            if name in loaded.settings.agents:
+                guard.allow(_limits(loaded.settings.agents[name].budgets))
+
+    def of_client(self, client: str | None) -> str:
+        """The agent that names this client."""
+        named = (name for name, agent in self._settings.agents.items() if client in agent.clients)
+        return next(named, DEFAULT)
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What the context of a call says about its agent."""
+        agent = self._find(name)
+        return {
+            "agent_id": name,
+            "agent_config": agent.tool_config,
+            "permissions": agent.permissions,
+            "tools": agent.tools,
+            "sandbox": self._sandboxes[name],
+            "budget_guard": self._guard(name, agent.budgets),
+        }
+
+    def cost_of(self, tool: Tool) -> float:
+        pack = self._settings.tools.get(tool.pack)
+        return pack.cost_per_call if pack else 0
+
+    def _find(self, name: str) -> Agent:
+        known = self._settings.agents
+        if name not in known:
+            ignored, why = self._ignored, f"there is no agent {name!r}; agents are {', '.join(sorted(known))}"
+            raise ToolError(f"{why}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(why)
+        return known[name]
+
+    def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
+        limits = _limits(budgets)
+        if name not in self._guards:
+            if limits == Limits():
+                return None
+            self._guards[name] = BudgetGuard(limits, agent=name, warn=partial(self._warn, name), tokens_of=tokens_of)
+        return self._guards[name]
+
+
+def _limits(budgets: Budgets) -> Limits:
+    return Limits(budgets.time_seconds, budgets.calls, budgets.tokens, budgets.cost)
+
+
+def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], guarded: Protection) -> Mapping[str, Any]:
+    """Return what a context says about files. What the product loads or keeps is guarded in every case."""
+    return {
+        "enabled": sandbox.enabled,
+        "allowed_paths": [
+            str(placed(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
+        ],
+        "denied_patterns": sandbox.denied_patterns,
+        "readable_paths": list(projects.values()),
+        "hidden_names": guarded.names,
+        "hidden_paths": guarded.hidden,
+        "protected_paths": guarded.protected,
+        "pack_directories": guarded.pack_directories,
+    }

@@ -1,0 +1,193 @@
+"""The audit log: who called what that writes, executes or uses the network, with which arguments and which outcome.
+
+Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
+be written is not made. A change of stored tools or switches likewise has `change.started` and `change`. A rejected call
+is only a `call` line. Values of secrets are redacted; long arguments are cut.
+`onetool.logging` records every call, for debugging.
+"""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from onetool._tool import Tool
+from onetool.bus.authorise import in_order, required
+from onetool.bus.events import CallFinished
+from onetool.config.load import Loaded
+from onetool.context import Permission, ToolContext
+from onetool.errors import AuditUnavailable, SandboxDenied, error_type
+from onetool.logging import Log
+from onetool.paths import placed
+from onetool.redact import Redactor
+from onetool.util.storage_errors import is_full, storage_error
+
+if TYPE_CHECKING:
+    from onetool.storage import AuditStorage
+
+WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
+LONGEST = 1000  # characters of one argument
+SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
+ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
+Facts = dict[str, Any]
+
+
+def audit_of(loaded: Loaded) -> "Audit":
+    """Return the audit log that a configuration names, for somebody to close."""
+    settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
+    audit = Audit(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
+    audit.use(redact, settings.max_bytes, settings.keep)
+    return audit
+
+
+class Audit:
+    def __init__(self, file: Path, redact: Redactor) -> None:
+        self.file, self._redact = file, redact
+        self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
+        self._records: AuditStorage = self._log
+        self._is_slow = False
+
+    def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
+        self._redact = redact
+        self._log.use("INFO", redact)
+        self._log.max_bytes, self._log.keep = max_bytes, keep
+
+    async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
+        """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
+
+        A write to the page cache takes some 10 µs, less than a change of threads. A slow disk gets a thread.
+        """
+        if not _is_watched(tool, args):
+            return None
+        facts = self._facts(tool, args, context)
+        try:
+            await self._accept("call.started", facts)
+        except OSError as error:
+            raise AuditUnavailable(
+                f"{tool.name} was not called: the audit log {self.file} cannot be written: {error.strerror or error}",
+                hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
+                file=str(self.file),
+            ) from None
+        return facts
+
+    @asynccontextmanager
+    async def changing(
+        self, action: str, names: Iterable[str], *, actor: str, transport: str, frees_space: bool = False
+    ) -> AsyncIterator[Facts]:
+        """Record a change of stored tools or switches before it is made, and its outcome. Names only, never values.
+
+        What is yielded is for the block to say what it did. On a full disk a change that frees space is made anyway.
+        """
+        facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
+        try:
+            await self._accept("change.started", facts)
+        except OSError as error:
+            unwritable = storage_error(self.file.parent, error)
+            if not (frees_space and is_full(unwritable)):
+                raise unwritable from None
+        outcome = "cancelled"
+        try:
+            yield facts
+            outcome = "ok"
+        except Exception as error:
+            outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
+            raise
+        finally:
+            self._records.event("change", **facts, outcome=outcome)
+
+    async def _accept(self, name: str, facts: Facts) -> None:
+        """Write a line before something is done. Raise OSError if the system does not accept it."""
+        write, started = partial(self._records.write, name, **facts), time.perf_counter()
+        try:
+            if self._is_slow:
+                with anyio.fail_after(ACCEPT_SECONDS):
+                    await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
+            else:
+                write()
+        except TimeoutError:
+            raise TimeoutError(f"no answer from the disk within {ACCEPT_SECONDS:g} s") from None
+        finally:
+            self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
+
+    def finish(self, event: CallFinished) -> None:
+        """Record the outcome of a call, or that it was rejected."""
+        tool, args = event.tool, event.args or {}
+        if event.is_allowed is None or tool is None or not _is_watched(tool, args):
+            return
+        self._records.event(
+            "call",
+            **(event.admitted or self._facts(tool, args, event.context)),
+            decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
+            outcome=event.error or "ok",
+            duration_ms=round(event.seconds * 1000, 3),
+        )
+
+    def _facts(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
+        return {
+            "agent": context.agent_id,
+            "tool": tool.name,
+            "permissions": in_order(required(tool, args)),
+            "arguments": {name: self._shown(value) for name, value in args.items()},
+            "correlation_id": context.correlation_id,
+        }
+
+    def _shown(self, value: Any) -> Any:
+        """Its beginning, data as JSON writes it. Secrets are taken out before anything is cut or escaped."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            start = self._redact.beginning(value, LONGEST)
+            return start if len(value) <= LONGEST else f"{start}… ({len(value)} characters)"
+        try:
+            text = json.dumps(self._clean(value, _Room(LONGEST)), ensure_ascii=False)
+        except Exception:  # noqa: BLE001 - circles, more depth than can be written, what the methods of an object raise
+            return f"(a {type(value).__name__} that cannot be shown)"
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+    def _clean(self, value: Any, room: "_Room") -> Any:
+        room.take(1)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            items = takewhile(room.is_left, value.items())
+            return {self._clean(str(key), room): self._clean(item, room) for key, item in items}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._clean(item, room) for item in takewhile(room.is_left, value)]
+        text = self._redact.beginning(str(value), LONGEST)
+        room.take(len(text))
+        return text
+
+    def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
+        """Record that somebody has changed stored tools. Names only: values may be credentials."""
+        self._records.event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
+
+    @property
+    def problem(self) -> str | None:
+        return self._records.problem
+
+    def close(self) -> None:
+        self._records.close()
+
+
+class _Room:
+    """How many characters of an argument there is room for; what comes behind them is not looked at."""
+
+    def __init__(self, characters: int) -> None:
+        self._characters = characters
+
+    def take(self, characters: int) -> None:
+        self._characters -= characters
+
+    def is_left(self, _item: object) -> bool:
+        return self._characters >= 0
+
+
+def _is_watched(tool: Tool, args: Mapping[str, Any]) -> bool:
+    return tool.is_audited or bool(required(tool, args) & WATCHED)

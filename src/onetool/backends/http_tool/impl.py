@@ -1,0 +1,214 @@
+"""`httpImpl`: the definition of an HTTP tool as it is stored and as REST takes it, with everything checked that can be.
+
+Needs pydantic, so it is imported where a tool is stored or first called, never when the program starts.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from onetool.backends.http_tool import credentials
+from onetool.backends.http_tool.body import parse_body
+from onetool.backends.http_tool.entries import Entry
+from onetool.backends.http_tool.headers import Basic, Header, check_headers
+from onetool.backends.http_tool.request import RequestTemplate
+from onetool.backends.http_tool.url import parse_url
+from onetool.config.model import CamelSection, upper
+from onetool.schema import JSON
+
+_RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
+
+
+def _scalar(value: Any) -> Any:
+    """A number or a switch stands for the text of it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, int | float) else value
+
+
+def _url(text: str) -> str:
+    parse_url(text)
+    return text
+
+
+def _entries(query: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in query.items():
+        Entry.of(name, value)
+    return query
+
+
+def _headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    check_headers(headers)
+    return headers
+
+
+def _statuses(code: int | str) -> int | str:
+    span = statuses(code)
+    if span is None or not span:
+        raise ValueError("must be a status like 200, or a range like 200-299")
+    return code
+
+
+def statuses(code: int | str) -> range | None:
+    """The statuses that `404` or `"200-299"` means."""
+    if isinstance(code, int):
+        return range(code, code + 1) if 100 <= code <= 599 else None  # noqa: PLR2004 - what HTTP has
+    match = _RANGE.fullmatch(code)
+    return range(int(match[1]), int(match[2]) + 1) if match else None
+
+
+def _expression(selector: str) -> str:
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        jmespath.compile(selector)
+    except (JMESPathError, RecursionError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"is no JMESPath expression: {reason}") from None
+    return selector
+
+
+_URL: Final[JSON] = {
+    "type": "string",
+    "pattern": r"^https?://[^/?#]+",
+    "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, never where the host stands",
+    "examples": ["https://api.example.com/v1/weather/${city}"],
+}
+Count = Annotated[int, Field(strict=True, gt=0)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+Text = Annotated[str, BeforeValidator(_scalar)]
+Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(upper)]
+Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_statuses)]
+
+
+class Part(CamelSection):
+    """A refused value is never repeated in the error: it may be a secret."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+
+class Auth(Part):
+    type: Literal["apiKey", "bearer", "basic"]
+    place: Literal["header", "query"] | None = Field(default=None, alias="in")
+    name: str | None = None
+    value: str = Field(min_length=1, repr=False)
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.type == "apiKey" and not (self.place and self.name):
+            raise ValueError("needs in (header or query) and name, so that the key has a place to go to")
+        if self.type != "apiKey" and (self.place or self.name):
+            raise ValueError(f"of type {self.type} is the header Authorization; in and name are for apiKey")
+        self.credential  # noqa: B018 - raises where its templates are wrong
+        return self
+
+    @functools.cached_property
+    def credential(self) -> Header | Basic | Entry:
+        if self.type == "basic":
+            return Basic.of(self.value)
+        if self.type == "bearer":
+            return Header.of("Authorization", f"Bearer {self.value}", is_credential=True)
+        return (Entry if self.place == "query" else Header).of(self.name or "", self.value, is_credential=True)
+
+
+class Answer(Part):
+    """`response`: how the answer is read, and which part of it is the value."""
+
+    mode: Literal["auto", "json", "text"] = "auto"
+    selector: Annotated[str, AfterValidator(_expression)] | None = None
+
+    @model_validator(mode="after")
+    def _selects_from_data(self) -> Self:
+        if self.selector is not None and self.mode == "text":
+            raise ValueError("has a selector, which needs data; leave it out, or set mode to json")
+        return self
+
+
+class HttpImpl(Part):
+    method: Method
+    url_template: Annotated[str, AfterValidator(_url), WithJsonSchema(_URL)]
+    query: Annotated[Mapping[str, Text], AfterValidator(_entries)] = {}
+    headers: Annotated[Mapping[str, Text], AfterValidator(_headers)] = Field(default={}, repr=False)
+    body: Any = Field(default=None, repr=False)
+    auth: Auth | None = None
+    timeout_ms: Count | None = None
+    retries: Annotated[CountOrZero, Field(le=10)] | None = None
+    retry_non_idempotent: Annotated[bool, Field(strict=True)] = False
+    success_codes: tuple[Status, ...] = ("200-299",)
+    error_mode: Literal["fail", "empty"] = "fail"
+    response: Answer = Field(default_factory=Answer)
+    max_calls_per_minute: Count | None = None
+    max_request_bytes: Count | None = None
+    max_response_bytes: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_mask(cls, data: Any) -> Any:
+        try:
+            problem = credentials.mask_problem(data)
+        except RecursionError:
+            problem = "is nested too deeply"
+        if problem:
+            raise ValueError(problem)
+        return data
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.success_codes:
+            raise ValueError("successCodes must name a status, or be left out")
+        if self.body is not None:
+            parse_body(self.body, self.content_type)
+        parameters = [*{entry.name for entry in parse_url(self.url_template).query}, *self.query]
+        headers = [name.lower() for name in self.headers]
+        if self.auth is not None and self.auth.place == "query":
+            parameters.append(self.auth.name or "")
+        elif self.auth is not None:
+            headers.append((self.auth.name or "Authorization").lower())
+        self._refuse_twice("the query parameter", parameters)
+        self._refuse_twice("the header", headers)
+        return self
+
+    @staticmethod
+    def _refuse_twice(what: str, names: list[str]) -> None:
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{what} {twice} is given in two places")
+
+    @property
+    def content_type(self) -> str:
+        return next((value for name, value in self.headers.items() if name.lower() == "content-type"), "")
+
+    def succeeds(self, status: int) -> bool:
+        return status in self._successes
+
+    @functools.cached_property
+    def _successes(self) -> frozenset[int]:
+        return frozenset(status for code in self.success_codes for status in statuses(code) or ())
+
+    @functools.cached_property
+    def request(self) -> RequestTemplate:
+        """The templates, taken apart once."""
+        entries = [Entry.of(name, value) for name, value in self.query.items()]
+        headers: list[Header | Basic] = [Header.of(name, value) for name, value in self.headers.items()]
+        body = None if self.body is None else parse_body(self.body, self.content_type)
+        if body and body.content_type and not self.content_type:
+            headers.append(Header.of("Content-Type", body.content_type))
+        credential = self.auth.credential if self.auth else None
+        if isinstance(credential, Entry):
+            entries.append(credential)
+        elif credential is not None:
+            headers.append(credential)
+        return RequestTemplate(self.method, parse_url(self.url_template), tuple(entries), tuple(headers), body)
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """The names of the arguments that the request is made of."""
+        return frozenset(placeholder.name for placeholder in self.request.placeholders if not placeholder.is_secret)
+
+    @property
+    def required_secrets(self) -> frozenset[str]:
+        return frozenset(placeholder.name for placeholder in self.request.placeholders if placeholder.is_secret)

@@ -1,0 +1,72 @@
+"""The backend for functions in this process. Async ones run on the loop, others in a thread: none blocks another.
+
+Arguments arrive as data that fits the schema; where a parameter is annotated with something richer than data (a
+date, a path, a model), it is made of the data here.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onetool._tool import Tool
+from onetool.backends.threads import ToolThreads
+from onetool.context import ToolContext
+from onetool.schema import PLAIN_TYPES, signature_of, takes_context
+
+
+class PythonBackend:
+    """One function, in one of the threads where it is no coroutine; runs have threads of their own."""
+
+    def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
+        self.function, self._threads = function, threads or ToolThreads()
+        self._is_async = inspect.iscoroutinefunction(function)
+
+    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        converted = {name: make(args[name]) for name, make in self._converters.items() if name in args}
+        given = {**args, **converted, **dict.fromkeys(self._context_names, context)}
+        positional = [given.pop(name) for name in self._positional_only if name in given]
+        if self._is_async:
+            value = await self.function(*positional, **given)
+        else:
+            value = await self._threads.run(self.function, *positional, **given)
+            value = await value if inspect.isawaitable(value) else value
+        if inspect.isasyncgen(value):
+            return [item async for item in value]
+        return await self._threads.run(list, value) if inspect.isgenerator(value) else value
+
+    @functools.cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.function).parameters.values())
+
+    @functools.cached_property
+    def _positional_only(self) -> list[str]:
+        return [parameter.name for parameter in self._parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+
+    @functools.cached_property
+    def _context_names(self) -> list[str]:
+        return [parameter.name for parameter in self._parameters if takes_context(parameter)]
+
+    @functools.cached_property
+    def _converters(self) -> dict[str, Callable[[Any], Any]]:
+        rich = {
+            name: parameter.annotation
+            for name, parameter in signature_of(self.function).parameters.items()
+            if not isinstance(parameter.annotation, str) and not _is_plain(parameter.annotation)
+        }
+        if not rich:
+            return {}
+        from pydantic import TypeAdapter
+
+        return {name: TypeAdapter(annotation).validate_python for name, annotation in rich.items()}
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether JSON data of this type is what the function wants already."""
+    inner = getattr(annotation, "__args__", ())
+    origin = getattr(annotation, "__origin__", annotation)
+    try:
+        known = origin in PLAIN_TYPES or (inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"})
+    except (TypeError, AttributeError):
+        return False
+    return bool(known) and all(isinstance(part, str | int | float) or _is_plain(part) for part in inner)

@@ -1,0 +1,250 @@
+"""Rows of the index as bundles and tools: one, those of a bundle, and lists in the order of ids.
+
+An id never changes, so that a list goes on where it stopped, whatever has come and gone meanwhile.
+"""
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice, product
+from typing import Final, NamedTuple
+
+from onetool.bundles.disk import Stamp
+from onetool.bundles.records import BundleFile, ToolFile
+from onetool.registry import python_name
+
+BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
+TOOL: Final = """
+select t.key, t.id, t.bundle, b.slug, b.enabled, t.file, t.body, t.mtime, t.size
+from tools t join bundles b on b.id = t.bundle where b.deleted_at is null and
+"""
+IN_USE: Final = "(? or (t.enabled and b.enabled))"
+
+
+class BundleRow(NamedTuple):
+    id: str
+    folder: str
+    slug: str
+    enabled: int
+    deleted_at: int | None
+    body: str
+    mtime: int
+    size: int
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.mtime, self.size)
+
+    def file(self) -> BundleFile:
+        return BundleFile.read(self.body.encode())
+
+
+class ToolRow(NamedTuple):
+    key: int
+    id: str
+    bundle: str
+    bundle_slug: str
+    bundle_enabled: int
+    file: str
+    body: str
+    mtime: int
+    size: int
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.mtime, self.size)
+
+    def content(self) -> ToolFile:
+        return ToolFile.read(self.body.encode())
+
+
+# --- one -----------------------------------------------------------------------------------------------------------
+
+
+def problems_at(database: sqlite3.Connection, ending: str) -> list[str]:
+    """The files whose paths end so, and which could not be used."""
+    return [path for (path,) in database.execute("select path from problems") if path.endswith(ending)]
+
+
+def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
+    """Deleted ones too."""
+    row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()
+    return BundleRow(*row) if row else None
+
+
+def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
+    """The live bundle of this slug, or the first by id that Python code would call so."""
+    column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
+    query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
+    row = database.execute(query, (value,)).fetchone()
+    return BundleRow(*row) if row else None
+
+
+def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) -> ToolRow | None:
+    pair = f"{TOOL} t.bundle = ? and t.slug = ? and t.version = ?"
+    row = database.execute(pair, (bundle_id, slug, version)).fetchone()
+    return ToolRow(*row) if row else None
+
+
+def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
+    """All versions of all tools, or of one."""
+    one = "" if slug is None else " and t.slug = ?"
+    values = (bundle_id,) if slug is None else (bundle_id, slug)
+    return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
+
+
+def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
+    rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
+    return [ToolRow(*row) for row in rows if row]
+
+
+# --- by the names that code calls them by --------------------------------------------------------------------------
+
+ANSWERS: Final = """
+not exists (
+    select 1 from tools o where o.bundle = t.bundle and o.slug = t.slug and (o.enabled, o.key) > (t.enabled, t.key)
+)
+"""  # to a name without a version: of several versions the newest that is enabled
+
+
+class StoredPack(NamedTuple):
+    slug: str
+    id: str
+    enabled: bool
+    is_empty: bool
+    description: str  # the beginning of it, for the search
+    built_in: bool
+
+
+class NameRow(NamedTuple):
+    """What a list shows of a tool."""
+
+    name: str
+    description: str
+    enabled: bool
+
+
+def packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
+    query = """
+    select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
+        substr(json_extract(body, '$.description'), 1, 1000)
+    from bundles b where deleted_at is null
+    """
+    rows = database.execute(query)
+    return [StoredPack(slug, id_, bool(on), bool(empty), text or "", built_in) for slug, id_, on, empty, text in rows]
+
+
+def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
+    """The version that is asked for, or the one that answers if none is."""
+    query = f"{TOOL} b.slug = ? and t.slug = ? and (? is null or t.version = ?) order by t.enabled desc, t.key desc"
+    row = database.execute(query, (slug, tool_slug, version, version)).fetchone()
+    return ToolRow(*row) if row else None
+
+
+def names(
+    database: sqlite3.Connection, bundle_id: str, after: str, limit: int, *, described: bool = False
+) -> list[NameRow]:
+    """Tools of a bundle after this slug, in the order of their slugs."""
+    about, title = "json_extract(t.body, '$.description')", "json_extract(t.body, '$.displayName')"
+    text = f"coalesce(nullif({about}, ''), {title})" if described else "''"
+    query = f"""
+    select b.slug || '.' || t.slug, {text}, t.enabled and t.sound and b.enabled
+    from tools t join bundles b on b.id = t.bundle
+    where t.bundle = ? and t.slug > ? and {ANSWERS} order by t.slug limit ?
+    """  # noqa: S608 - texts of ours
+    rows = database.execute(query, (bundle_id, after, limit))
+    return [NameRow(name, about, bool(enabled)) for name, about, enabled in rows]
+
+
+def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """How many tools each bundle has, versions not counted, and how many of them can be called."""
+    query = """
+    select bundle, count(distinct slug), count(distinct case when enabled and sound then slug end)
+    from tools group by bundle
+    """
+    return {bundle: (all_, enabled) for bundle, all_, enabled in database.execute(query)}
+
+
+FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
+
+
+def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
+    """Names of tools in use, with about the bytes of their definitions as JSON."""
+    query = f"""
+    select b.slug || '.' || t.slug, {FRAME_BYTES} + length(b.slug || t.slug)
+        + t.definition
+    from tools t join bundles b on b.id = t.bundle where t.bundle = ? and t.enabled and b.enabled and {ANSWERS}
+    """  # noqa: S608 - texts of ours
+    return database.execute(query, (bundle_id,)).fetchall()
+
+
+def names_of_keys(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
+    """The names that these rows answer to, in the order of the rows; what is off or answers to none is left out."""
+    query = f"""
+    select t.key, b.slug || '.' || t.slug from tools t join bundles b on b.id = t.bundle
+    where t.key = ? and t.enabled and t.sound and b.enabled and b.deleted_at is null and {ANSWERS}
+    """  # noqa: S608 - texts of ours
+    rows = (database.execute(query, (key,)).fetchone() for key in keys)
+    return {row[0]: row[1] for row in rows if row}
+
+
+def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:
+    return [BundleRow(*row) for row in database.execute(f"{BUNDLE} where deleted_at <= ?", (moment,))]
+
+
+# --- lists ---------------------------------------------------------------------------------------------------------
+
+
+class Filters(NamedTuple):
+    """None: all of them."""
+
+    tags: tuple[str, ...] | None = None
+    bundles: tuple[str, ...] | None = None
+    include_disabled: bool = False
+
+    @classmethod
+    def of(cls, tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> "Filters":
+        given = [None if values is None else tuple(sorted(set(values))) for values in (tags, bundles)]
+        return cls(given[0], given[1], bool(include_disabled))
+
+
+def bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
+    live = "deleted_at is null and id > ? and (? or enabled)"
+    if filters.bundles is None:
+        rows = database.execute(f"{BUNDLE} where {live} order by id limit ?", (after, filters.include_disabled, limit))
+        return [BundleRow(*row) for row in rows]
+    one = f"{BUNDLE} where {live} and id = ?"
+    wanted = (database.execute(one, (after, filters.include_disabled, found)).fetchone() for found in filters.bundles)
+    return [BundleRow(*row) for row in wanted if row][:limit]
+
+
+def tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
+    """Several tags, and several bundles, are lists of their own in the same order, which are merged."""
+    streams = (_stream(database, condition, filters, after, limit) for condition in _conditions(filters))
+    keys = (key for key, _ in groupby(key for _, key in heapq.merge(*streams)))  # a tool with two tags comes twice
+    return tools_with_keys(database, islice(keys, limit))
+
+
+def _conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """For each list where its tools stand, and the values in that."""
+    by_tag = "tags g join tools t on t.key = g.key join bundles b on b.id = t.bundle where g.tag = ?"
+    every = "tools t join bundles b on b.id = t.bundle where"
+    if filters.tags is not None and filters.bundles is not None:
+        yield from (
+            (f"{by_tag} and g.bundle = ? and g.id > ?", pair) for pair in product(filters.tags, filters.bundles)
+        )
+    elif filters.tags is not None:
+        yield from ((f"{by_tag} and g.id > ?", (tag,)) for tag in filters.tags)
+    elif filters.bundles is not None:
+        yield from ((f"{every} t.bundle = ? and t.id > ?", (bundle,)) for bundle in filters.bundles)
+    else:
+        yield f"{every} t.id > ?", ()
+
+
+def _stream(
+    database: sqlite3.Connection, condition: tuple[str, tuple[str, ...]], filters: Filters, after: str, limit: int
+) -> list[tuple[str, int]]:
+    place, values = condition
+    order = "g.id" if place.startswith("tags") else "t.id"
+    query = f"select {order}, t.key from {place} and {IN_USE} and b.deleted_at is null order by {order} limit ?"  # noqa: S608
+    return database.execute(query, (*values, after, filters.include_disabled, limit)).fetchall()

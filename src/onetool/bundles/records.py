@@ -1,0 +1,148 @@
+"""The files of the store as data: `bundle.json` and one file a tool, and how they are written and read.
+
+A file of a newer schema, and one that does not hold what it should, is `Unreadable`, with a reason for people. Reading
+checks shapes, not the insides of schemas and requests: what is wrong in those is told when the tool is called.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from onetool.bundles.model import (
+    Bundle,
+    BundleDraft,
+    Description,
+    DisplayName,
+    Id,
+    Moment,
+    PythonImpl,
+    Slug,
+    StoredTool,
+    Tags,
+    ToolDraft,
+    ToolType,
+    Version,
+    camel_case,
+    impl_problem,
+)
+from onetool.schema import ANY_OBJECT, JSON
+from onetool.util.newer import UPGRADE
+
+SCHEMA_VERSION: Final = 1
+MOST_BYTES: Final = 1 << 20  # of a file
+
+
+class Unreadable(Exception):
+    """The file is damaged, or not one of ours."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+class _File(BaseModel):
+    model_config = camel_case
+    what: ClassVar[str]
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(f"is no JSON: {error}") from None
+        check_version(data)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg'].removeprefix('Value error, ')}"
+            raise Unreadable(f"is not a valid {cls.what} file: {what}") from None
+
+    def text(self) -> bytes:
+        """For people: indented, and letters as they are."""
+        import orjson
+
+        data = self.data()
+        try:
+            return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        except TypeError:  # an integer of more than 64 bits
+            return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+
+    def data(self) -> JSON:
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def check_version(data: object) -> None:
+    version = data.get("schemaVersion") if isinstance(data, dict) else None
+    if type(version) is not int or version < 1:
+        raise Unreadable("has no schemaVersion")
+    if version > SCHEMA_VERSION:
+        reason = f"was written by a newer OneTool (schemaVersion {version}, this one knows {SCHEMA_VERSION})"
+        raise Unreadable(reason, UPGRADE)
+
+
+class BundleFile(_File):
+    what = "bundle"
+    id: Id
+    slug: Slug
+    display_name: DisplayName
+    description: Description = ""
+    is_enabled: bool
+    created_at: Moment
+    modified_at: Moment
+    soft_deleted_at: Moment | None = None
+
+    @classmethod
+    def new(cls, bundle_id: str, draft: BundleDraft, moment: datetime) -> Self:
+        return cls.model_construct(id=bundle_id, created_at=moment, modified_at=moment, **dict(draft))
+
+    def replaced(self, draft: BundleDraft, moment: datetime) -> Self:
+        """The bundle with what was sent; only structural change counts as a modification. It is no longer deleted."""
+        sent = {name: value for name, value in draft if name != "is_enabled"}
+        modified = moment if any(getattr(self, name) != value for name, value in sent.items()) else self.modified_at
+        return self.model_copy(update={**dict(draft), "modified_at": modified, "soft_deleted_at": None})
+
+    def shown(self, *, built_in: bool) -> Bundle:
+        fields = {name: getattr(self, name) for name in Bundle.model_fields if name != "is_built_in"}
+        return Bundle.model_construct(**fields, is_built_in=built_in)
+
+
+class ToolFile(_File):
+    what = "tool"
+    id: Id
+    slug: Slug
+    version: Version
+    display_name: DisplayName
+    description: Description = ""
+    tags: Tags = Field(default_factory=list)
+    type: ToolType
+    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
+    output_schema: JSON | None = None
+    http_impl: JSON | None = None
+    python_impl: PythonImpl | None = None
+    is_enabled: bool
+    created_at: Moment
+    modified_at: Moment
+
+    @classmethod
+    def new(cls, tool_id: str, slug: str, version: str, draft: ToolDraft, moment: datetime) -> Self:
+        times = {"created_at": moment, "modified_at": moment}
+        return cls.model_construct(None, id=tool_id, slug=slug, version=version, **times, **dict(draft))
+
+    @model_validator(mode="after")
+    def _has_the_impl_of_its_type(self) -> Self:
+        problem = impl_problem(self.type, self.http_impl, self.python_impl)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+
+def shown(body: str, around: Mapping[str, Any]) -> StoredTool:
+    """The tool that the index holds, with what stands elsewhere: its bundle, and how often it was called."""
+    data: JSON = json.loads(body)
+    data.pop("schemaVersion")
+    return StoredTool.model_validate({**data, **around})

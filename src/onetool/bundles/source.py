@@ -1,0 +1,431 @@
+"""Bundles as packs: a source of tools that asks the index of the store.
+
+A tool is read when its name is used; lists and searches are answered from the index, page by page. The store tells by a
+number whether anything has changed, so that a change of another process is seen by the very next call. Storing is
+`onetool.bundles.store`.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from onetool._tool import Backend, Result, Tool
+from onetool.backends.http_tool.rates import SharedRates
+from onetool.config.load import Loaded
+from onetool.context import Permission, ToolContext
+from onetool.errors import BundleError, ToolError, ToolNotFound
+from onetool.net import Net
+from onetool.paths import placed
+from onetool.problem import Problem
+from onetool.registry import Entry, Registry, ToolSource, python_name
+from onetool.sanitise import clean, clean_schema
+from onetool.schema import ANY_OBJECT, Schema
+from onetool.stats.tokens import BYTES_A_TOKEN
+from onetool.storage import BundleStorage
+from onetool.util.background_tasks import BackgroundTasks
+
+if TYPE_CHECKING:
+    from onetool.backends.http import HttpBackend
+    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.bundles.listing import NameRow, StoredPack, ToolRow
+    from onetool.bundles.model import Bundle, StoredTool
+    from onetool.bundles.store import BundleStore
+    from onetool.search.index import Shelf
+
+BUILT_IN = Path(__file__).with_name("builtin")
+PAGE = 256
+SOURCE = "bundle"
+UNREAD = -1
+MAX_RECENT = 1_000  # tools that are kept as objects
+MAX_SIMILAR = 20
+LIST_SECONDS = 1.0  # for which lists and searches of a server wait for an index that is being built
+
+
+def folder_of(loaded: Loaded) -> Path:
+    return placed(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
+
+
+def store_of(loaded: Loaded) -> "BundleStore":
+    """The store that this configuration means, for somebody to close."""
+    from onetool.bundles.store import BundleStore
+
+    stats_file = loaded.folders.data / "stats" / "stats.db"
+    most = loaded.settings.bundles.max_tools
+    return BundleStore(folder_of(loaded), max_tools=most, builtin=BUILT_IN, stats_file=stats_file)
+
+
+class BundleSource(ToolSource):
+    """What is in memory are the names of the packs, and the tools that were used last. All else is asked of the index.
+
+    Methods that say so wait for the disk: they are for threads.
+    """
+
+    kind = SOURCE
+
+    def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
+        self._registry, self._net = registry, net
+        self.held: Mapping[str, Tool] = {}
+        self._rates: SharedRates | None = None
+        self._store: BundleStorage | None = None
+        self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
+        self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
+        self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
+        self._unusable: dict[str, Problem] = {}  # the others, and why they cannot be called
+        self.version = UNREAD  # of the store, when it was last looked at
+        self._recent: dict[str, tuple[ToolRow, Tool]] = {}
+        self._lock = Lock()
+        self._counted: tuple[int, dict[str, tuple[int, int]]] = (UNREAD, {})
+        self._building: asyncio.Future[None] | None = None
+        self._patience_ends = 0.0
+        self.keeps_running = False  # whether this process outlives one command
+        self._retiring = BackgroundTasks()
+
+    def configure(self, loaded: Loaded, /) -> None:
+        wanted = (folder_of(loaded), loaded.settings.bundles.max_tools)
+        self._loaded, made_for = loaded, self._made_for
+        if wanted == made_for:
+            return
+        self._become(UNREAD, {})
+        self._made_for, self._recent, self._building = wanted, {}, None
+        self._rates = SharedRates(wanted[0] / ".usage" / "rates.db")
+        old, self._store = self._store, None
+        if old is not None:
+            self._retiring.start(anyio.to_thread.run_sync(old.close))
+
+    @property
+    def store(self) -> BundleStorage:
+        if self._store is None:
+            self._store = store_of(self._loaded)
+        return self._store
+
+    @property
+    def is_building(self) -> bool:
+        """Whether stored tools are missing from lists, because their index is being built."""
+        return self._building is not None and not self._building.done()
+
+    def note_unlisted(self, _context: ToolContext, /) -> str:
+        return "stored tools not listed yet: their index is being built." if self.is_building else ""
+
+    def findings(self) -> list[Problem]:
+        """Return what is wrong with the store and with names in it. It waits for the disk."""
+        kept = self._store.problems if self._store is not None and not self.is_building else []
+        uncounted = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
+        return [*kept, *uncounted, *map(Problem, self._collisions())]
+
+    async def close(self) -> None:
+        await self._retiring.wait()
+        if self._store is not None:
+            await anyio.to_thread.run_sync(self._store.close)
+
+    # --- packs --------------------------------------------------------------------------------------------------------
+
+    async def refresh(self, words: Collection[str] | None = None, /) -> None:
+        """Know the packs that the store holds now; `words` are those that matter, where not all do.
+
+        An index that is missing is built in a thread. Who names a pack waits for it, who lists does so for a while.
+        """
+        is_ready, is_wanted = await anyio.to_thread.run_sync(self._look, words)
+        if not is_ready and is_wanted:
+            patience = self._patience() if words is None and self.keeps_running else None
+            await asyncio.wait((self._build(),), timeout=patience)
+            if not self.is_building:
+                await anyio.to_thread.run_sync(self._look, words)
+
+    def _look(self, words: Collection[str] | None) -> tuple[bool, bool]:
+        """Whether the index is there, and if not, whether anybody is to wait for it: most words are variables."""
+        store, made_for = self.store, self._made_for
+        if not store.is_indexed:
+            return False, words is None or store.may_have(words)
+        if (version := store.version()) != self.version:
+            packs = {python_name(pack.slug): pack for pack in reversed(store.packs())}
+            with self._lock:
+                if made_for == self._made_for:
+                    self._become(version, packs)
+        return True, True
+
+    def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
+        unusable: dict[str, Problem] = {}
+        for name, pack in packs.items():  # as a program names it, and as code does
+            if not pack.enabled:
+                unusable |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
+            elif pack.is_empty:
+                unusable |= dict.fromkeys((pack.slug, name), Problem(f"the bundle {pack.slug} has no tools"))
+        if packs != self.packs:
+            self.packs, self._usable = packs, packs.keys() - unusable.keys()
+        self._unusable, self.version = unusable, version
+
+    def problems(self) -> Mapping[str, Problem]:
+        return self._unusable
+
+    def _build(self) -> "asyncio.Future[None]":
+        """Begin to build the index, or to wait for the process that does. A thread of ours does not keep us alive."""
+        if self._building is None or self._building.done():
+            loop = asyncio.get_running_loop()
+            building = self._building = loop.create_future()
+            self._patience_ends = loop.time() + LIST_SECONDS
+
+            def build(store: BundleStorage) -> None:
+                gc.freeze()  # building starts many collections: they must not look at all that lives
+                with suppress(BundleError):  # who reads the store next is told
+                    store.version()
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(building.set_result, None)
+
+            Thread(target=build, args=[self.store], name="onetool-index", daemon=True).start()
+        return self._building
+
+    def _patience(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return LIST_SECONDS if not self.is_building else max(0.0, self._patience_ends - now)
+
+    @property
+    def pack_names(self) -> AbstractSet[str]:
+        return self._usable
+
+    def describe(self, name: str, /) -> str:
+        pack = self.packs.get(name)
+        bundle = self.store.bundle_by_slug(pack.slug) if pack is not None else None
+        return "" if bundle is None else clean(bundle.description)
+
+    def count(self, pack: str, *, enabled: bool = False) -> int:
+        """How many tools a pack has, or how many that can be called. It waits for the disk."""
+        if self._counted[0] != self.version:
+            self._counted = self.version, self.store.count_tools()
+        stored = self.packs.get(pack)
+        return 0 if stored is None else self._counted[1].get(stored.id, (0, 0))[enabled]
+
+    def all_bundles(self) -> "list[Bundle]":
+        bundles, token = [], None
+        while True:
+            page = self.store.list_bundles(include_disabled=True, size=PAGE, token=token)
+            bundles += page.items
+            token = page.next_token
+            if token is None:
+                return bundles
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str, *, even_off: bool = False) -> Tool | None:
+        """The tool of this name, or of this name and version, as it is now. It waits for the disk.
+
+        A disabled bundle has no tools but those that are called by their versions.
+        """
+        plain, at, version = name.partition("@")
+        if (split := _slugs(plain)) is None or self.is_building:
+            return None
+        key = ".".join(split) + at + version
+        row, built_in = self.store.find_tool(*split, version if at else None)
+        with self._lock:
+            known = self._recent.pop(key, None)
+            if row is None or not (row.bundle_enabled or at or even_off):
+                return None
+            tool = known[1] if known is not None and known[0] == row else self._tool(row, key, built_in=built_in)
+            self._recent[key] = row, tool
+            while len(self._recent) > MAX_RECENT:
+                del self._recent[next(iter(self._recent))]
+        return tool
+
+    def peek(self, name: str) -> Tool | None:
+        """The same if it was used lately, as it was then."""
+        plain, at, version = name.partition("@")
+        split = _slugs(plain)
+        known = self._recent.get(".".join(split) + at + version) if split else None
+        return known[1] if known is not None else None
+
+    def words(self, pack: str) -> AbstractSet[str]:
+        stored = self.packs.get(pack)
+        start = f"{stored.slug}." if stored is not None else "."
+        recent = [each for each in list(self._recent) if each.startswith(start) and "@" not in each]
+        return {python_name(each.removeprefix(start)) for each in recent}
+
+    def entries(
+        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+    ) -> Iterator[Entry]:
+        for name, text, enabled in self.names(pack, described=described, at_once=at_once):
+            yield Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
+
+    def names(
+        self,
+        pack: str | None = None,
+        after: str = "",
+        *,
+        described: bool = False,
+        off: bool = False,
+        at_once: int | None = None,
+    ) -> "Iterator[NameRow]":
+        """The tools that answer to names, in the order of these, page by page. It waits for the disk.
+
+        `off` are also those of disabled bundles.
+        """
+        chosen = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
+        wanted = [each for each in chosen if not each.is_empty and (off or each.enabled)]
+        for start, each in sorted((f"{each.slug}.", each) for each in wanted):
+            if start < after and not after.startswith(start):
+                continue
+            place = after.removeprefix(start) if after.startswith(start) else ""
+            while page := self.store.list_names(each, place, at_once, described=described):
+                yield from page
+                place = page[-1].name.partition(".")[2]
+
+    def definition_tokens(self) -> Iterator[tuple[str, int]]:
+        """The tokens of each definition, about. It waits for the disk."""
+        for pack in self.packs.values():
+            yield from ((name, -(-size // BYTES_A_TOKEN)) for name, size in self.store.definition_sizes(pack))
+
+    def shelves(self) -> "list[Shelf]":
+        """Where the search looks for stored tools. It waits for the disk."""
+        return self.store.shelves()
+
+    def similar(self, name: str, /) -> list[str]:
+        """Return stored tools with names like this one, the nearest first."""
+        found = [pair for shelf in self.shelves() for pair in shelf.alike([name])]
+        return [key[1] for key, _ in islice(sorted(found, key=itemgetter(1), reverse=True), MAX_SIMILAR)]
+
+    def tool_name(self, stored: "StoredTool") -> str:
+        """By which this very version is called."""
+        return f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
+
+    def shown(self, stored: "StoredTool") -> "StoredTool":
+        """As it is now: a tool without its function is disabled, for as long as that is missing."""
+        function = stored.python_impl.function if stored.python_impl else None
+        if function is None or self._registry.get(function) is not None:
+            return stored
+        return stored.disabled(_missing(function))
+
+    def _collisions(self) -> Iterator[str]:
+        """Stored tools whose names in code mean tools of others."""
+        others = (each for each in self._registry if python_name(each.pack) in self._usable)
+        for holder, tool in ((each.name, self.find(python_name(each.name))) for each in others):
+            if tool is not None:
+                other = f"{tool.name}@version" if holder == tool.name else tool.name
+                yield (
+                    f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} "
+                    f"means {holder}, and the other is called by ot.call('{other}')"
+                )
+
+    # --- one tool ---------------------------------------------------------------------------------------------------
+
+    def _tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
+        from onetool.bundles.reading import shown_tool
+        from onetool.bundles.texts import is_sound
+        from onetool.bundles.usage import Usage
+
+        stored = shown_tool(row, Usage(), built_in=built_in)
+        name = f"{stored.bundle_slug}.{stored.slug}"
+        is_readable = is_sound(stored.arg_schema)
+        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is not a JSON Schema")
+        return Tool(
+            name=name,
+            backend=self._backend(stored),
+            input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
+            output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
+            description=clean(stored.description or stored.display_name),
+            permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
+            source=f"{SOURCE}:{stored.bundle_slug}",
+            enabled=not reason,
+            disabled_reason=reason,
+            disabled_code="" if stored.bundle_enabled else "bundle_disabled",
+            identity=stored.id,
+            refresh=partial(anyio.to_thread.run_sync, self.find, key),
+        )
+
+    def _backend(self, stored: "StoredTool") -> Backend:
+        if stored.python_impl is not None:
+            return _Function(stored.python_impl.function)
+        return _Late(lambda: self._http(stored))
+
+    def _http(self, stored: "StoredTool") -> "HttpBackend":
+        from onetool.backends.http import HttpBackend
+
+        return HttpBackend(
+            _impl_of(stored),
+            self._net,
+            lambda: self._loaded.settings.http,
+            self._secret,
+            rates=self._rates,
+            identity=stored.id,
+        )
+
+    def _secret(self, name: str) -> str | None:
+        return self._loaded.secrets.get(name)
+
+
+def _slugs(name: str) -> tuple[str, str] | None:
+    """The slugs of a stored tool by its name, or by its name as code writes it: slugs have dashes, no underscores."""
+    slug, dot, tool = name.replace("_", "-").partition(".")
+    stored = f"{slug}{dot}{tool}"
+    return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
+
+
+def _switched_off(slug: str) -> str:
+    return f"the bundle {slug} is switched off; {_switched_on_by(slug)}"
+
+
+class _Late:
+    """A backend that is made at its first call: most tools of a large bundle are never called."""
+
+    def __init__(self, make: Callable[[], Backend]) -> None:
+        self._make = make
+        self._made: Backend | None = None
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return await self._made.invoke(tool, args, context)
+
+
+class _Function:
+    """A stored tool that stands for one that is registered, under the rights that this one needs."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        result: Result = await context.bus.call_tool(self._function, args, context)
+        if isinstance(result.error, ToolNotFound) and context.bus.registry.get(self._function) is None:
+            raise ToolError(f"{tool.name} is disabled: {_missing(self._function)}")
+        return result
+
+
+def _impl_of(stored: "StoredTool") -> "HttpImpl":
+    """It was right when it was stored; somebody may have edited the file since."""
+    from pydantic import ValidationError
+
+    from onetool.backends.http_tool.declared import placeholder_problem
+    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.bundles.model import refusal
+
+    name = f"{stored.bundle_slug}.{stored.slug}"
+    try:
+        impl = HttpImpl.model_validate(stored.http_impl)
+    except ValidationError as error:
+        problems = refusal(error).fields["details"]["problems"]
+        wrong = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
+        raise ToolError(f"{name} has a wrong httpImpl in its file: {wrong}") from None
+    if problem := placeholder_problem(impl, stored.arg_schema):
+        raise ToolError(f"{name} has a wrong httpImpl in its file: {problem}")
+    return impl
+
+
+def _why_off(stored: "StoredTool") -> str:
+    if not stored.bundle_enabled:
+        return _switched_off(stored.bundle_slug)
+    name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
+    return "" if stored.is_enabled else f"it is switched off; {_switched_on_by(name)}"
+
+
+def _switched_on_by(name: str) -> str:
+    return f"a person switches it on with `onetool bundles enable {name}`"
+
+
+def _missing(function: str) -> str:
+    return f"there is no function {function} any more; it works again as soon as there is"

@@ -1,0 +1,138 @@
+"""Making a `Tool` of what people have: a function, or an object that keeps the contract of a tool.
+
+The contract: `name`, `permissions`, `call(params, context)`, and where it wants them `param_schema` and
+`validate_params(params)`, which raises or returns what is wrong. Each may be an attribute or a method.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import CoroutineType
+from typing import Any
+
+from onetool._tool import Result, Tool, declaration_of
+from onetool.backends.python import PythonBackend
+from onetool.backends.threads import ToolThreads
+from onetool.context import ToolContext, permissions as permission_set
+from onetool.errors import ArgumentError, ToolError
+from onetool.schema import ANY_OBJECT, JSON, Schema, signature_of
+from onetool.util.docstring import description, example
+
+REJECTED = "validate_params rejected the arguments"
+
+
+def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
+    if isinstance(thing, Tool):
+        return thing
+    if inspect.isfunction(thing) or inspect.ismethod(thing):
+        return function_tool(thing, threads=threads)
+    if isinstance(thing, type):
+        return as_tool(_instance(thing), threads)
+    missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
+    if missing:
+        raise ToolError(
+            f"{type(thing).__name__} is no tool: it has no {' and no '.join(missing)}. "
+            "Register a function, or an object with name, permissions and call(params, context)."
+        )
+    return object_tool(thing, threads)
+
+
+def _instance(kind: type) -> object:
+    try:
+        return kind()
+    except TypeError as error:
+        raise ToolError(
+            f"{kind.__name__} cannot be made without arguments ({error}): register an instance of it"
+        ) from None
+
+
+def function_tool(
+    function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **facts: Any
+) -> Tool:
+    """The tool that a function is; `@tool` may have said more about it."""
+    declared = declaration_of(function)
+    signature_of(function)  # a function that can be no tool is refused now, not when it is called
+    docstring = inspect.getdoc(function) or ""
+    given = {
+        "description": description(docstring),
+        "example": example(docstring),
+        "permissions": declared.permissions,
+        "returns": _returns(function),
+        **declared.options,
+        **facts,
+    }
+    return Tool(
+        name=name or declared.name or function.__name__,
+        backend=PythonBackend(function, threads),
+        input=Schema.from_callable(function),
+        **given,
+    )
+
+
+def _returns(function: Callable[..., Any]) -> str:
+    annotation = inspect.signature(function).return_annotation
+    if annotation is inspect.Signature.empty:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("typing.", "")
+
+
+def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
+    schema = _value_of(thing, "param_schema", ANY_OBJECT)
+    return Tool(
+        name=str(_value_of(thing, "name")),
+        backend=_ObjectBackend(thing.call, threads or ToolThreads()),
+        input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
+        description=inspect.getdoc(thing) or "",
+        permissions=permission_set(_value_of(thing, "permissions")),
+    )
+
+
+def _value_of(thing: object, part: str, default: Any = None) -> Any:
+    value = getattr(thing, part, default)
+    return value() if callable(value) else value
+
+
+class _ObjectBackend:
+    def __init__(self, call: Callable[[dict[str, Any], ToolContext], Any], threads: ToolThreads) -> None:
+        self._call, self._threads = call, threads
+
+    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if inspect.iscoroutinefunction(self._call):
+            return await self._call(dict(args), context)
+        return await self._threads.run(self._call, dict(args), context)
+
+
+class _ObjectSchema(Schema):
+    """The object's schema, and its own word on top of it."""
+
+    def __init__(self, schema: JSON, validate: Callable[[JSON], object] | None) -> None:
+        super().__init__(lambda: schema)
+        self._validate = validate
+
+    def check(self, args: JSON) -> JSON:
+        checked = super().check(args)
+        if self._validate is None:
+            return checked
+        try:
+            outcome = self._validate(checked)
+        except Exception as error:
+            fields = error.fields if isinstance(error, ToolError) else {}
+            raise ArgumentError(str(error) or type(error).__name__, **fields) from error
+        if (problem := _problem_in(outcome)) is not None:
+            raise ArgumentError(problem)
+        return checked
+
+
+def _problem_in(outcome: object) -> str | None:
+    """Return what `validate_params` says is wrong. Whatever is not clearly a yes is a no."""
+    match outcome:
+        case None | True | ("ok" | True, *_) | {"ok": True} | Result(ok=True):
+            return None
+        case str(error) | ("error" | False, str(error)) | {"error": error} | Result(error=error):
+            return str(error or REJECTED)
+        case False:
+            return REJECTED
+        case CoroutineType():
+            outcome.close()
+            return "validate_params must not be a coroutine function"
+    return f"validate_params returned {type(outcome).__name__}, expected None or an error"

@@ -1,0 +1,152 @@
+"""A child that is started as a program of its own: its pipes are a channel, what it prints is for the log.
+
+What it has started ends with it: a guard inside of it (`onetool_child.guard`) sees to that, and where there is none,
+or one that was stopped, the server does.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio.to_thread
+
+from onetool_child.guard import end_family
+
+MAX_KEPT, MAX_SHOWN = 4000, 1500  # characters of what a process printed
+MAX_LINE = 8000  # characters; what is longer is not waited for
+READ_SIZE = 1 << 16  # asyncio's own, four times as much, is mapped and unmapped anew for every read
+AFTER_KILL_SECONDS = 1.0
+STDERR = 2
+PRINTED = ". It last printed:"  # between why a process failed and what it printed
+OnPrinted = Callable[[str], None]
+
+
+class Endpoint(Protocol):
+    """What takes the bytes of a process: a `Channel`, for one."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def reads_from(self, transport: Any) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class Printed:
+    """The end of what a process printed, in whole lines, since `clear` was last called."""
+
+    def __init__(self, on_lines: OnPrinted = lambda _text: None) -> None:
+        self._on_lines = on_lines
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._kept = self._line = ""
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        text = self._line + self._decode(data, final)
+        end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE else text.rfind("\n") + 1
+        lines, self._line = text[:end], text[end:]
+        self._kept = _last_lines(self._kept + lines, MAX_KEPT)
+        if lines:
+            self._on_lines(lines)
+
+    def clear(self) -> None:
+        self._kept = ""
+
+    @property
+    def shown(self) -> str:
+        return _last_lines((self._kept + self._line).strip(), MAX_SHOWN)
+
+    @property
+    def sentence(self) -> str:
+        """Return it as the end of an error message; empty if nothing was printed."""
+        return f"{PRINTED}\n{self.shown}\n" if self.shown else ""
+
+
+def _last_lines(text: str, size: int) -> str:
+    """Return the last whole lines that fit; of a line that is too long by itself, its end."""
+    if len(text) <= size:
+        return text
+    end = text[-size:]
+    return end if text[-size - 1] == "\n" or "\n" not in end[:-1] else end.partition("\n")[2]
+
+
+class Process(asyncio.SubprocessProtocol):
+    def __init__(self, channel: Endpoint, on_printed: OnPrinted, *, guarded: bool) -> None:
+        self._channel, self._guarded = channel, guarded
+        self._transport: asyncio.SubprocessTransport
+        self.printed = Printed(on_printed)
+        self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        channel: Endpoint,
+        on_printed: OnPrinted,
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        guarded: bool = False,
+    ) -> "Process":
+        """`guarded` is whether the child begins with a guard, which can be asked to end what is below it."""
+        child = cls(channel, on_printed, guarded=guarded)
+        start = asyncio.get_running_loop().subprocess_exec
+        await start(lambda: child, *command, env=dict(env), cwd=cwd, start_new_session=True)
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._transport.get_pid()
+
+    def kill(self) -> None:
+        """End it at once, with all that it has started: by its guard, or without asking."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._transport.kill()
+            elif not self.ended.done():  # the transport's own kill would reap the child behind asyncio's back
+                os.killpg(self.pid, signal.SIGTERM if self._guarded else signal.SIGKILL)
+
+    async def end(self, seconds: float) -> None:
+        """Give it so long to leave by itself, then make sure that nothing of it is left."""
+        if not await self._has_ended_within(seconds):
+            self.kill()
+        if not await self._has_ended_within(AFTER_KILL_SECONDS) and sys.platform != "win32":
+            await anyio.to_thread.run_sync(end_family, self.pid, self.pid)
+            await self._has_ended_within(AFTER_KILL_SECONDS)
+        self._transport.close()
+
+    async def _has_ended_within(self, seconds: float) -> bool:
+        await asyncio.wait([self.ended], timeout=seconds)
+        return self.ended.done()
+
+    # --- asyncio.SubprocessProtocol ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+        to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
+        assert to_child is not None
+        assert isinstance(from_child, asyncio.ReadTransport)
+        from_child.max_size = READ_SIZE  # type: ignore[attr-defined]
+        self._channel.reads_from(from_child)
+        self._channel.connection_made(to_child)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._channel.data_received(data)
+        else:
+            self.printed.add(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._channel.connection_lost(exc)
+        elif fd == STDERR:
+            self.printed.add(b"", final=True)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """It has ended, and all that it wrote has been read."""
+        if not self.ended.done():
+            self.ended.set_result(self._transport.get_returncode())

@@ -1,0 +1,297 @@
+"""Bundles of stored tools: list, export, import, enable, disable, delete. Running servers see changes at once."""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.identity import user_name
+from onetool.cli.opening import with_settings
+from onetool.cli.terminal import is_terminal, print_notices
+from onetool.errors import BundleError, ToolError
+from onetool.registry import nearest, python_name, shown
+from onetool.sanitise import clean
+from onetool_child.summary import number
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+    from onetool.bundles.model import Bundle, StoredTool
+    from onetool.storage import BundleStorage
+
+STDOUT = "-"
+ABOUT = 80
+WHAT = "SLUG[.TOOL[@VERSION]]"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="show the bundles that are in use (this is what a bare `bundles` does)")
+    export = actions.add_parser("export", help="write a bundle into a ZIP archive")
+    export.add_argument("slug", metavar="SLUG", help="the bundle")
+    export.add_argument(
+        "file", nargs="?", default="", metavar="FILE.zip", help=f"SLUG.zip if left out; {STDOUT} prints"
+    )
+    taking = actions.add_parser("import", help="take a bundle over from a ZIP archive")
+    taking.add_argument("file", type=Path, metavar="FILE.zip")
+    taking.add_argument("--name", default="", metavar="SLUG", help="what to call the bundle here")
+    where = taking.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="into ~/.onetool, for all directories")
+    where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
+    delete = actions.add_parser("delete", help="delete a bundle with its tools, a tool, or one version")
+    delete.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+    delete.add_argument("--yes", action="store_true", help="delete without asking")
+    _add_json(delete)
+    for word in ("enable", "disable"):
+        action = actions.add_parser(word, help=f"switch a bundle or a tool {'on' if word == 'enable' else 'off'}")
+        action.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+        _add_json(action)
+    for action in (parser, listing):
+        action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="those switched off, too")
+    for action in (parser, listing, export, taking):
+        _add_json(action)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    as_json = getattr(options, "json", False)
+    if options.action == "import":
+        return _import(options, as_json=as_json)
+    if options.action == "delete":
+        return _confirm_and_delete(options, as_json=as_json)
+    work = {"export": _export, "enable": _switch, "disable": _switch}.get(options.action, _list)
+
+    async def in_a_thread(app: "OneTool") -> int:
+        import anyio.to_thread
+
+        await app.discover()  # whether a tool's function is there, only all packs together can tell
+        return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
+
+    return with_settings(options, in_a_thread)
+
+
+def _import(options: argparse.Namespace, *, as_json: bool) -> int:
+    from onetool.cli import import_bundle
+
+    given = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
+    named = argparse.Namespace(config=options.config, user=options.user, project=options.project, **given)
+    return import_bundle.main(named, options.file, import_bundle.content_of(options.file))
+
+
+# --- list ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    bundle: "Bundle"
+    tools: "list[StoredTool]"
+
+    @property
+    def in_use(self) -> int:
+        return len({tool.slug for tool in self.tools if tool.in_use})
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            **self.bundle.as_json(),
+            "toolCount": len({tool.slug for tool in self.tools}),
+            "toolsInUse": self.in_use,
+            "problems": [f"{tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken],
+        }
+
+    @property
+    def _broken(self) -> "list[StoredTool]":
+        return [tool for tool in self.tools if tool.disabled_reason]
+
+    def as_text(self, width: int) -> str:
+        tools = len({tool.slug for tool in self.tools})
+        state = "on " if self.bundle.is_enabled else "off"
+        some = "" if self.in_use == tools or not self.bundle.is_enabled else f", {self.in_use} in use"
+        origin = " (comes with the program)" if self.bundle.is_built_in else ""
+        text = clean(self.bundle.description or self.bundle.display_name, ABOUT * 10)  # somebody else's words
+        about = shorten(text, ABOUT, placeholder=" …")
+        line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {about}{origin}".rstrip()
+        return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
+
+
+def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+    bundles = sorted(app.bundles.all_bundles(), key=lambda one: one.slug)
+    tools_of = app.bundles.store.tools_of
+    rows = [Row(bundle, [app.bundles.shown(tool) for tool in tools_of(bundle.id)]) for bundle in bundles]
+    chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
+    if as_json:
+        print(json.dumps({"bundles": [row.as_data() for row in chosen]}, indent=2, ensure_ascii=False))
+        return 0
+    width = max((len(row.bundle.slug) for row in chosen), default=0)
+    for row in chosen:
+        print(row.as_text(width))
+    if not chosen:
+        print("No bundle is in use. To make one of an OpenAPI document: onetool import petstore.yaml")
+    if more := len(rows) - len(chosen):
+        print(f"{more} more switched off; `onetool bundles list --all` shows them.")
+    return 0
+
+
+# --- export --------------------------------------------------------------------------------------------------------
+
+
+def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+    from onetool.bundles import archive
+
+    bundle = _bundle(app, options.slug)
+    tools = [tool.as_stored() for tool in app.bundles.store.tools_of(bundle.id)]
+    packed = archive.pack(bundle.as_json(), tools)
+    _, secrets = archive.without_credentials(bundle.slug, tools)
+    if secrets:
+        what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
+        names = ", ".join(f"${{secret:{name}}}" for name in secrets)
+        print_notices([f"{what} replaced in the archive by {names}. After an import, set them in secrets.yaml."])
+    if options.file == STDOUT:
+        sys.stdout.buffer.write(packed)
+        return 0
+    file = Path(options.file or f"{bundle.slug}.zip")
+    try:
+        with file.open("xb") as new:
+            new.write(packed)
+    except FileExistsError:
+        raise ToolError(f"{file} is there already; give another name, or {STDOUT} to print it") from None
+    except OSError as error:
+        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
+    if as_json:
+        shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
+        print(json.dumps(shown, ensure_ascii=False))
+    else:
+        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Credentials that were found are references.")
+    return 0
+
+
+# --- delete --------------------------------------------------------------------------------------------------------
+
+
+def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
+    """Ask in between: somebody who thinks about it must hold nothing open."""
+    slug, tool, version = _parts(options.what)
+
+    async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
+        bundle = _bundle(app, slug)
+        if bundle.is_built_in:
+            hint = f"onetool bundles disable {bundle.slug}"
+            raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool", hint=hint)
+        tools = app.bundles.store.tools_of(bundle.id)
+        return bundle, _versions(bundle, tools, tool, version) if tool else tools
+
+    bundle, tools = with_settings(options, plan)
+    what = ", ".join(f"{bundle.slug}.{each.slug}@{each.version}" for each in tools)
+    if not tool:
+        what = f"the bundle {bundle.slug} with {number(len({each.slug for each in tools}), 'tool')}"
+    _confirm(what, options)
+
+    async def delete(app: "OneTool") -> list[str]:
+        return _delete(app, bundle, tools, is_bundle=not tool)
+
+    deleted = with_settings(options, delete)
+    print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"deleted {what}")
+    return 0
+
+
+def _confirm(what: str, options: argparse.Namespace) -> None:
+    if options.yes:
+        return
+    if not is_terminal(sys.stdin):
+        options.refuse(f"deleting {what} needs --yes when nobody can be asked")
+    print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise ToolError("nothing was deleted")
+
+
+def _delete(app: "OneTool", bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> list[str]:
+    store, deleted = app.bundles.store, []
+    try:
+        for tool in tools:
+            store.delete_tool(bundle.id, tool.slug, tool.version)
+            deleted.append(f"{bundle.slug}.{tool.slug}@{tool.version}")
+        if is_bundle:
+            store.delete_bundle(bundle.id)
+            deleted.append(bundle.slug)
+    finally:
+        if deleted:
+            _record(app, "bundle.deleted" if is_bundle else "tool.deleted", deleted)
+    return deleted
+
+
+def _record(app: "OneTool", action: str, names: list[str]) -> None:
+    app.audit.change(action, names, actor=user_name(), transport="cli")
+
+
+# --- enable and disable --------------------------------------------------------------------------------------------
+
+
+def _switch(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+    on = options.action == "enable"
+    slug, tool, version = _parts(options.what)
+    bundle, store = _bundle(app, slug), app.bundles.store
+    if not tool:
+        store.set_bundle_enabled(bundle.id, on)
+        changed = [bundle.slug]
+    else:
+        chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
+        changed = [_switched(store, bundle, one, on=on) for one in chosen]
+    _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
+    if as_json:
+        print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
+        return 0
+    print("\n".join(f"{name} is switched {'on' if on else 'off'}." for name in changed))
+    if on and tool and not bundle.is_enabled:
+        print(f"Its bundle is off: onetool bundles enable {bundle.slug}")
+    return 0
+
+
+def _parts(what: str) -> tuple[str, str, str]:
+    """A slug has no dot and no @; a version may have dots."""
+    name, at, version = what.partition("@")
+    slug, dot, tool = name.partition(".")
+    if not slug or (dot and not tool) or (at and not (tool and version)):
+        raise ToolError(f"{what!r} names nothing; write {WHAT}, for example petstore or petstore.list-pets@1.0")
+    return slug, tool, version
+
+
+def _switched(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
+    try:
+        store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
+    except BundleError as error:
+        if error.fields.get("code") != "bundle_disabled":
+            raise
+        raise ToolError(f"{error.message}: onetool bundles enable {bundle.slug}") from None
+    return f"{bundle.slug}.{tool.slug}@{tool.version}"
+
+
+# --- finding -------------------------------------------------------------------------------------------------------
+
+
+def _bundle(app: "OneTool", slug: str) -> "Bundle":
+    found = app.bundles.store.bundle_by_slug(slug)
+    if found is None:
+        raise ToolError(_unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()], "Bundles"))
+    return found
+
+
+def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: str) -> "list[StoredTool]":
+    exact = [tool for tool in tools if tool.slug == slug]
+    named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
+    if not named:
+        raise ToolError(_unknown("tool", slug, sorted({tool.slug for tool in tools}), f"{bundle.slug} has"))
+    chosen = [tool for tool in named if version in {"", tool.version}]
+    if not chosen:
+        there = ", ".join(tool.version for tool in named)
+        raise ToolError(f"{bundle.slug}.{slug} has no version {version}; versions are {there}")
+    return chosen
+
+
+def _unknown(kind: str, name: str, known: list[str], title: str) -> str:
+    near = nearest(name, known)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {kind} {name!r}.{guess} {title}: {shown(known)}."

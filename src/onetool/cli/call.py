@@ -1,0 +1,82 @@
+"""Call one tool by its name, with arguments as key=value, and print its result as JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from onetool.bus.bind import full_name
+from onetool.cli.opening import with_settings
+from onetool.cli.terminal import Progress
+from onetool.errors import describe
+from onetool.problem import Problem
+from onetool.registry import python_name
+from onetool.render import render
+from onetool_child.data import as_data
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the tool, for example machine.disk")
+    parser.add_argument(
+        "arguments", nargs="*", default=(), metavar="key=value", help="values are JSON where they can be, else text"
+    )
+    parser.add_argument("--agent", default="default", metavar="NAME", help="call with the limits of this agent")
+    parser.add_argument("--json", action="store_true", help="print errors as JSON too")
+
+
+def main(options: argparse.Namespace) -> int:
+    texts = _texts(options)
+
+    async def call(app: "OneTool") -> int:
+        with Progress(f"calling {options.name}"):
+            arguments = await _arguments(app, options.name, texts)
+            result = await app.bus.call_tool(
+                options.name, arguments, app.context(options.agent, is_owner=True, client="cli")
+            )
+        if result.error is not None:
+            error = describe(result.error)
+            if options.json:
+                print(app.redact(render({"error": error}, "json")))
+                return 1
+            # A person types commands of the shell where code would call functions.
+            message = error["message"].replace("Type ot.tools() to", "Type `onetool tools` to")
+            print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
+            return 1
+        value = as_data(result.value)
+        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
+        print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))
+        return 0
+
+    return with_settings(options, call)
+
+
+def _texts(options: argparse.Namespace) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for argument in options.arguments:
+        key, equals, text = argument.partition("=")
+        if not equals or not key:
+            options.refuse(f"{argument!r} is no argument; write key=value, for example unit=GiB")
+        if key in texts:
+            options.refuse(f"{key} is given twice; write it once")
+        texts[key] = text
+    return texts
+
+
+async def _arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What was typed, as data; where the tool wants a text, `id=1` is one."""
+    await app.discover({python_name(name).partition(".")[0]})
+    tool = app.registry.get(name)
+    kinds = tool.input.properties if tool is not None else {}
+    return {key: _value(text, kinds.get(full_name(key, kinds), {}).get("type")) for key, text in texts.items()}
+
+
+def _value(text: str, kind: object) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if kind == "string" and not isinstance(value, str) else value

@@ -1,0 +1,295 @@
+"""Print what makes a shell complete commands, options, tools and their arguments when you press Tab.
+
+Put one line into the file that your shell reads at its start:
+
+    bash, in ~/.bashrc:                     eval "$(onetool completion bash)"
+    zsh, in ~/.zshrc, after compinit:       eval "$(onetool completion zsh)"
+    fish, in ~/.config/fish/config.fish:    onetool completion fish | source
+"""
+
+# The scripts are small: they hand over the words that were typed so far and show what comes back, one answer a line.
+# FILES instead of an answer means that the shell is to complete a file's name, as it does anyway.
+#
+# Names come from the files that the registry reads too. Nothing is started, and pydantic is not loaded, which takes
+# three times as long. Names may be a little behind: of a server, they are those that were seen last. A directory that
+# is not trusted is not read.
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from onetool import paths
+from onetool.config.trust import still_trusted
+from onetool.errors import ToolError
+from onetool.extensions.source import NAMED, SUFFIX, outline
+from onetool.proxy.pins import Pins
+from onetool.registry import python_name
+from onetool.util import yaml12
+
+MAX_FILES = 2000
+SHIPPED = Path(__file__).parents[2]
+FILES = ":files"
+BASH = r"""
+_onetool() {
+    local IFS=$'\n'
+    COMPREPLY=($("$1" completion --answer "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    if [[ ${COMPREPLY[0]} == :files ]]; then
+        COMPREPLY=()
+        compopt -o default 2>/dev/null
+    elif [[ ${COMPREPLY[0]} == *[.=] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+complete -F _onetool onetool
+"""
+ZSH = r"""
+_onetool() {
+    local -a answers unfinished
+    answers=("${(@f)$("${words[1]}" completion --answer "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ ${answers[1]} == :files ]]; then
+        compset -P '*='
+        _files
+        return
+    fi
+    unfinished=("${(@M)answers:#*[.=]}")
+    answers=("${(@)answers:#*[.=]}")
+    compadd -S '' -- "${(@)unfinished:#}"
+    compadd -- "${(@)answers:#}"
+    (( ${#answers} + ${#unfinished} ))
+}
+compdef _onetool onetool
+"""
+FISH = r"""
+function __onetool_answers
+    set -l words (commandline -opc) (commandline -ct)
+    set -l answers ($words[1] completion --answer $words[2..-1] 2>/dev/null)
+    if test "$answers[1]" = :files
+        __fish_complete_path (commandline -ct)
+    else
+        printf '%s\n' $answers
+    end
+end
+complete -c onetool -f -a '(__onetool_answers)'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("shell", choices=SCRIPTS, metavar="SHELL", help=f"one of {', '.join(SCRIPTS)}")
+
+
+def main(options: argparse.Namespace) -> int:
+    print(SCRIPTS[options.shell].strip())
+    return 0
+
+
+def answer(typed: list[str]) -> int:
+    """What may stand where the last word is. Whatever is wrong, nobody wants to hear of it while typing."""
+    try:
+        words, broken = _joined(typed or [""])
+        found = list(dict.fromkeys(_answers(words)))
+    except (Exception, SystemExit):  # noqa: BLE001 - see above
+        return 0
+    for text in found if found == [FILES] else _fitting(found, words[-1]):
+        print(text.removeprefix(broken))
+    return 0
+
+
+def _joined(typed: list[str]) -> tuple[list[str], str]:
+    """The words as they were typed. bash breaks at = and :, and takes an answer for what stands behind them alone."""
+    words: list[str] = []
+    for word in typed:
+        if words and (word in {"=", ":"} or words[-1].endswith(("=", ":"))):
+            words[-1] += word
+        else:
+            words.append(word)
+    if words[-1] == typed[-1]:
+        return words, ""
+    return words, words[-1] if typed[-1] in {"=", ":"} else words[-1].removesuffix(typed[-1])
+
+
+def _fitting(found: Iterable[str], start: str) -> list[str]:
+    return [text for text in found if text.startswith(start) and text.isprintable()]
+
+
+def _answers(words: list[str]) -> Iterable[str]:
+    from onetool.cli.main import COMMANDS, command
+
+    name, *before, current = words if len(words) > 1 else ("", *words)
+    if not name:
+        return [*COMMANDS, "--help", "--version"] if current.startswith("-") else COMMANDS
+    if name not in COMMANDS:
+        return ()
+    parser = command(name)[0]
+    given: list[str] = []
+    waiting = config = None  # an option whose value comes next; the value of --config
+    for word in before:
+        option = parser._option_string_actions.get(word)  # noqa: SLF001 - argparse tells it nowhere else
+        if option is not None:
+            waiting = option if option.nargs != 0 else None
+        elif waiting is not None:
+            config = Path(word) if waiting.dest == "config" else config
+            waiting = waiting if waiting.nargs == "+" else None
+        elif not given and word in (actions := _actions(parser)):
+            name, parser = f"{name} {word}", actions[word]
+        else:
+            given.append(word)
+    if current.startswith("-"):
+        return [text for text in parser._option_string_actions if text.startswith("--")]  # noqa: SLF001
+    places = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
+    places += [last for last in places[-1:] if last.nargs == "*"] * len(given)
+    place = waiting or next(iter(places[len(given) :]), None)
+    if place is None or place.choices is not None:
+        return map(str, place.choices or ()) if place else ()
+    if place.dest in {"config", "file", "html", "folder"}:
+        return [FILES]
+    source = _SOURCES.get((name, place.dest)) or _SOURCES.get(("", place.dest))
+    return source(_Names(config), current, given) if source else ()
+
+
+def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    return dict(next(found, {}))
+
+
+class _Names:
+    """What the files name. A file with a mistake in it still has names."""
+
+    def __init__(self, config_file: Path | None) -> None:
+        found = paths.find_folders(os.environ, Path.cwd(), config_file, Path.home())
+        assumed = replace(found, trusted=True)
+        self._folders = assumed if still_trusted(assumed, os.environ).trusted else found
+        self._settings = [_read(self._folders.config_of(layer)) for layer in self._folders.layers]
+
+    def section(self, name: str) -> dict[str, Any]:
+        return {key: value for layer in self._settings for key, value in _mapping(layer.get(name)).items()}
+
+    def agents(self, *_: object) -> list[str]:
+        files = [file for layer in self._folders.layers for file in paths.agent_files(layer)]
+        return ["default", *self.section("agents"), *(str(_read(file).get("name") or file.stem) for file in files)]
+
+    def tokens(self, *_: object) -> list[str]:
+        entries = self.section("auth").get("tokens")
+        return [str(_mapping(entry).get("name", "")) for entry in entries] if isinstance(entries, list) else []
+
+    def packs_or_tools(self, current: str, *_: object) -> Iterable[str]:
+        """Return the packs first, then the tools of one: a list of hundreds helps nobody."""
+        pack, dot, _name = current.partition(".")
+        if dot:
+            return self._tools(pack)
+        packs = [*filter(None, self._files), *self.section("servers"), *map(python_name, self._bundles)]
+        packs = _fitting(dict.fromkeys(packs), current)
+        alone = _fitting(self._tools(""), current)
+        if len(packs) == 1 and not alone:
+            return self._tools(packs[0]) or [f"{packs[0]}."]
+        return [*(f"{pack}." for pack in packs), *alone]
+
+    def arguments(self, current: str, given: list[str]) -> Iterable[str]:
+        if "=" in current:
+            return [FILES]
+        name, *pairs = given
+        pack, dot, _name = name.partition(".")
+        used = {pair.partition("=")[0] for pair in pairs}
+        return [f"{key}=" for key in self._tools(pack if dot else "").get(name, ()) if key not in used]
+
+    def stored(self, current: str, *_: object) -> Iterable[str]:
+        """Return bundles, then the tools of one, enabled or not."""
+        slug, dot, _name = current.partition(".")
+        return [f"{slug}.{tool}" for tool in self._stored_tools(slug)] if dot else self._bundles
+
+    def clients(self, current: str, *_: object) -> list[str]:
+        from onetool.clients.catalogue import CLIENTS
+
+        return _fitting(CLIENTS, current) or [FILES]
+
+    def _tools(self, pack: str) -> dict[str, list[str]]:
+        """Return the arguments of each tool of a pack; the tools of no pack, such as `grep`, are in ''."""
+        tools: dict[str, list[str]] = {}
+        with suppress(ToolError, OSError, SyntaxError, ValueError, TypeError, LookupError, RecursionError, MemoryError):
+            if pack in self._files:
+                tools = outline(self._files[pack])
+            elif pack in self.section("servers"):
+                pins = Pins(self._folders.data / "pins.json").get(pack) or {}
+                tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}
+            else:
+                tools = self._stored_tools(
+                    next((slug for slug in self._bundles if pack in {slug, python_name(slug)}), "")
+                )
+        return {f"{pack}.{python_name(name)}".lstrip("."): arguments for name, arguments in tools.items()}
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        """Return the file of each pack."""
+        texts = (layer.get("tools_dir") for layer in self._settings)
+        named = [text for found in texts if isinstance(found, list) for text in found if isinstance(text, str)]
+        shipped = sorted((SHIPPED / "onetool/tools").glob(f"*{SUFFIX}.py"))
+        found: dict[str, Path] = {}
+        directories = self._folders.pack_directories(named)
+        for file in (*shipped, *(file for directory in directories for file in paths.extension_files(directory))):
+            with suppress(OSError):
+                pack = NAMED.search(file.read_text(encoding="utf-8", errors="replace"))
+                found.setdefault(pack[1] if pack else file.stem.removesuffix(SUFFIX), file)
+        return found
+
+    @cached_property
+    def _bundles(self) -> dict[str, Path]:
+        """Return the directory of each bundle by its slug."""
+        from onetool.bundles.filenames import BUNDLE_FILE
+
+        stored = paths.placed(
+            str(self.section("bundles").get("dir") or "bundles"), self._folders.data, self._folders.home
+        )
+        files = (
+            file for folder in (stored, SHIPPED / "onetool/bundles/builtin") for file in folder.glob(f"*/{BUNDLE_FILE}")
+        )
+        return {str(_read(file).get("slug") or file.parent.name): file.parent for file in files}
+
+    def _stored_tools(self, slug: str) -> dict[str, list[str]]:
+        folder = self._bundles.get(slug)
+        files = sorted(folder.glob("*@*.json"))[:MAX_FILES] if folder else []
+        contents = ((file, _read(file)) for file in files)
+        return {
+            str(tool.get("slug") or file.name.partition("@")[0]): _properties(tool.get("argSchema"))
+            for file, tool in contents
+        }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return what a YAML or JSON file holds; nothing if it cannot be read."""
+    with suppress(OSError, ToolError, ValueError, RecursionError):
+        return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml12.read_file(file).data)
+    return {}
+
+
+def _properties(schema: Any) -> list[str]:
+    return list(_mapping(_mapping(schema).get("properties")))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+# What stands in a place of a command, or of any command.
+_SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]]] = {
+    ("call", "name"): _Names.packs_or_tools,
+    ("tools", "pattern"): _Names.packs_or_tools,
+    ("help", "query"): _Names.packs_or_tools,
+    ("stats", "tool"): _Names.packs_or_tools,
+    ("serve", "expose"): _Names.packs_or_tools,
+    ("call", "arguments"): _Names.arguments,
+    ("", "agent"): _Names.agents,
+    ("accept", "server"): lambda names, *_: names.section("servers"),
+    ("token delete", "name"): _Names.tokens,
+    ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
+    ("bundles enable", "what"): _Names.stored,
+    ("bundles disable", "what"): _Names.stored,
+    ("bundles delete", "what"): _Names.stored,
+    ("import", "source"): _Names.clients,
+}

@@ -1,0 +1,116 @@
+"""See the whole idea in a few seconds: real runs, real tools, and what a model would see of each.
+
+It plays in a temporary folder and leaves nothing behind.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from onetool.app import OneTool
+from onetool.cli.demo import showing, stage
+from onetool.cli.demo.steps import HANDLE, STEPS, Seen, Step
+from onetool.cli.signals import Stopping
+from onetool.cli.terminal import Progress
+from onetool.render import render
+from onetool.runner.answer import Answer, Journal
+
+if TYPE_CHECKING:
+    from onetool.stats.summary import Summary
+
+STOPPED = 128  # and the number of the signal, as shells have it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print what happened as JSON, whole")
+
+
+def main(options: argparse.Namespace) -> int:
+    with Stopping() as stopping:
+        try:
+            with stage.built() as built:
+                return asyncio.run(_play(built, stopping, as_json=options.json))
+        except asyncio.CancelledError:
+            return STOPPED + stopping.signal
+
+
+async def _play(built: stage.Stage, stopping: Stopping, *, as_json: bool) -> int:
+    async with built.app() as app:
+        with stopping.allowed():
+            return await _demonstrate(app, built, is_shown=not as_json)
+
+
+async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> int:
+    if is_shown:
+        showing.head()
+    with Progress("starting an MCP server and a web server"):
+        await asyncio.to_thread(built.import_api, app)
+        await app.discover()
+    steps: list[Seen] = []
+    for place, step in enumerate(STEPS, 1):
+        code = step.code.replace("{handle}", _handle(steps))
+        if is_shown:
+            showing.asked(place, step, code)
+        steps.append(await _seen(app, step, code))
+        if is_shown:
+            showing.answered(steps[-1])
+    summary, isolation = await _saved(app), (await app.health())["isolation"]
+    if is_shown:
+        showing.saved(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
+    else:
+        print(render(_as_data(steps, summary, isolation), "json"))
+    return _status(steps)
+
+
+async def _seen(app: OneTool, step: Step, code: str) -> Seen:
+    journal, started = Journal(), time.perf_counter()
+    with Progress(step.meanwhile) as progress:
+        journal.listener = progress.hear
+        answer = await _answer(app, code, journal)
+    ms = round((time.perf_counter() - started) * 1000)
+    calls = [name for name, _ in journal.calls]
+    return Seen(step.title, code, answer.text, answer.is_error, ms, calls, step.problem(answer))
+
+
+async def _answer(app: OneTool, code: str, journal: Journal) -> Answer:
+    """A network that is there and does not answer is not to hold up the rest."""
+    try:
+        async with asyncio.timeout(stage.PATIENCE):
+            return await app.run(code, journal=journal)
+    except TimeoutError:
+        return Answer((f"There was no answer within {stage.PATIENCE} s.",), is_error=True)
+
+
+def _handle(steps: list[Seen]) -> str:
+    """Of the last large result."""
+    found = [match[1] for seen in steps if (match := HANDLE.search(seen.answer))]
+    return found[-1] if found else ""
+
+
+async def _saved(app: OneTool) -> "Summary":
+    """From the statistics of these runs. A client would have begun a session, which counts what definitions cost."""
+    from onetool.faces.mcp.server import OneToolServer
+    from onetool.stats.summary import summarise
+
+    with closing(OneToolServer(app)) as server:
+        await app.begin_session(server.own_tokens)
+    await asyncio.to_thread(app.stores.recorder.flush)
+    trip = app.settings.stats.round_trip_ms
+    return await asyncio.to_thread(partial(summarise, app.stores.stats_file, round_trip_ms=trip))
+
+
+def _as_data(steps: list[Seen], summary: "Summary", isolation: Mapping[str, Any]) -> dict[str, Any]:
+    saved = {"context_saved": summary["context_saved"], "time_saved_ms": summary["time_saved_ms"], **summary["savings"]}
+    counted = {"calls": summary["total_calls"], "runs": summary["runs"]["total"]}
+    return {"steps": list(map(asdict, steps)), "saved": {**counted, **saved}, "isolation": isolation}
+
+
+def _status(steps: list[Seen]) -> int:
+    """What a machine lacks is no failure of the demonstration; it has said so."""
+    showing.incomplete(steps)
+    return int(any(seen.problem and not step.needs for step, seen in zip(STEPS, steps, strict=True)))

@@ -1,0 +1,296 @@
+"""Taking HTTP tools over from an OpenAPI document or a bundle's archive, and what is left for the person to do.
+
+`onetool import` and `onetool bundles import` both end here. Which hosts may be called is a person's word: without
+--write the line for it is only printed.
+"""
+
+import argparse
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onetool.audit import audit_of
+from onetool.bundles.imported import Imported
+from onetool.bundles.source import folder_of, store_of
+from onetool.bundles.taking import Taken, read, take_over
+from onetool.cli import editing
+from onetool.cli.connect import this_place, what_to_ask
+from onetool.cli.identity import user_name
+from onetool.cli.signals import undisturbed
+from onetool.clients import files, yaml_edit
+from onetool.config.load import Loaded, load
+from onetool.config.trust import is_trusted, trust
+from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
+from onetool.net import HostRules
+from onetool.net.addresses import is_public, parsed
+from onetool.paths import FOLDER, SECRETS, Folders, find_folders
+from onetool.problem import Problem
+from onetool.redact import Redactor
+from onetool.registry import python_name
+from onetool.util.secret_finder import secrets_in
+from onetool_child.summary import number
+
+SECTION, KEY = "http", "allowedHosts"
+MOST_PROBLEMS = 10
+QUESTION = "What can you do with {slug} in OneTool?"
+INDENT = "  "
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done, and what is left."""
+
+    file: Path
+    loaded: Loaded
+    found: Imported
+    taken: Taken
+    is_dry: bool
+    hosts: list[str]
+    secrets: list[str]
+    done: list[str] = field(default_factory=list)
+    diff: str = ""
+    is_written: bool = False
+
+    @property
+    def folders(self) -> Folders:
+        return self.loaded.folders
+
+    @property
+    def config(self) -> Path:
+        return self.folders.config_of(self.folders.data)
+
+    @property
+    def slug(self) -> str:
+        return self.taken.bundle.slug
+
+
+def content_of(path: Path) -> bytes:
+    if not path.is_file():
+        raise ToolError(f"{path} is no file" if path.exists() else f"there is no file {path}")
+    try:
+        with path.open("rb") as file:
+            content = file.read(files.MAX_BYTES + 1)
+    except OSError as error:
+        raise ToolError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(content) > files.MAX_BYTES:
+        raise ToolError(f"{path} has more than {files.MAX_BYTES:,} bytes, which no document of an API has")
+    return content
+
+
+def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
+    try:
+        found = read(content, name=options.name, server=options.server)
+        with undisturbed():
+            folders, done = _target(options)
+        loaded = load(folders, os.environ, trust=True if folders.project else None)
+        report = _taken(path, loaded, found, is_dry=options.dry_run)
+    except BundleError as error:
+        raise _advised(error, path) from None
+    report.done += done
+    if options.write and report.hosts and not options.dry_run:
+        _write_hosts(report)
+    print(json.dumps(_as_data(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
+    return 0
+
+
+def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
+    """Where the tools go, and what there is to say about it: the directory's own `.onetool`, as with servers."""
+    folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
+    if options.user:
+        return replace(folders, project=None, config_file=None), []
+    if folders.config_file is not None:
+        return folders, []
+    is_home = os.path.realpath(folders.working_dir / FOLDER) == os.path.realpath(folders.user)
+    if options.project or (folders.project is None and not is_home):
+        return _project(folders, is_dry=options.dry_run)
+    if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
+        return folders, []
+    left_alone = Problem(
+        f"{folders.project} is not trusted, so it was left alone", "--project imports into it and trusts it"
+    )
+    return replace(folders, project=None), [str(left_alone)]
+
+
+def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
+    project = folders.project or folders.working_dir / FOLDER
+    chosen, is_new = replace(folders, project=project), not project.exists()
+    if is_dry or (not is_new and is_trusted(project, folders.user, os.environ)):
+        return chosen, []
+    project.mkdir(exist_ok=True)
+    trust(project, folders.user)
+    also = "" if is_new else ", with everything that was in it before: look at it once"
+    return chosen, [f"{project} is trusted now{also}"]
+
+
+def _taken(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Report:
+    store = store_of(loaded)
+    try:
+        taken = take_over(store, found, dry=is_dry)
+    finally:
+        store.close()
+    if not is_dry:
+        audit = audit_of(loaded)
+        names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
+        audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
+        audit.close()
+    secrets = [name for name in found.secrets if name not in loaded.secrets]
+    hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
+    return Report(path, loaded, found, taken, is_dry, hosts, secrets)
+
+
+def _is_allowed(host: str, loaded: Loaded) -> bool:
+    try:
+        HostRules(loaded.settings.http.allowed_hosts, allow_private_addresses=True).check(f"https://{host}/")
+    except (NetworkError, ConfigError):
+        return False
+    return True
+
+
+def _advised(error: BundleError, path: Path) -> ToolError:
+    command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
+    if details.get("needs") == "server":
+        return ToolError(
+            f"{details.get('reason', error.message)}. Say it: "
+            f"{command} --server {details.get('example', 'https://api.example.com')}"
+        )
+    if "suggestion" in details:
+        return ToolError(f"{error.message}. Give this one another name: {command} --name {details['suggestion']}")
+    if error.fields.get("code") == "bundle_disabled":
+        return ToolError(f"{error.message}: onetool bundles list --all")
+    return ToolError(f"{path}: {error.message}", hint=error.hint)
+
+
+# --- the hosts -----------------------------------------------------------------------------------------------------
+
+
+def _write_hosts(report: Report) -> None:
+    with editing.configuration(report.folders) as before:
+        source = str(before.path)
+        there = yaml_edit.list_in(before.text, source, SECTION, KEY)
+        # A list of the project replaces the person's, whose hosts were allowed until now.
+        inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
+        text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
+        redact = Redactor(secrets_in(yaml_edit.data_of(before.text, source)))
+        report.diff = files.diff(before, text, redact)
+        backup = editing.write(report.folders, before, text, keep=True)
+    kept = f" (what was there is in {backup.name})" if backup else ""
+    report.done.append(f"wrote {before.path}{kept}")
+    report.is_written = True
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _as_data(report: Report) -> dict[str, Any]:
+    return {
+        "bundle": report.slug,
+        "folder": str(folder_of(report.loaded)),
+        "isNew": report.taken.is_new,
+        "written": not report.is_dry,
+        "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.taken.added],
+        "problems": report.found.problems,
+        "warnings": report.found.warnings,
+        "hosts": report.found.hosts,
+        "missingHosts": [] if report.is_written else report.hosts,
+        "missingSecrets": report.secrets,
+        "done": report.done,
+        "diff": report.diff,
+    }
+
+
+def _text(report: Report) -> Iterator[str]:
+    yield _headline(report)
+    if problems := report.found.problems:
+        yield "Not taken over as it stands there:"
+        yield from (f"{INDENT}{problem}" for problem in problems[:MOST_PROBLEMS])
+        if len(problems) > MOST_PROBLEMS:
+            yield f"{INDENT}and {len(problems) - MOST_PROBLEMS:,} more; --json shows them all"
+    yield from (f"Warning: {warning}" for warning in report.found.warnings[:MOST_PROBLEMS])
+    if report.secrets:
+        yield f"Put these secrets into {report.folders.data / SECRETS}, which only you may be able to read:"
+        yield from (f"{INDENT}{name}: ..." for name in report.secrets)
+    yield from _about_hosts(report)
+    if report.diff:
+        yield report.diff
+    yield from report.done
+    if not report.is_dry:
+        yield from _what_now(report)
+
+
+def _headline(report: Report) -> str:
+    taken, slug = report.taken, report.slug
+    if not taken.added:
+        return f"{slug}: everything is there already, {number(len(report.found.tools), 'tool')}; nothing was changed."
+    versions = ", ".join(sorted({version for _, version, _ in taken.added}))
+    what = f"{number(len(taken.added), 'tool')} of version {versions}"
+    where = folder_of(report.loaded)
+    if report.is_dry:
+        return f"{slug}: would take over {what} into {where}. Nothing was written, because of --dry-run."
+    beside = "" if taken.is_new else ", beside what was there"
+    return f"{slug}: took over {what} into {where}{beside}"
+
+
+def _about_hosts(report: Report) -> Iterator[str]:
+    if report.hosts and not report.is_written:
+        what = "host" if len(report.hosts) == 1 else "hosts"
+        yield f"Allow the {what} in {report.config}, or have it written with --write:"
+        all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
+        yield f"{INDENT}{SECTION}: {{{KEY}: {yaml_edit.flow(all_hosts)}}}"
+    addresses = (
+        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.found.hosts
+    )
+    is_near = any(name == "localhost" or (parsed(name) is not None and not is_public(name)) for name in addresses)
+    if is_near and not report.loaded.settings.http.allow_private_addresses:
+        yield "The address is a near one, which is closed to all tools unless you write there:"
+        yield f"{INDENT}{SECTION}: {{allowPrivateAddresses: true}}"
+
+
+def _what_now(report: Report) -> Iterator[str]:
+    if report.secrets or report.hosts:
+        yield "A running server takes settings and secrets up with ot.reload(); the tools it sees at once."
+    if not report.taken.bundle.is_enabled:
+        yield f"The bundle is switched off. To switch it on: onetool bundles enable {report.slug}"
+    # The tool that is tried most easily: one that only looks, and asks for little.
+    with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
+    example = min(with_schema, key=_effort, default=None)
+    if example is not None:
+        name, schema = f"{report.slug}.{example[0]}", example[1]["argSchema"]
+        parts = schema.get("properties", {})
+        arguments = {name: _sample(parts.get(name, {})) for name in schema.get("required", ())}
+        yield "Call one:"
+        words = (f"{key}={_value(value)}" for key, value in arguments.items())
+        yield f"{INDENT}{shlex.join(['onetool', 'call', name, *words])}"
+        yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    yield f"\n{what_to_ask(this_place(), QUESTION.format(slug=report.slug))}"
+
+
+# --- an example ----------------------------------------------------------------------------------------------------
+
+
+def _effort(entry: tuple[str, Mapping[str, Any]]) -> tuple[bool, int]:
+    looks = entry[1].get("httpImpl", {}).get("method", "GET") == "GET"
+    return not looks, len(entry[1]["argSchema"].get("required", ()))
+
+
+def _sample(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return "text"
+    lists = (values for key in ("examples", "enum") if isinstance(values := part.get(key), list))
+    given = [part.get("example"), part.get("default"), *(value for values in lists for value in values[:1])]
+    samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+    kind = part.get("type")
+    return next((value for value in given if value is not None), samples.get(str(kind), "text"))
+
+
+def _value(value: Any) -> str:
+    """As `onetool call` reads it: a text that would be JSON is put in quotes."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,74 @@
+"""Make the running servers of this home directory read their settings again, and print what each answered."""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onetool.errors import ToolError
+
+if TYPE_CHECKING:
+    from onetool.util.running_servers import ServerEntry
+
+DEFAULT_SECONDS = 10.0
+POLL_SECONDS = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for answers ({DEFAULT_SECONDS:g})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    from onetool.paths import find_folders
+    from onetool.util.running_servers import list_servers, request_reload
+
+    user = find_folders(os.environ, Path.cwd(), options.config, Path.home()).user
+    try:
+        asked = [entry.pid for entry in list_servers(user)]
+        generation = request_reload(user) if asked else 0
+    except OSError as error:
+        raise ToolError(f"cannot reach running servers: {user}: {error.strerror or error}") from None
+    servers = _wait_for_answers(user, generation, options.timeout) if asked else []
+    lines = [_describe(entry, generation) for entry in servers]
+    if options.json:
+        print(json.dumps({"servers": lines}, indent=2, ensure_ascii=False))
+    else:
+        for line in lines:
+            place = line["url"] or f"stdio in {line['directory']}"
+            print(f"{line['pid']} ({place}): {'' if line['ok'] else 'failed: '}{line['answer']}")
+        if not lines:
+            print("No server is running.")
+    return 0 if all(line["ok"] for line in lines) else 1
+
+
+def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[ServerEntry]":
+    """Return the servers that still run, when all of them have answered or the time is over."""
+    from onetool.util.running_servers import list_servers
+
+    deadline = time.monotonic() + seconds
+    while True:
+        servers = list_servers(user)
+        if all(entry.generation >= generation for entry in servers) or time.monotonic() > deadline:
+            return servers
+        time.sleep(POLL_SECONDS)
+
+
+def _describe(entry: "ServerEntry", generation: int) -> dict[str, Any]:
+    has_answered = entry.generation >= generation
+    answer = entry.answer if has_answered else "no answer in time; see its log"
+    return {
+        "pid": entry.pid,
+        "url": entry.url or None,
+        "directory": entry.directory,
+        "ok": has_answered and entry.is_ok,
+        "answer": answer,
+    }

@@ -1,0 +1,58 @@
+"""Run Python code that calls tools, and print exactly what an MCP client would see."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onetool.cli.opening import with_onetool
+from onetool.cli.terminal import Progress
+from onetool.errors import ToolError
+from onetool_child.data import FORMATS
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or - to read it from standard input")
+    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the code from a file")
+    parser.add_argument("--agent", default="default", metavar="NAME", help="run with the limits of this agent")
+    parser.add_argument("--format", choices=FORMATS, help="how the value is written")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON: {blocks, is_error}")
+
+
+def main(options: argparse.Namespace) -> int:
+    code = _code(options)
+
+    async def run(app: "OneTool") -> int:
+        from onetool.runner.answer import Journal
+
+        with Progress("running") as progress:
+            journal = Journal(listener=progress.hear)
+            facts = {"agent": options.agent, "preset_format": options.format, "client": "cli"}
+            answer = await app.run(code, journal=journal, is_owner=True, **facts)
+        if options.json:
+            from onetool.render import render
+
+            print(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json"))
+        else:
+            print(answer.text)
+        return int(answer.is_error)
+
+    return with_onetool(options, run)
+
+
+def _code(options: argparse.Namespace) -> str:
+    if (options.code is None) == (options.file is None):
+        options.refuse(
+            "give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin"
+        )
+    try:
+        if options.file is not None:
+            text: str = options.file.read_text(encoding="utf-8")
+            return text
+        return sys.stdin.buffer.read().decode() if options.code == "-" else str(options.code)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise ToolError(f"{options.file or 'standard input'} cannot be read: {reason}") from None

@@ -1,0 +1,83 @@
+"""Show what has been called, how it went, and what it saved: of all servers that keep their data in the same folder."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.opening import with_settings
+from onetool.errors import ToolError
+from onetool.render import render
+from onetool_child.summary import number
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+    from onetool.stats.summary import Summary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--period", choices=("day", "week", "month", "all"), default="all", help="how far back")
+    parser.add_argument("--tool", default="", metavar="NAME", help="only this tool")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at in a browser")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    async def show(app: "OneTool") -> int:
+        from onetool.stats import report
+
+        summary = _summary(app, options)
+        if options.html:
+            try:
+                report.write(options.html.resolve(), summary)  # a person may name a link
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", "") or error
+                raise ToolError(f"cannot write to {options.html}: {reason}") from None
+        shown = {key: value for key, value in summary.items() if key != "series"}
+        print(render(shown, "json") if options.json else _text(shown))
+        if options.html and not options.json:
+            print(f"\nReport: {options.html}")
+        return 0
+
+    return with_settings(options, show)
+
+
+def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
+    """Not through `ot.stats`: a person who asks in a shell may write where they may write, and asking is no call."""
+    from onetool.stats.summary import summarise
+
+    settings = app.settings.stats
+    if not settings.enabled:
+        raise ToolError("statistics are disabled; set stats: {enabled: true} in onetool.yaml to collect them")
+    file, trip = app.stores.stats_file, settings.round_trip_ms
+    return summarise(file, options.period, options.tool or None, round_trip_ms=trip)
+
+
+def _text(summary: Mapping[str, Any]) -> str:
+    runs, savings = summary["runs"], summary["savings"]
+    if not summary["total_calls"] and not runs["total"]:
+        tool, period = summary["tool"], summary["period"]
+        if tool is None and period == "all":
+            return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
+        what, when = f"call of {tool}" if tool else "call", "" if period == "all" else f" in the last {period}"
+        return f"No {what} is recorded{when}. `onetool stats` shows all there are."
+    saved, sessions = number(summary["context_saved"], "token"), number(savings["sessions"], "session")
+    seconds, trips = summary["time_saved_ms"] / 1000, number(round(savings["round_trips"]), "round trip")
+    head = [
+        f"calls          {summary['total_calls']:,} ({_rate(summary['success_rate'])} worked)",
+        f"runs           {runs['total']:,} ({_rate(runs['success_rate'])} worked)",
+        f"context saved  {saved} (estimated) in {sessions}",
+        f"time saved     {seconds:,.0f} s ({trips} avoided)",
+    ]
+    rows = [("tool", "calls", "worked", "p50 ms", "p95 ms"), *map(_row, summary["tools"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return "\n".join([*head, "", *lines])
+
+
+def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:
+    return tool["name"], f"{tool['calls']:,}", _rate(tool["success_rate"]), f"{tool['p50_ms']}", f"{tool['p95_ms']}"
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:g} %"

@@ -1,0 +1,42 @@
+"""List tools, all or those whose name contains PATTERN."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.opening import with_settings
+from onetool.cli.terminal import Progress, print_notices
+from onetool.render import render
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of a name")
+    parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="how much of each")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    async def show(app: "OneTool") -> int:
+        from onetool.runner.answer import Journal
+
+        journal = Journal()
+        arguments = {"pattern": options.pattern, "info": options.info}
+        with Progress("looking for tools"):
+            found = (await app.bus.call_tool("ot.tools", arguments, app.context(journal=journal))).unwrap()
+        print(app.redact(render(found, "json") if options.json else _text(found, options.pattern)))
+        print_notices(journal.notices)
+        return 0
+
+    return with_settings(options, show)
+
+
+def _text(found: list[Any], pattern: str) -> str:
+    if not found:
+        return f"No tool has {pattern!r} in its name. `onetool tools` lists all."
+    if isinstance(found[0], str):
+        return "\n".join(found)
+    is_full = "signature" in found[0]
+    lines = (render(each, "yml_h") + "\n" if is_full else f"{each['name']:24} {each['description']}" for each in found)
+    return "\n".join(lines)

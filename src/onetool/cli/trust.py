@@ -1,0 +1,186 @@
+"""Show what this directory's .onetool/ would run and permit, ask, and let it take effect.
+
+The answer is read from standard input: `echo yes | onetool trust` works in a script, and no answer means no.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onetool import paths
+from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, facts_of, record_of, trust
+from onetool.errors import ConfigError, ToolError
+from onetool.paths import FOLDER, Folders, find_folders, is_folder
+from onetool.redact import Redactor
+from onetool.util import yaml12
+from onetool.util.secret_finder import secrets_in
+
+QUESTION = "Trust it? [y/N] "
+YES = frozenset({"y", "yes"})
+SHOWN_ABOVE = frozenset({"servers", "agents", "version"})
+MAX_VALUE_LENGTH = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    folders = project_folders(options)
+    assert folders.project is not None
+    record = record_of(folders.project, folders.user)
+    summary = _summarize(folders.project, folders)
+    print("\n".join(_lines(folders.project, summary)), file=sys.stderr if options.json else sys.stdout)
+    is_trusted = _confirm(sys.stderr if options.json else sys.stdout)
+    if is_trusted:
+        trust(folders.project, folders.user, record)
+    if options.json:
+        print(json.dumps(_as_data(folders.project, summary, is_trusted), ensure_ascii=False))
+    elif is_trusted:
+        print(f"{folders.project} is trusted. Any change of its settings asks again.")
+    else:
+        print(f"{folders.project} was not changed: the answer was not yes", file=sys.stderr)
+    return int(not is_trusted)
+
+
+def project_folders(options: argparse.Namespace) -> Folders:
+    folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
+    if folders.project is not None:
+        return folders
+    if folders.working_dir / FOLDER == folders.user and is_folder(folders.user):
+        raise ToolError(f"{folders.user} is your own folder, which needs no trust")
+    raise ToolError(f"there is no .onetool folder in {folders.working_dir}; go to the folder of a project that has one")
+
+
+def _confirm(stream: Any) -> bool:
+    print(f"\n{QUESTION}", end="", file=stream, flush=True)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if not answer.endswith("\n"):
+        print(file=stream)
+    return answer.strip().lower() in YES
+
+
+# --- what would run ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a person decides on. `changes` is None if the directory was never trusted."""
+
+    servers: Mapping[str, str]
+    agents: Mapping[str, str]
+    extensions: list[str]
+    others: list[str]
+    unreadable: list[str]
+    changes: list[Change] | None
+    redact: Redactor
+
+
+def _summarize(project: Path, folders: Folders) -> Summary:
+    unreadable: list[str] = []
+    config = _read(folders.config_of(project), unreadable)
+    agents = {**_mapping(config.get("agents"))}
+    for file in paths.agent_files(project):
+        data = _read(file, unreadable)
+        agents[str(data.get("name") or file.stem)] = data
+    servers = _mapping(config.get("servers"))
+    return Summary(
+        {name: _command(server) for name, server in servers.items()},
+        {name: _rights(agent) for name, agent in agents.items()},
+        list(facts_of(project, folders.home)[EXTENSIONS]),
+        [key for key in config if key not in SHOWN_ABOVE],
+        unreadable,
+        changes_since_trusted(project, folders.user),
+        Redactor(secrets_in(config)),
+    )
+
+
+def _read(file: Path, unreadable: list[str]) -> Mapping[str, Any]:
+    try:
+        return _mapping(yaml12.read_file(file).data)
+    except FileNotFoundError:
+        return {}
+    except ConfigError as error:
+        unreadable.append(str(error))
+        return {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _command(server: Any) -> str:
+    said = _mapping(server)
+    if said.get("url"):
+        return str(said["url"])
+    args = said["args"] if isinstance(said.get("args"), list) else []
+    directory = f"   (in {said['cwd']})" if said.get("cwd") else ""
+    if not said.get("command"):
+        return f"your own server, with other {', '.join(said)}: {shlex.join(map(str, args))}{directory}".rstrip(": ")
+    return f"{shlex.join(map(str, [said['command'], *args]))}{directory}"
+
+
+def _rights(agent: Any) -> str:
+    said = _mapping(agent)
+    granted = said.get("permissions") or _mapping(said.get("budgets")).get("permissions") or []
+    listed = ", ".join(map(str, granted)) if isinstance(granted, list) else str(granted)
+    sandbox = ", no sandbox" if _mapping(said.get("sandbox")).get("enabled") is False else ""
+    return f"{listed or 'no permissions'}{sandbox}"
+
+
+# --- showing it -------------------------------------------------------------------------------------------------------
+
+
+def _lines(project: Path, summary: Summary) -> Iterator[str]:
+    yield str(project)
+    for title, entries in (("Servers", summary.servers), ("Agents", summary.agents)):
+        width = max(map(len, entries), default=0)
+        yield from _section(title, [f"{name:{width}}  {text}" for name, text in entries.items()], summary.redact)
+    yield from _section("Extension files", summary.extensions, summary.redact)
+    yield from _section("Other settings", [", ".join(summary.others)] if summary.others else [], summary.redact)
+    yield from _section("Files that cannot be read", summary.unreadable, summary.redact)
+    if summary.changes is not None:
+        changed = [_difference(change) for change in summary.changes]
+        yield from _section("Changed since it was trusted", changed or ["nothing"], summary.redact)
+
+
+def _section(title: str, lines: list[str], redact: Redactor) -> Iterator[str]:
+    if lines:
+        yield f"\n{title}"
+        yield from (f"  {_printable(redact(line))}" for line in lines)
+
+
+def _difference(change: Change) -> str:
+    if change.file in {EXTENSIONS, paths.SECRETS}:
+        return str(change)
+    sides = [*([] if change.is_new else [change.before]), *([] if change.is_gone else [change.after])]
+    return f"{change}: {' -> '.join(_shown(side) for side in sides)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+
+
+def _printable(text: str) -> str:
+    """Show what a terminal would obey, or a person would not see."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _as_data(project: Path, summary: Summary, is_trusted: bool) -> dict[str, Any]:
+    redact = summary.redact
+    changes = [redact(_difference(change)) for change in summary.changes or []]
+    return {
+        "folder": str(project),
+        "trusted": is_trusted,
+        "servers": {name: redact(text) for name, text in summary.servers.items()},
+        "agents": dict(summary.agents),
+        "extensions": summary.extensions,
+        "changes": changes,
+    }

@@ -1,0 +1,22 @@
+"""Take back the trust in this folder's .onetool/: nothing in it takes effect from now on."""
+
+import argparse
+import json
+
+from onetool.cli.trust import project_folders
+from onetool.config.trust import untrust
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    folders = project_folders(options)
+    assert folders.project is not None
+    known = untrust(folders.project, folders.user)
+    if options.json:
+        print(json.dumps({"folder": str(folders.project), "trusted": False, "was": known}, ensure_ascii=False))
+    else:
+        print(f"{folders.project} is no longer trusted." if known else f"{folders.project} was not trusted.")
+    return 0

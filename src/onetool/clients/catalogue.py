@@ -1,0 +1,95 @@
+"""The clients: where each keeps its servers on each system, and what an entry looks like there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onetool.clients.launch import Launch
+from onetool.errors import ToolError
+
+ENTRY = "onetool"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This machine, as far as it decides where files are. `system` is `sys.platform`."""
+
+    system: str
+    env: Mapping[str, str]
+    home: Path
+    working_dir: Path
+
+    @property
+    def folders(self) -> dict[str, Path | str]:
+        """Return the directories in which clients keep their files."""
+        home, env = self.home, self.env
+        xdg_config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+        app_data = {
+            "darwin": home / "Library" / "Application Support",
+            "win32": Path(env.get("APPDATA") or home / "AppData" / "Roaming"),
+        }.get(self.system, xdg_config)
+        return {
+            "home": home,
+            "app_data": app_data,
+            "claude": env.get("CLAUDE_CONFIG_DIR") or home,
+            "codex": env.get("CODEX_HOME") or home / ".codex",
+            "zed": {"darwin": home / ".config" / "zed", "win32": app_data / "Zed"}.get(self.system, xdg_config / "zed"),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """`has_folder` is False where the client starts servers in no folder of the person's."""
+
+    name: str
+    title: str
+    key: str
+    user_file: str
+    project: str = ""
+    typed: bool = False
+    has_folder: bool = True
+
+    @property
+    def path(self) -> Sequence[str]:
+        """The keys that lead to our entry."""
+        return (self.key, ENTRY)
+
+    def user(self, place: Place) -> Path:
+        return Path(self.user_file.format_map(place.folders))
+
+    def file(self, place: Place, *, project: bool) -> Path:
+        if not project:
+            return self.user(place)
+        if not self.project:
+            raise ToolError(f"{self.title} has no configuration for a single folder; leave --project out")
+        return place.working_dir / self.project
+
+    def files(self, place: Place) -> list[Path]:
+        """All of its files, the one that has the last word first."""
+        own = [self.file(place, project=True)] if self.project else []
+        return [*own, self.user(place)]
+
+    def entry(self, launch: Launch, folder: Path | None) -> dict[str, Any]:
+        kind = {"type": "stdio"} if self.typed else {}
+        env = {"env": {"OT_CWD": str(folder)}} if folder is not None else {}
+        return {**kind, "command": launch.command, "args": list(launch.args), **env}
+
+
+_ALL = (
+    Client("claude-code", "Claude Code", "mcpServers", "{claude}/.claude.json", ".mcp.json", typed=True),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "mcpServers",
+        "{app_data}/Claude/claude_desktop_config.json",
+        has_folder=False,
+    ),
+    Client("cursor", "Cursor", "mcpServers", "{home}/.cursor/mcp.json", ".cursor/mcp.json", typed=True),
+    Client("vscode", "VS Code", "servers", "{app_data}/Code/User/mcp.json", ".vscode/mcp.json", typed=True),
+    Client("codex", "Codex", "mcp_servers", "{codex}/config.toml", ".codex/config.toml"),
+    Client("gemini", "Gemini CLI", "mcpServers", "{home}/.gemini/settings.json", ".gemini/settings.json"),
+    Client("windsurf", "Windsurf", "mcpServers", "{home}/.codeium/windsurf/mcp_config.json", has_folder=False),
+    Client("zed", "Zed", "context_servers", "{zed}/settings.json", ".zed/settings.json"),
+)
+CLIENTS = {client.name: client for client in _ALL}

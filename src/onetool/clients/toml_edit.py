@@ -1,0 +1,85 @@
+"""Add one table to a TOML text, or update one that is there; everything else stays as it is, byte for byte.
+
+A new table goes to the end. tomlkit changes the values of an existing one. The standard library then reads the result:
+it must be the old data with the change and nothing else, or it is not written.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from onetool.clients.edits import line_break_of, line_of, proven, update_of, value_at, with_value
+from onetool.errors import ConfigError
+from onetool.problem import Location
+
+MAX_EDITED_CHARACTERS: Final = 500_000  # tomlkit takes ten seconds for as much in the worst case
+_PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")
+
+
+def parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        place = _PLACE.search(str(error))
+        line = int(place[1]) if place else line_of(text, len(text))
+        what = _PLACE.sub("", str(error)).removesuffix(" (at end of document)")
+        raise ConfigError(f"{source}:{line}: is not valid TOML: {what}", location=Location(source, line)) from None
+    except RecursionError:
+        raise ConfigError(f"{source}: is nested too deep to be read") from None
+
+
+def updated(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> str:
+    """Return the text with `new` at the path. Of a table that is there, only the keys in `kept_current` change."""
+    data = parse(text, source)
+    old = value_at(data, path)
+    changes = update_of(old, new, kept_current)
+    if isinstance(old, dict):
+        # A missing list of arguments is an empty one.
+        changes = {key: value for key, value in changes.items() if value != old.get(key, [] if value == [] else None)}
+        edited = _with_values(text, path, changes) if changes else text
+    else:
+        before = "" if not text.strip("\ufeff") else "\n" if text.endswith("\n") else "\n\n"
+        edited = text + (before + render(path, new)).replace("\n", line_break_of(text))
+    wanted = with_value(data, path, {**(old if isinstance(old, dict) else {}), **changes})
+    refusal = f"{source}: [{'.'.join(path)}] cannot be changed without touching other lines; edit it by hand"
+    return proven(edited, lambda text: parse(text, source), wanted, refusal)
+
+
+def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
+    """Return the table as a person would write it."""
+    import tomlkit
+
+    return f"[{tomlkit.key(list(path)).as_string()}]\n{tomlkit.dumps(_set_values(tomlkit.document(), new))}"
+
+
+def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """Return the text with new values in an existing table; as it is if tomlkit would change more than that."""
+    import tomlkit
+
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    try:
+        document = tomlkit.parse(text.removeprefix(mark) if len(text) <= MAX_EDITED_CHARACTERS else "")
+        if mark + tomlkit.dumps(document) != text:
+            return text
+        table: Any = document
+        for key in path:
+            table = table[key]
+        _set_values(table, changes)
+        edited = mark + tomlkit.dumps(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the text is anybody's
+        return text
+    has_only_crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    return re.sub(r"(?<!\r)\n", "\r\n", edited) if has_only_crlf else edited
+
+
+def _set_values(table: Any, values: Mapping[str, Any]) -> Any:
+    import tomlkit
+
+    for key, value in values.items():
+        old = table.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            _set_values(old, value)
+        elif old != value:  # setting an equal value would change its quotes
+            table[key] = _set_values(tomlkit.inline_table(), value) if isinstance(value, Mapping) else value
+    return table

@@ -1,0 +1,183 @@
+"""Add keys to a mapping of a YAML text, and items to a list; everything else in it stays as it is, byte for byte.
+
+Places come from the parser, and the result is read again: it must be the old data with the change and nothing else, or
+it is not written. Only what OneTool's own files hold is rendered: strings, numbers, booleans, lists, mappings.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onetool.clients.edits import Edit, applied, insertion, line_break_of, line_start, proven, with_value
+from onetool.errors import ConfigError
+from onetool.util import yaml12
+
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+def data_of(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
+    data = yaml12.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
+    if data is not None and not isinstance(data, dict):
+        raise ConfigError(f"{source}:1: the file must hold `key: value` lines")
+    return data or {}
+
+
+def list_in(text: str, source: str, section: str, key: str) -> list[Any]:
+    """Return what the list under a key of a section holds; nothing if there is none."""
+    inside = data_of(text, source).get(section) or {}
+    if not isinstance(inside, dict):
+        raise ConfigError(f"{source}: {section} must be a mapping, `key: value`; correct it, then try again")
+    found = inside.get(key) or []
+    if not isinstance(found, list):
+        raise ConfigError(f"{source}: {section}.{key} must be a list like [a, b]; correct it, then try again")
+    return found
+
+
+def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any]) -> str:
+    """Return the text with these keys under a section, or at the top without one."""
+    if not new:
+        return text
+    old, root = data_of(text, source), _compose(text, source)
+    pair = None if section is None else _member(root, section)
+    if pair is None:
+        line_break = line_break_of(text)
+        lines = _lines(new if section is None else {section: dict(new)}, " " * root.start_mark.column if root else "")
+        before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
+        edit = insertion(len(text), before + "".join(line + line_break for line in lines))
+    else:
+        edit = _addition(text, *pair, new)
+    wanted = {**old, **new} if section is None else {**old, section: {**(old.get(section) or {}), **new}}
+    where = f"{section}: " if section else "it "
+    refusal = f"{source}: {where}cannot be added to as it is written; write it in block style, then retry"
+    return _proven(text, source, [edit], wanted, refusal)
+
+
+def with_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
+    """Return the text with these items at the end of a list, which is made if it is missing."""
+    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    if pair is None:
+        return with_keys(text, source, section, {key: list(items)})
+    return _with_list(text, source, (section, key), [_addition(text, *pair, list(items))], [*old, *items])
+
+
+def without_item(text: str, source: str, section: str, key: str, index: int) -> str:
+    """Return the text without one item of a list."""
+    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    assert pair is not None
+    return _with_list(text, source, (section, key), _removal(text, *pair, index), [*old[:index], *old[index + 1 :]])
+
+
+def flow(value: Any) -> str:
+    """Return the value in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return _scalar(value)
+
+
+# --- places ------------------------------------------------------------------------------------------------------
+
+
+def _compose(text: str, source: str) -> Any:
+    """Return the nodes of a text. The byte order mark becomes white space, so that places are those of the text."""
+    import yaml
+
+    try:
+        return yaml.compose("\n" + text[1:] if text.startswith("\ufeff") else text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        raise ConfigError(f"{source}: holds YAML that cannot be changed here; edit it by hand") from None
+
+
+def _member(mapping: Any, name: str) -> tuple[Any, Any] | None:
+    if mapping is None or not isinstance(mapping.value, list):
+        return None
+    return next(((key, value) for key, value in mapping.value if key.value == name), None)
+
+
+def _list_place(text: str, source: str, section: str, key: str) -> tuple[Any, Any] | None:
+    around = _member(_compose(text, source), section)
+    return None if around is None else _member(around[1], key)
+
+
+def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
+    refusal = f"{source}: {'.'.join(path)} cannot be changed as it is written; change it by hand"
+    return _proven(text, source, edits, with_value(data_of(text, source), path, items), refusal)
+
+
+def _proven(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], refusal: str) -> str:
+    return proven(applied(text, edits), lambda edited: yaml12.read(edited, source).data, wanted, refusal)
+
+
+def _line_end(text: str, position: int) -> int:
+    return min((at for char in "\r\n" if (at := text.find(char, position)) >= 0), default=len(text))
+
+
+# --- changing ----------------------------------------------------------------------------------------------------
+
+
+def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any]) -> Edit:
+    """Return what adds members to the mapping or items to the list under a key."""
+    start, end, line_break = value.start_mark.index, value.end_mark.index, line_break_of(text)
+    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` hold nothing yet
+        if not isinstance(new, Mapping):
+            return Edit(start, end, f"{' ' * (start == end)}{flow(new)}")
+        rest = _line_end(text, end)
+        comment = f"  {text[end:rest].strip()}".rstrip()
+        block = "".join(line_break + line for line in _lines(new, " " * (key.start_mark.column + 2)))
+        return Edit(len(text[:start].rstrip(" \t")), rest, comment + block)
+    if value.flow_style:
+        last = value.value[-1]
+        return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
+    # Behind the last line of the last entry, before the comments and empty lines that follow it.
+    lines, end = _lines(new, " " * value.start_mark.column), _last_leaf(value).end_mark.index
+    if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
+        return insertion(end, "".join(line + line_break for line in lines))
+    return insertion(_line_end(text, end), "".join(line_break + line for line in lines))
+
+
+def _removal(text: str, key: Any, value: Any, index: int) -> list[Edit]:
+    items, item = value.value, value.value[index]
+    if not value.flow_style:  # from the line break before the dash to the one behind the item, which stays
+        start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
+        start -= text[start - 1 : start + 1] == "\r\n"
+        lines = Edit(start, _line_end(text, _last_leaf(item).end_mark.index), "")
+        return [lines] if len(items) > 1 else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
+    if len(items) == 1:
+        return [Edit(value.start_mark.index, value.end_mark.index, "[]")]
+    if index + 1 < len(items):
+        return [Edit(item.start_mark.index, items[index + 1].start_mark.index, "")]
+    return [Edit(items[index - 1].end_mark.index, item.end_mark.index, "")]
+
+
+def _last_leaf(node: Any) -> Any:
+    while not isinstance(node.value, str) and node.value and not node.flow_style:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    return node
+
+
+# --- rendering ---------------------------------------------------------------------------------------------------
+
+
+def _lines(new: Mapping[str, Any] | list[Any], indent: str) -> list[str]:
+    if not isinstance(new, Mapping):
+        return [f"{indent}- {flow(item)}" for item in new]
+    lines = []
+    for key, value in new.items():
+        has_mappings = isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+        if has_mappings or (isinstance(value, Mapping) and value):
+            lines += [f"{indent}{_scalar(key)}:", *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{_scalar(key)}: {flow(value)}")
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}:
+        return value
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

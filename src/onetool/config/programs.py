@@ -1,0 +1,197 @@
+"""Where the servers of the settings start, and which local files they execute.
+
+A server of the user's own settings starts in a private directory, so that no file of the working directory decides
+what it runs. A server of a trusted project starts in the working directory.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path, PurePath
+
+from onetool.config.load import Loaded
+from onetool.config.model import Server
+from onetool.paths import Folders, is_folder, placed
+
+PROJECT = "project"  # the value of `cwd` that means the working directory
+PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
+# Options of launchers whose value is a directory with code, and variables that hold such directories.
+CODE_OPTIONS = frozenset({"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"})
+CODE_VARIABLES = (
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH"),
+    *("PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH"),
+)
+NPM = frozenset({"npm", "npx"})
+PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
+INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k|fi)?sh|make")
+SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
+SHELL_TEXT = re.compile(r"-[a-z]*c|--command")
+SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
+FLAGS = frozenset({"-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A"})
+# What a launcher obeys in the directory in which it starts, and what an interpreter executes in one that it is given.
+PROJECT_FILES = {
+    **dict.fromkeys(("npm", "npx", "bun", "bunx", "pnpm", "pnpx", "yarn"), ("package.json",)),
+    "deno": ("deno.json", "deno.jsonc", "package.json"),
+    "uv": ("pyproject.toml", "uv.lock", "setup.py"),
+    "make": ("GNUmakefile", "makefile", "Makefile"),
+}
+ENTRY_FILES = ("__main__.py", "package.json", "index.js")
+NODE_SUFFIXES = (".js", ".mjs", ".cjs", ".json", ".node")
+CODE_SUFFIXES = frozenset({
+    *(".py", ".pyw", ".pyz", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".sh", ".bash", ".rb"),
+    *(".pl", ".php", ".jar", ".lua", ".ps1", ".bat", ".cmd", ".exe", ".wasm"),
+})  # fmt: skip
+NO_CONFIG = {"UV_NO_CONFIG": "1"}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,63}", re.ASCII)
+_MODULE_OPTION = "-m"
+
+
+def private_directory(name: str, folders: Folders) -> Path:
+    """Return the directory that belongs to the server of this name alone."""
+    plain = name if _PLAIN_NAME.fullmatch(name) else sha256(name.encode()).hexdigest()[:32]
+    return folders.user / PRIVATE / plain
+
+
+def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
+    """Return the directory in which a server starts."""
+    folders = loaded.folders
+    if server.cwd is None:
+        return private_directory(name, folders) if name in loaded.user_servers else folders.working_dir
+    if server.cwd == PROJECT:
+        return folders.working_dir
+    return placed(server.cwd, folders.working_dir, folders.home)
+
+
+def imports_from_directory(server: Server, directory: Path) -> bool:
+    """Return whether Python would not find this server's code with PYTHONSAFEPATH: a script, or a module here."""
+    words = [str(server.command), *server.args]
+    scripts = (_placed(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
+    return any(script and script.is_file() for script in scripts) or any(_named_modules(words, directory))
+
+
+def local_programs(server: Server, directory: Path) -> list[Path]:
+    """Return the paths whose content this server executes, as far as its settings name them."""
+    if server.command is None:
+        return []
+    words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
+    found = [*_programs(server, directory), *_named_files(words, directory), *_named_modules(words, directory)]
+    found += [*_shell_files(server, directory), *_code_directories(server, directory), *_scripts(server, directory)]
+    if not ignores_packages(server):
+        found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
+    around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
+    # A program in a virtual environment loads all of it.
+    environments = [path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()]
+    return list(dict.fromkeys([*found, *around, *environments]))
+
+
+def ignores_packages(server: Server) -> bool:
+    """Return whether npm fetches the program of this server, so that the packages around it must not matter.
+
+    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages that are there.
+    """
+    name, words = PurePath(str(server.command)).name, server.args
+    is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
+    is_local = any(word.startswith((".", "/", "~", "file:")) for word in _words_to_script(words))
+    has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
+    return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
+
+
+def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Have uv read the person's own configuration and none of the directory it starts in, nor of those above."""
+    home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "")) / ".config"
+    files = [Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
+    known = next((str(file) for file in files if file.is_absolute() and file.is_file()), None)
+    return {**NO_CONFIG, **({"UV_CONFIG_FILE": known} if known else {})}
+
+
+def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
+    """Yield files that exist, and programs that somebody could still create."""
+    for word in words[1:]:
+        path = _placed(word.partition("=")[2] if word.startswith("-") else word, directory)
+        if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_folder(path):
+            yield path
+
+
+def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield what the text behind `sh -c` names, in the directory of the server or in one that the text names."""
+    if not SHELL.fullmatch(PurePath(str(server.command)).name):
+        return
+    for option, text in pairwise(server.args):
+        if not SHELL_TEXT.fullmatch(option):
+            continue
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = ["", *lexer]
+        except ValueError:  # a quote without its end: the shell will not run it either
+            words = ["", *text.split()]
+        places = [directory, *(place for word in words if (place := _placed(word, directory)) and is_folder(place))]
+        for place in dict.fromkeys(places):
+            yield from (*_named_files(words, place), *_named_modules(words, place))
+            yield from (
+                path for word in words if "/" in word and (path := _placed(word, place)) and not is_folder(path)
+            )
+
+
+def _programs(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield the program of a server, and where in its own PATH somebody could put another."""
+    command, path = str(server.command), server.env.get("PATH", "")
+    if "/" in command:
+        yield from filter(None, [_placed(command, directory)])
+        return
+    yield from (Path(found) for found in (shutil.which(command), shutil.which(command, path=path or None)) if found)
+    yield from (place / command for entry in path.split(":") if (place := _placed(entry, directory)))
+
+
+def _scripts(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield what an interpreter or a launcher is told to execute: a directory, or a file of any name."""
+    command = PurePath(str(server.command)).name
+    if command not in PACKAGE_RUNNERS and not INTERPRETER.fullmatch(command):
+        return
+    for word in _words_to_script(server.args):
+        path = _placed(word, directory)
+        if path is None or not ("/" in word or path.exists()):
+            continue
+        yield path
+        if is_folder(path):
+            yield from (path / name for name in ENTRY_FILES)
+        elif command not in PACKAGE_RUNNERS:
+            yield from (path.parent, *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES))
+
+
+def _words_to_script(words: Sequence[str]) -> Iterator[str]:
+    """Yield the values of options and the script. What follows the script is its own business."""
+    for before, word in pairwise(["", *words]):
+        if word.startswith("-"):
+            yield from filter(None, [word.partition("=")[2]])
+            continue
+        yield word
+        is_value = before.startswith("-") and "=" not in before and before not in FLAGS
+        if before == _MODULE_OPTION or not (is_value or word in SUBCOMMANDS):
+            return
+
+
+def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
+    """`python -m name` looks into its own directory first."""
+    for option, module in pairwise(words):
+        top = module.partition(".")[0]
+        if option == _MODULE_OPTION and top.isidentifier():
+            yield from (path for path in (directory / top, directory / f"{top}.py") if path.exists())
+
+
+def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
+    """Yield directories with code. Those of variables count before they exist: somebody could create them."""
+    words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    named = (_placed(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
+    yield from (path for path in named if path is not None and is_folder(path))
+    texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
+    yield from filter(None, (_placed(text, directory) for text in texts))
+
+
+def _placed(text: str, directory: Path) -> Path | None:
+    if not text or "\0" in text or "://" in text or len(text) > 4095:  # noqa: PLR2004 - the longest path
+        return None
+    return placed(text, directory, Path.home())

@@ -1,0 +1,94 @@
+"""Which paths tools may not read and which they may not write: the one rule, computed from the settings.
+
+Settings directories are hidden whatever their trust. What the server loads or executes is protected: extension
+directories, stored bundles, programs of servers, and the files of the working directory that configure launchers.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onetool.config.load import Loaded
+from onetool.config.programs import local_programs, start_directory
+from onetool.logging import rotated
+from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, placed
+
+PROCESSES = "/proc"  # the environment of every process can be read there
+# What the product keeps for itself in a settings directory that holds other files too.
+HIDDEN = (SECRETS, "trust.json", "pins.json", "switches.json", "logs", "stats", "tmp", "cache")
+PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
+PACKAGES = ("onetool", "onetool_child")
+# uv, npm and their relatives read or execute these in the directory in which they start.
+LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "bunfig.toml", "node_modules", ".venv")
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """`names` are hidden wherever they are; `hidden` and `protected` are absolute paths, with all that is below.
+
+    `pack_directories` hold packs and the working directory too: in them only packs are protected.
+    """
+
+    names: tuple[str, ...]
+    hidden: tuple[str, ...]
+    protected: tuple[str, ...]
+    pack_directories: tuple[str, ...] = ()
+
+
+def protection(loaded: Loaded) -> Protection:
+    """Compute what tools must not touch under these settings."""
+    folders = loaded.folders
+    audit = placed(loaded.settings.audit.file, folders.data, folders.home)
+    hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_own_hidden(folders)]
+    protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
+    around = [path for path in folders.pack_directories(loaded.settings.tools_dir) if _holds(path, folders.working_dir)]
+    return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
+
+
+def _own_hidden(folders: Folders) -> Iterator[Path]:
+    """Directories called `.onetool` are hidden by their name; others may hold a person's work beside our files."""
+    yield folders.user
+    project = folders.working_dir / FOLDER
+    if not _holds(project, folders.working_dir):  # it may be a link to anywhere
+        yield project
+    if folders.config_file is not None:
+        folder = folders.config_file.parent
+        yield from (folders.config_file, folder / CONFIG, *(folder / name for name in HIDDEN))
+
+
+def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
+    folders, settings = loaded.folders, loaded.settings
+    if folders.config_file is not None:
+        yield from (folders.config_file.parent / name for name in PROTECTED)
+    yield placed(settings.bundles.dir, folders.data, folders.home)
+    for directory in folders.pack_directories(loaded.settings.tools_dir):
+        yield from (directory, *_packs(directory))
+    yield from (folders.working_dir / name for name in LAUNCHER_FILES)
+    yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
+    for name, server in settings.servers.items():
+        yield from local_programs(server, start_directory(name, server, loaded))
+
+
+def _packs(directory: Path) -> Iterator[Path]:
+    """Yield every pack of a directory, and where links in it lead: what is there is executed, or could be."""
+    packs = dict.fromkeys(file.parent for file in extension_files(directory))
+    yield from packs
+    yield from (Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink())
+    for pack in packs:
+        for folder, folders, files in os.walk(pack):
+            for entry in (Path(folder, name) for name in (*folders, *files)):
+                if entry.is_symlink():
+                    real = Path(os.path.realpath(entry))
+                    yield from (real, real.parent) if real.suffix == ".py" else (real,)
+
+
+def _holds(path: Path, working_dir: Path) -> bool:
+    """Whether protecting this path would protect the whole working directory."""
+    real, working = Path(os.path.realpath(path)), Path(os.path.realpath(working_dir))
+    return working.is_relative_to(real) or working_dir.is_relative_to(path)
+
+
+def _texts(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(str, paths)))

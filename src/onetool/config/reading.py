@@ -1,0 +1,93 @@
+"""Read the settings at start and at each reload, and refuse what a reload must not change."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from onetool.config.load import Examined, Loaded, examine, load
+from onetool.config.model import Settings
+from onetool.config.trust import Facts, Verdict, difference, since_start, still_trusted
+from onetool.errors import ConfigError, ToolError
+from onetool.paths import FOLDER, Folders, find_folders
+from onetool.problem import Location
+
+
+def read_settings(
+    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
+) -> Loaded:
+    """What the files and variables of this machine say."""
+    return load(find_folders(env, cwd, config_file, home or Path.home()), env)
+
+
+def examine_settings(
+    env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
+) -> Examined:
+    """The same for checks: what is wrong is reported instead of raised."""
+    return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
+
+
+def given_settings(settings: Settings, folder: Path) -> Loaded:
+    """Settings that a program passed in: no files are read."""
+    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=folder))
+
+
+class SettingsReader:
+    """Reader of the settings. `examine` reads them for checks and is None if a program passed the settings in."""
+
+    def __init__(
+        self, read: Callable[[], Loaded], examine: Callable[[], Examined] | None, environment: Mapping[str, str]
+    ) -> None:
+        self._read, self._examine, self._environment = read, examine, environment
+        self.has_files = examine is not None
+        self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
+
+    def read_first(self) -> tuple[Loaded, ConfigError | None]:
+        """Return the settings; if they are wrong, the defaults in the directories that are meant, and the error."""
+        try:
+            loaded = self._read()
+        except ConfigError as error:
+            folders = self._examine().loaded.folders if self._examine is not None else None
+            if folders is None or folders.config_file is not None:  # a mistyped --config names no directory to write to
+                return given_settings(Settings(), Path.home() / FOLDER), error
+            return Loaded(Settings(), {}, (), (), folders), error
+        self._at_start = loaded.snapshot or {}
+        return loaded, None
+
+    def read_again(self, old: Loaded, *, unasked: bool) -> Loaded:
+        """Return the settings as they are now. It reads files.
+
+        With `unasked`, because files changed and nobody asked for a reload, raise if that would take a whole file of
+        settings away: the project directory lost its trust, or the file is gone.
+        """
+        loaded = self._read()
+        if loaded.snapshot is not None:
+            self._refuse_what_came_later(loaded, loaded.snapshot)
+        if unasked and old.folders.project is not None and loaded.folders.project is None:
+            why = "\n".join(map(str, loaded.problems))
+            raise ToolError(why or f"{old.folders.project} is not trusted any more")
+        for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
+            raise ToolError(f"{gone} is gone", hint="put it back, or run `onetool reload` to do without it")
+        return loaded
+
+    def _refuse_what_came_later(self, loaded: Loaded, snapshot: Facts) -> None:
+        """Raise if a project changed that only ONETOOL_TRUST=1 trusts: a run must not write what a reload executes."""
+        if self._at_start is None:  # the first settings that could be read
+            self._at_start = snapshot
+        assert loaded.folders.project is not None
+        if changes := difference(self._at_start, snapshot, loaded.folders.project):
+            problem = since_start(loaded.folders.project, changes)
+            raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
+
+    def still_trusted(self, loaded: Loaded) -> Verdict:
+        return still_trusted(loaded.folders, self._environment, self._at_start)
+
+    def examine(self, loaded: Loaded) -> Examined:
+        """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
+        if self._examine is not None:
+            return self._examine()
+        return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))
+
+
+def config_files(loaded: Loaded) -> tuple[Path, ...]:
+    """Return the configuration files that were read; none if a program passed the settings in."""
+    configured = (loaded.folders.config_of(layer) for layer in loaded.folders.layers)
+    return tuple(path for path in configured if path in loaded.files)

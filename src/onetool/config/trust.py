@@ -1,0 +1,322 @@
+"""Which project directories a person trusts, and whether what they looked at is still what is there.
+
+Trust belongs to a settings directory at its place: links are rejected. Everything that changes behavior is
+remembered: the data of each settings file, a digest of each secret, and the names of extension files. Comments and
+white space do not count, and neither does the content of extension files, which a person edits all day.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from onetool import paths
+from onetool.errors import ConfigError, StorageError, ToolError
+from onetool.problem import UNTRUSTED, Location, Problem, storage_problem
+from onetool.storage import TrustStorage
+from onetool.util import atomic, yaml12
+from onetool.util.locks import locked
+from onetool.util.newer import Newer, refuse_newer
+from onetool.util.storage_errors import storage_error
+
+STORE = "trust.json"
+VERSION = 2
+VARIABLE = "ONETOOL_TRUST"
+EXTENSIONS = "extension files"
+TO_TRUST = "type `onetool trust`"
+MAX_CHANGES_SHOWN = 8
+_READABLE_KEY = re.compile(r"[\w-]{1,60}")
+# File or group -> place in it, as JSON -> value. A salt makes digests of secrets differ from store to store.
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`snapshot` is what a project held that is trusted by nothing but a variable of the environment."""
+
+    trusted: bool
+    problems: tuple[Problem, ...] = ()
+    snapshot: Facts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between what was trusted and what is there. `line` is 0 for what is gone."""
+
+    file: str
+    line: int
+    key: str
+    before: Any = None
+    after: Any = None
+    is_new: bool = False
+    is_gone: bool = False
+
+    def __str__(self) -> str:
+        """Name the place and not the value: a model may read it."""
+        what = "is new" if self.is_new else "is gone" if self.is_gone else "changed"
+        if self.file == EXTENSIONS:
+            return f"extension file {self.key} {what}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place} ({self.key or 'the whole file'}) {what}"
+
+
+def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool:
+    return judge(project, user_folder, env).trusted
+
+
+def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
+    """Decide whether a project directory may be used and, if not, what to tell the person."""
+    if _key(project) == _key(user_folder):
+        return Verdict(trusted=True)
+    if link := leading_out(project):
+        return _untrusted(project, f"was ignored: {link[0]}", link[1])
+    if env.get(VARIABLE) == "1":
+        return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
+    return _remembered(project, user_folder, TrustFile(user_folder))
+
+
+def _remembered(project: Path, user_folder: Path, store: TrustStorage) -> Verdict:
+    try:
+        record = store.get(_key(project))
+    except Newer as error:
+        message = f"{project} is not trusted and was ignored: {error.message}"
+        return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
+    # Nothing of a directory that nobody vouched for is read, not even to compare it.
+    if record is None:
+        return _untrusted(project, "is not trusted and was ignored", "", *store.problems)
+    changes = _changes(record, project, user_folder.parent)
+    if changes:
+        return _untrusted(project, f"has changed since it was trusted and was ignored: {describe(changes)}")
+    return Verdict(trusted=True)
+
+
+def _untrusted(project: Path, reason: str, hint: str = "", *before: Problem) -> Verdict:
+    hint = hint or f"look at what it holds, then {TO_TRUST} in {project.parent}"
+    return Verdict(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
+
+
+def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Facts | None = None) -> Verdict:
+    """Decide whether a project in use may still be used; one whose settings file a person named always may.
+
+    `snapshot` is what it held at the start, if that is known: a variable of the environment covers nothing that came
+    later.
+    """
+    if folders.project is None or not folders.trusted or folders.config_file is not None:
+        return Verdict(trusted=True)
+    verdict = judge(folders.project, folders.user, env)
+    if not verdict.trusted or verdict.snapshot is None or snapshot is None:
+        return verdict
+    changes = difference(snapshot, verdict.snapshot, folders.project)
+    return Verdict(False, (since_start(folders.project, changes),)) if changes else verdict
+
+
+def since_start(project: Path, changes: list[Change]) -> Problem:
+    """Explain why changes of a project that only a variable trusts are not taken up."""
+    reason = f"{describe(changes)}; {VARIABLE}=1 covers what was there at the start"
+    message = f"{project} has changed since OneTool started: {reason}"
+    return Problem(message, f"restart OneTool, or {TO_TRUST}", Location(str(project)), UNTRUSTED)
+
+
+def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
+    """List what differs from what was trusted last; None if it never was."""
+    record = TrustFile(user_folder).get(_key(project))
+    return None if record is None else _changes(record, project, user_folder.parent)
+
+
+def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
+    """Return what a person looks at who is asked to trust this directory."""
+    if link := leading_out(project):
+        raise ToolError(f"{project} cannot be trusted: {link[0]}", hint=link[1])
+    salt = os.urandom(16).hex()
+    return {"salt": salt, "facts": facts_of(project, user_folder.parent, salt)}
+
+
+def trust(project: Path, user_folder: Path, record: Mapping[str, Any] | None = None) -> None:
+    """Remember a directory as it was when the record was made, or as it is."""
+    TrustFile(user_folder).put(_key(project), record or record_of(project, user_folder))
+
+
+def untrust(project: Path, user_folder: Path) -> bool:
+    """Forget the directory; return False if it was not known."""
+    return TrustFile(user_folder).delete(_key(project))
+
+
+def describe(changes: list[Change]) -> str:
+    shown = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
+    more = len(changes) - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+
+
+# --- what is in a project -------------------------------------------------------------------------------------------
+
+
+def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
+    """Collect everything in a project directory that changes what OneTool does."""
+    found: dict[str, Mapping[str, Any]] = {}
+    files = [project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS)]
+    for file in (*files, *paths.agent_files(project)):
+        if (facts := _file_facts(file, salt)) is not None:
+            found[str(file.relative_to(project))] = facts
+    found[EXTENSIONS] = dict.fromkeys(_extension_names(project, home, found.get(paths.CONFIG, {})), "")
+    return found
+
+
+def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
+    is_secret = file.name == paths.SECRETS
+    try:
+        data = yaml12.read_file(file, typed=not is_secret).data
+    except FileNotFoundError:
+        return None
+    except ConfigError as error:  # it cannot be loaded as it is, and once corrected it counts as changed
+        return {"[]": f"unreadable: {error}"}
+    leaves = dict(_leaves(data))
+    if not is_secret:
+        return leaves
+    return {key: sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest() for key, value in leaves.items()}
+
+
+def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    if isinstance(data, dict | list) and data:
+        for key, value in entries:
+            yield from _leaves(value, (*loc, key))
+    elif loc or data:  # a file with nothing but comments says as much as none
+        yield json.dumps(loc), data
+
+
+def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    places = [json.loads(key) for key in config]
+    named = [config[json.dumps(loc)] for loc in places if loc[:1] == ["tools_dir"] and len(loc) > 1]
+    for text in ("tools", *(name for name in named if isinstance(name, str))):
+        folder = paths.placed(text, project, home)
+        yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
+
+
+def leading_out(project: Path) -> tuple[str, str] | None:
+    """Explain which link leads out of a project directory, if any, and what to do: nobody looked at what is behind."""
+    if project.is_symlink():
+        return "it is a symbolic link, and trust belongs to a directory", "put a directory in its place"
+    inside = os.path.realpath(project)
+    entries: list[Path] = []
+    with suppress(OSError):
+        entries = [path for path in (*project.iterdir(), *(project / "tools").glob("*")) if path.is_symlink()]
+    for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
+        if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
+            return f"{path} is a symbolic link that leads out of it", "put the file itself there"
+    return None
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+def _changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
+    salt, facts = record.get("salt"), record.get("facts")
+    if not isinstance(salt, str) or not isinstance(facts, dict):
+        return [Change(STORE, 0, "")]
+    return difference(facts, facts_of(project, home, salt), project)
+
+
+def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
+    """List what differs, in the order of the files and their lines."""
+    found: list[Change] = []
+    for file in sorted({*before, *after}):
+        old, new = before.get(file, {}), after.get(file, {})
+        if file != EXTENSIONS:
+            old, new = _with_whole_lists(old), _with_whole_lists(new)
+        keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
+        document, made = None, []
+        if keys and file in after and file != EXTENSIONS:
+            with suppress(ConfigError, FileNotFoundError):
+                document = yaml12.read_file(project / file)
+        for key in {*keys, *(old.keys() - new.keys())}:
+            shown = key if file == EXTENSIONS else _dotted(json.loads(key))
+            line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
+            made.append(Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new))
+        found += sorted(made, key=lambda change: (change.line, change.key))
+    return found
+
+
+def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with one entry for each list: a person hears of a list, not of each item in it."""
+    found: dict[str, Any] = {}
+    for key, value in sorted(facts.items()):  # the store has lost the order of the file
+        loc = json.loads(key)
+        above = list(takewhile(lambda step: isinstance(step, str), loc))
+        if len(above) == len(loc):
+            found[key] = value
+        else:
+            inside = loc[len(above) + 1 :]
+            found.setdefault(json.dumps(above), []).append({_dotted(inside): value} if inside else value)
+    return found
+
+
+def _dotted(loc: list[str | int]) -> str:
+    """Show where a key is, without what a stranger could say by its name."""
+    return ".".join(str(key) if _READABLE_KEY.fullmatch(str(key)) else "…" for key in loc)
+
+
+def _key(folder: Path) -> str:
+    return str(Path(os.path.realpath(folder.parent)) / folder.name)
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+class TrustFile:
+    """The records of all directories, in one file of the person's own folder. `problems` are of the last read."""
+
+    def __init__(self, user_folder: Path) -> None:
+        self._file = user_folder / STORE
+        self.problems: tuple[Problem, ...] = ()
+
+    def get(self, project: str) -> Mapping[str, Any] | None:
+        return self._read().get(project)
+
+    def put(self, project: str, record: Mapping[str, Any]) -> None:
+        with self._writing() as known:
+            known[project] = record
+
+    def delete(self, project: str) -> bool:
+        with self._writing() as known:
+            return known.pop(project, None) is not None
+
+    def _read(self) -> dict[str, Mapping[str, Any]]:
+        """Return the records by directory. A file of a newer OneTool raises."""
+        self.problems = ()
+        try:
+            known = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            known = None
+        if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
+            refuse_newer(known["version"], VERSION, self._file)
+            known = known.get("folders")
+        if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
+            return known
+        hint = f"type `rm {quote(str(self._file))}`, then `onetool trust` in your projects"
+        message = f"{self._file} is damaged, so that no project folder is trusted"
+        self.problems = (storage_problem(message, self._file, hint),)
+        return {}
+
+    @contextmanager
+    def _writing(self) -> Iterator[dict[str, Mapping[str, Any]]]:
+        """Yield the records to be changed, which no other process changes meanwhile."""
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self._file.with_name(f"{STORE}.lock")):
+                known = self._read()
+                before = dict(known)
+                yield known
+                if known != before:
+                    data = {"version": VERSION, "folders": known}
+                    atomic.write(self._file, json.dumps(data, indent=2, sort_keys=True), durable=True)
+        except OSError as error:
+            raise storage_error(self._file.parent, error, StorageError) from error

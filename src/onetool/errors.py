@@ -1,0 +1,41 @@
+"""The error tree, as the server imports it. It is defined in `onetool_child.errors`: cells raise the same errors."""
+
+from onetool_child.errors import (
+    ArgumentError,
+    AuditUnavailable,
+    BudgetExceeded,
+    BundleError,
+    Cancelled,
+    ConfigError,
+    HttpStatusError,
+    NetworkError,
+    OutputInvalid,
+    PermissionDenied,
+    SandboxDenied,
+    StorageError,
+    ToolError,
+    ToolNotFound,
+    ToolTimeout,
+    describe,
+    error_type,
+)
+
+__all__ = [
+    "ArgumentError",
+    "AuditUnavailable",
+    "BudgetExceeded",
+    "BundleError",
+    "Cancelled",
+    "ConfigError",
+    "HttpStatusError",
+    "NetworkError",
+    "OutputInvalid",
+    "PermissionDenied",
+    "SandboxDenied",
+    "StorageError",
+    "ToolError",
+    "ToolNotFound",
+    "ToolTimeout",
+    "describe",
+    "error_type",
+]

@@ -1,0 +1,26 @@
+"""Files and folders as tools may touch them. `Files` decides and opens; the rest is done with what it opened."""
+
+from onetool.files.files import Files
+from onetool.files.listing import Entry, entries
+from onetool.files.moving import copy, move
+from onetool.files.reading import Content, facts_of, kind_of, read
+from onetool.files.trash import TRASH, delete
+from onetool.files.writing import BACKUP, PERMISSIONS, Written, write
+
+__all__ = [
+    "BACKUP",
+    "PERMISSIONS",
+    "TRASH",
+    "Content",
+    "Entry",
+    "Files",
+    "Written",
+    "copy",
+    "delete",
+    "entries",
+    "facts_of",
+    "kind_of",
+    "move",
+    "read",
+    "write",
+]

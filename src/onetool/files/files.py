@@ -1,0 +1,235 @@
+"""The one way to the disk for tools: every path is decided here, and opened so that the decision holds.
+
+A path is resolved, the result is judged, and its folder is opened without following any link. What was opened is
+judged again. Whatever is done is then done with names in that open folder, so that nobody who swaps a folder or a
+file for a link meanwhile gains anything: the attempt fails, and is made again from the start.
+"""
+
+import errno
+import json
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from onetool.context import ToolContext
+from onetool.errors import ArgumentError, SandboxDenied, ToolError
+from onetool.files.asked import Asked, asked as read_path, real_path
+from onetool.files.beneath import FOLDER, NO_LINK, PATH_ONLY, PRIVATE, Opener, best_opener, location
+from onetool.files.rules import Refusal, Rules, allowed_paths, names_of
+
+ATTEMPTS = 40
+_REASONS = {
+    Refusal.DENIED: "A denied pattern covers it.",
+    Refusal.HIDDEN: "OneTool keeps it for itself.",
+    Refusal.PROTECTED: "Tools never write what OneTool loads or executes; a person may.",
+}
+# A link that has come in the place of a folder is no folder to the kernel, as a file is none.
+_MAY_HAVE_MOVED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EAGAIN}
+Done = TypeVar("Done")
+
+
+class Moved(Exception):
+    """What was there a moment ago is somewhere else or something else now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open folder. `real` is the path of both together when the folder was opened."""
+
+    folder: int
+    name: str
+    real: str
+
+    def facts(self) -> os.stat_result:
+        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+
+    def followed(self) -> os.stat_result:
+        """The facts of what is no link; one that has come meanwhile is followed by another attempt."""
+        facts = self.facts()
+        if stat.S_ISLNK(facts.st_mode):
+            raise Moved
+        return facts
+
+    def open(self, flags: int, mode: int = 0o600) -> int:
+        return os.open(self.name, flags | NO_LINK | PRIVATE, mode, dir_fd=self.folder)
+
+    def beside(self, name: str) -> "Place":
+        return Place(self.folder, name, posixpath.join(posixpath.dirname(self.real), name))
+
+
+class Files:
+    """What a caller may open. Made for one call, of its context. The disk is looked at by the first question."""
+
+    def __init__(self, context: ToolContext, opener: Opener | None = None) -> None:
+        self.context = context
+        self._opener = opener
+
+    @cached_property
+    def rules(self) -> Rules:
+        return Rules.of(self.context)
+
+    @cached_property
+    def open_beneath(self) -> Opener:
+        return self._opener or best_opener()
+
+    # --- deciding ---------------------------------------------------------------------------------------------
+
+    def admits(self, path: Path, *, writing: bool = False) -> bool:
+        """Whether the path may be opened. Links are followed; it need not exist."""
+        try:
+            asked = read_path(str(path), self.context.working_dir)
+        except ArgumentError:  # what cannot be asked for cannot be had
+            return False
+        return self._refusal(asked, real_path(asked.whole), writing) is None
+
+    def search_root(self, path: str) -> Path:
+        """The real file or folder at this path, if it may be read: SandboxDenied or FileNotFoundError otherwise."""
+
+        def real(place: Place) -> Path:
+            place.followed()
+            return Path(place.real)
+
+        return self.at(path, real)
+
+    def denied_globs(self, root: Path) -> list[str]:
+        """What below this folder is not to be searched, as `--glob` values for ripgrep started in that folder.
+
+        They keep ripgrep away from what is denied as far as its patterns can say it. What it finds is to be asked
+        about with `admits` all the same.
+        """
+        return self.rules.globs_below(str(root))
+
+    def _refusal(self, asked: Asked, real: str, writing: bool) -> Refusal | None:
+        named = (self.rules.named_refusal(path) for path in asked.passed() if path != real)
+        return next(filter(None, named), None) or self.rules.refusal(real, writing=writing)
+
+    def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:
+        """Raise where this real path, which was reached by asking for that one, is not to be opened."""
+        refusal = self.rules.refusal(real, writing=writing)
+        if refusal is not None:
+            raise _denied(read_path(path, self.context.working_dir), refusal, self.context, advice)
+
+    def check_opened(self, path: str, descriptor: int, *, writing: bool = False, name: str = "") -> None:
+        """Raise where what was really opened, or this name in it, is not to be opened."""
+        real = location(descriptor)
+        if real is not None and real.endswith(" (deleted)") and os.fstat(descriptor).st_nlink == 0:
+            raise Moved
+        if real is not None:
+            self.check(path, posixpath.normpath(posixpath.join(real, name)), writing=writing)
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def at(
+        self,
+        path: str,
+        operate: Callable[[Place], Done],
+        *,
+        writing: bool = False,
+        follow: bool = True,
+        create_folders: bool = False,
+    ) -> Done:
+        """Do something at a path. With `follow` off it is done to a link itself, not to what the link leads to.
+
+        The operation must not have changed anything when it raises `Moved`.
+        """
+        asked = read_path(path, self.context.working_dir)
+        last: OSError | None = None
+        for _ in range(ATTEMPTS):
+            real = self._admitted(asked, follow, writing)
+            try:
+                with self._place(real, create_folders) as place:
+                    self.check_opened(path, place.folder, writing=writing, name=place.name)
+                    return operate(place)
+            except Moved:
+                last = None
+            except OSError as error:
+                last = error
+                if error.errno not in _MAY_HAVE_MOVED or (
+                    error.errno == errno.ENOENT and real == _resolved(asked, follow)
+                ):
+                    break
+        raise _explained(last, path) from None
+
+    def _admitted(self, asked: Asked, follow: bool, writing: bool) -> str:
+        real = _resolved(asked, follow)
+        refusal = self._refusal(asked, real, writing)
+        if refusal is not None:
+            raise _denied(asked, refusal, self.context)
+        return real
+
+    @contextmanager
+    def _place(self, real: str, create_folders: bool) -> Iterator[Place]:
+        root = self.rules.root_of(real)
+        folder, name = (real, ".") if real == root.base else posixpath.split(real)
+        below = names_of(folder)[len(names_of(root.base)) :]
+        with self._opened(names_of(root.base)) as base, self._opened(below, base, create_folders) as descriptor:
+            yield Place(descriptor, name, real)
+
+    @contextmanager
+    def _opened(self, names: Sequence[str], start: int | None = None, create: bool = False) -> Iterator[int]:
+        if start is None:
+            with closing(os.open("/", PATH_ONLY | FOLDER | PRIVATE)) as top, self._opened(names, top) as descriptor:
+                yield descriptor
+            return
+        if create:
+            self._make_folders(names, start)
+        with closing(self.open_beneath(start, names, PATH_ONLY | FOLDER)) as descriptor:
+            yield descriptor
+
+    def _make_folders(self, names: Sequence[str], start: int) -> None:
+        current = os.dup(start)
+        try:
+            for name in names:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=current)
+                below = self.open_beneath(current, [name], PATH_ONLY | FOLDER)
+                os.close(current)
+                current = below
+        finally:
+            os.close(current)
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _resolved(asked: Asked, follow: bool) -> str:
+    folder, name = posixpath.split(asked.whole)
+    if follow or name in {"", ".."}:
+        return real_path(asked.whole)
+    return posixpath.join(real_path(folder), name)
+
+
+def _denied(asked: Asked, refusal: Refusal, context: ToolContext, advice: str = "") -> SandboxDenied:
+    """Say no in the same words, whether or not there is anything at the path."""
+    reason = _REASONS.get(refusal)
+    if reason is None:
+        kind = "It may be read, not written. To allow that" if refusal is Refusal.READ_ONLY else "To allow it"
+        paths = [*allowed_paths(context.sandbox or {}), asked.plain]
+        listed = ", ".join(json.dumps(path, ensure_ascii=False) for path in paths)
+        setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
+        reason = f"{kind}, add this to onetool.yaml: {setting}"
+    return SandboxDenied(f"File access denied by sandbox: {asked.given}. {reason}{advice}", path=asked.given)
+
+
+def _explained(error: OSError | None, path: str) -> Exception:
+    """The error as a caller is to see it: with the path as it was asked for and nothing else of the machine."""
+    if error is None or error.errno in {errno.ELOOP, errno.EXDEV, errno.EAGAIN}:
+        return ToolError(f"The links of {path} lead in a circle, or keep changing. Name the file itself.", path=path)
+    if error.errno is None:  # it was explained already
+        return error
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return FileNotFoundError(f"File not found: {path}")
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return PermissionError(f"Permission denied: {path}")
+    return ToolError(f"{os.strerror(error.errno)}: {path}", path=path)

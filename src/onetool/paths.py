@@ -1,0 +1,96 @@
+"""Where things are: the working folder, the user's folder, and the project's folder where there is one.
+
+Everything is worked out from what is passed in, and nothing is created here. A folder whose configuration
+file a person named is trusted; about any other project folder `onetool.config.trust` decides.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os.path import realpath
+from pathlib import Path
+
+FOLDER = ".onetool"
+CONFIG = "onetool.yaml"
+PROMPTS = "prompts.yaml"
+SECRETS = "secrets.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """`project` is None where there is none, and also where it would be the user's own folder."""
+
+    working_dir: Path
+    user: Path
+    project: Path | None = None
+    config_file: Path | None = None
+    trusted: bool = False
+
+    @property
+    def data(self) -> Path:
+        """Where results, statistics, logs and bundles live."""
+        return self.layers[-1]
+
+    @property
+    def layers(self) -> tuple[Path, ...]:
+        """The folders that count, the weaker first."""
+        if self.project is None or not self.trusted:
+            return (self.user,)
+        return (self.user, self.project)
+
+    @property
+    def home(self) -> Path:
+        return self.user.parent
+
+    def config_of(self, folder: Path) -> Path:
+        if self.config_file is not None and _same(self.config_file.parent, folder):
+            return self.config_file
+        return folder / CONFIG
+
+    def pack_directories(self, tools_dir: Iterable[str]) -> list[Path]:
+        """Return where extension packs are: the project's, the user's, then those that the settings name."""
+        named = (placed(text, self.working_dir, self.home) for text in tools_dir)
+        return [*(layer / "tools" for layer in reversed(self.layers)), *named]
+
+    def find(self, name: str) -> Path | None:
+        """The file of this name, the project's before the user's."""
+        candidates = (folder / name for folder in reversed(self.layers))
+        return next((path for path in candidates if path.exists()), None)
+
+
+def find_folders(env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path) -> Folders:
+    working_dir = placed(env.get("OT_CWD", ""), cwd, home)
+    user = home / FOLDER
+    named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
+    file = placed(named, cwd, home) if named else None
+    project = file.parent if file is not None else working_dir / FOLDER
+    if _same(project, user) or not (file or is_folder(project)):
+        return Folders(working_dir, user, None, file)
+    return Folders(working_dir, user, project, file, trusted=file is not None)
+
+
+def placed(text: str, base: Path, home: Path) -> Path:
+    """The path that a person meant: `~` is the home folder, and what is not absolute starts at `base`."""
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return base / text
+
+
+def agent_files(folder: Path) -> tuple[Path, ...]:
+    found = (path for pattern in ("*.yml", "*.yaml") for path in (folder / "agents").glob(pattern))
+    return tuple(sorted(path for path in found if not path.name.startswith(".")))
+
+
+def extension_files(tools: Path) -> tuple[Path, ...]:
+    """The extension packs in a folder of packs, such as `.onetool/tools`."""
+    return tuple(sorted(file for file in tools.glob("*/*_tools.py") if not file.name.startswith(".")))
+
+
+def is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a folder that may not be looked into is none of ours
+        return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link to itself

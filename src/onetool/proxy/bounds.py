@@ -1,0 +1,45 @@
+"""Limits of what an upstream server sends, checked before the SDK parses it.
+
+Parsing and validating hold up everybody else, and their time follows the number of values. A message over a limit is
+replaced by an error that answers the same request, so that one call fails and the connection survives.
+"""
+
+import json
+from typing import Any
+
+from onetool.children.collector import END_BYTES, find_id
+from onetool_child.messages import MAX_VALUES, TooLarge, has_few_values
+
+MAX_UPSTREAM_BYTES = 8 << 20  # one message has no pieces, and pictures are large
+MAX_ITEMS = 10_000  # in a list of a result, each of which the SDK validates on its own
+MIN_CHARGED_BYTES = 1 << 12  # handling even a short message costs time
+METHOD = b'"method"'  # a request or a notification of the server has it, an answer does not
+
+
+def admit(message: bytes, problem: str | None) -> bytes:
+    """Return the message, or an error in its place; nothing if nobody waits for it. Raises TooLarge if that is unknown.
+
+    `problem` is what is wrong with it already.
+    """
+    if problem is None and not has_few_values(message):
+        problem = f"the message has more than {MAX_VALUES} values"
+    return message if problem is None else reject(message, problem)
+
+
+def reject(message: bytes, problem: str) -> bytes:
+    if METHOD in message[:END_BYTES]:
+        return b""
+    ident = find_id(message)
+    if ident is None:
+        raise TooLarge(problem)
+    return json.dumps(error_answer(ident, problem)).encode()
+
+
+def error_answer(ident: int | str, reason: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": ident, "error": {"code": -32603, "message": reason}}
+
+
+def has_too_many_items(result: Any) -> bool:
+    return isinstance(result, dict) and any(
+        isinstance(part, list) and len(part) > MAX_ITEMS for part in result.values()
+    )

@@ -1,0 +1,165 @@
+"""Tool definitions of upstream servers and why a server could not be listed, cached on disk.
+
+Listing tools reads these files instead of starting servers. A server may send anything: its texts are cleaned before a
+model sees them, and an invalid schema is ignored.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any, Self
+
+from onetool.errors import ArgumentError
+from onetool.schema import Schema
+from onetool.util import atomic
+
+VERSION = 3
+FAILURE_VERSION = 2
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
+WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A tool, in the words of its server."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any] | None = None
+    is_sound: bool = True  # whether the schema of its arguments is one
+    title: str = ""
+    annotations: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, tool: Any) -> Self:
+        notes = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
+        return cls(
+            tool.name,
+            tool.description or tool.title or "",
+            tool.input_schema,
+            tool.output_schema,
+            title=tool.title or "",
+            annotations=notes,
+        )
+
+    @property
+    def is_wrapped(self) -> bool:
+        """FastMCP marks it; the SDK only names the schema after the function."""
+        schema = self.output_schema or {}
+        is_only = schema.get("properties", {}).keys() == {"result"}
+        return bool(schema.get(WRAPPED)) or (is_only and schema.get("title") == f"{self.name}Output")
+
+
+class TheirSchema(Schema):
+    """The server fills its defaults in itself: those that are written down need not even fit."""
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        return {}
+
+
+def sound(definition: Definition) -> Definition:
+    """The definition, with a mark where its schema is none, and without a promise that cannot be checked."""
+    output = definition.output_schema
+    keeps = output if output is not None and _is_schema(output) else None
+    return replace(definition, output_schema=keeps, is_sound=_is_schema(definition.input_schema))
+
+
+def _is_schema(schema: Mapping[str, Any]) -> bool:
+    try:
+        Schema.from_json(schema).problem({})
+    except (ArgumentError, RecursionError):
+        return False
+    return True
+
+
+def digest(definitions: Iterable[Definition]) -> str:
+    return sha256(json.dumps([asdict(each) for each in definitions], sort_keys=True).encode()).hexdigest()
+
+
+def key_of(server: Any) -> str:
+    """The same as long as the same server is meant; a hash, because there may be secrets in it."""
+    facts = [server.command, server.args, dict(server.env), server.cwd, server.url, dict(server.headers)]
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt to list a server. Retries back off exponentially, also across processes."""
+
+    reason: str
+    count: int  # failed attempts in a row
+    at: float  # seconds since the epoch
+    is_interrupted: bool = False  # the process ended before the server answered
+    summary: str = ""  # the reason without what the server printed
+
+    @property
+    def retry_at(self) -> float:
+        exponent = min(self.count - 1, 20)  # a larger power only overflows
+        return self.at + min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**exponent)
+
+    def wait_seconds(self, now: float) -> float:
+        """Return the seconds until the next attempt; a clock that was set back does not block it."""
+        return max(0.0, self.retry_at - now) if self.at <= now else 0.0
+
+
+class Lists:
+    """The cached lists and failures: one file of each kind per server. They are only a cache: errors are ignored."""
+
+    def __init__(
+        self, folder: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._redact, self.clock = folder, redact, clock
+
+    def get(self, key: str) -> tuple[Definition, ...] | None:
+        try:
+            data = json.loads(self._file(key).read_bytes())
+            if data["version"] != VERSION:
+                return None
+            known = tuple(Definition(**each) for each in data["tools"])
+            return known if digest(known) == data["hash"] else None
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    def put(self, key: str, definitions: Iterable[Definition]) -> None:
+        known = list(definitions)
+        data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
+        with suppress(OSError):
+            atomic.write(self._file(key), json.dumps(data))
+            self._failure_file(key).unlink(missing_ok=True)
+
+    def get_failure(self, key: str) -> Failure | None:
+        try:
+            data = json.loads(self._failure_file(key).read_bytes())
+            if data.pop("version") != FAILURE_VERSION:
+                return None
+            reason, summary = str(data["reason"]), str(data["summary"])
+            failure = Failure(reason, int(data["count"]), float(data["at"]), bool(data["is_interrupted"]), summary)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return None
+        return failure if failure.count > 0 and isfinite(failure.at) else None
+
+    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
+        """Record one more failed attempt and return it. An interruption never hides a failure that has a reason."""
+        before = self.get_failure(key)
+        if before is not None and is_interrupted and not before.is_interrupted:
+            reason, summary, is_interrupted = before.reason, before.summary, False
+        count = 1 if before is None else before.count + 1
+        texts = self._redact(reason), self._redact(summary or reason)
+        failure = Failure(texts[0], count, self.clock(), is_interrupted, texts[1])
+        with suppress(OSError):
+            atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
+        return failure
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"tools-{key}.json"
+
+    def _failure_file(self, key: str) -> Path:
+        return self._folder / f"failure-{key}.json"

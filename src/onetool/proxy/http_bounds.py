@@ -1,0 +1,118 @@
+"""Limits of what an upstream server sends over HTTP, put between the connection and the SDK."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+
+import httpx2
+
+from onetool.children.collector import Collector
+from onetool.children.pace import Pace
+from onetool.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
+from onetool_child.messages import TooLarge
+
+EVENTS = "text/event-stream"
+MAX_EVENT_LINES = 1000
+CONNECT_SECONDS = 30
+READ_SECONDS = 300  # a server may hold a stream of events open
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return the context of all connections. Blocks the first time: certificates are read from disk."""
+    return httpx2.create_ssl_context()
+
+
+def http_client(
+    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """Return a client for the SDK, whose responses are bounded. Blocks as `tls_context` does."""
+    return httpx2.AsyncClient(
+        # A compressed body could be a thousand times as large when it is unpacked.
+        headers={**(headers or {}), "accept-encoding": "identity"},
+        timeout=timeout or httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
+        auth=auth,
+        verify=tls_context(),
+        event_hooks={"response": [_bound]},
+    )
+
+
+async def _bound(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    if response.headers.get("content-encoding", "identity") != "identity":
+        response.stream = _Compressed(response.stream)
+    elif response.headers.get("content-type", "").lower().startswith(EVENTS):
+        response.stream = _Events(response.stream)
+    else:
+        response.stream = _Body(response.stream)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A response that is one message."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        collector = Collector(MAX_UPSTREAM_BYTES)
+        async for chunk in self._stream:
+            collector.add(chunk)
+        try:
+            yield admit(*collector.take())
+        except TooLarge as error:
+            raise httpx2.StreamError(str(error)) from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Compressed(_Body):
+    """A response that nobody reads."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the server sent a compressed response, which it was asked not to do")
+
+
+class _Events(_Body):
+    """A response that is a stream of events, each of which is one message."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        whole, pace = _WholeEvents(), Pace()
+        async for chunk in self._stream:
+            try:
+                events = [*whole.add(chunk)]
+            except TooLarge as error:
+                raise httpx2.SSEError(str(error)) from None
+            for event in events:
+                rest = pace.charge(pace.now(), max(len(event), MIN_CHARGED_BYTES))
+                yield event
+                if rest:
+                    await asyncio.sleep(rest)
+
+
+class _WholeEvents:
+    """Events, out of chunks that end anywhere; each is held back until it is complete and checked."""
+
+    def __init__(self) -> None:
+        self._collector, self._held = Collector(MAX_UPSTREAM_BYTES), b""
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        text = self._held + chunk
+        held = b"\r" if text.endswith(b"\r") else b""  # it may be the first half of a line end
+        text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ends, start = text.split(b"\n\n")
+        for end in ends:
+            self._collector.add(end)
+            yield _admit_event(*self._collector.take())
+        is_half = start.endswith(b"\n")  # of the empty line behind an event
+        self._held = b"\n" + held if is_half else held
+        self._collector.add(start[:-1] if is_half else start)
+
+
+def _admit_event(event: bytes, problem: str | None) -> bytes:
+    if event.count(b"\n") > MAX_EVENT_LINES:
+        raise TooLarge(f"the server sent an event with more than {MAX_EVENT_LINES} lines")
+    data = b"\n".join(line[len(b"data:") :] for line in event.split(b"\n") if line.startswith(b"data:"))
+    admitted = admit(data, problem)
+    return (event if admitted is data else b"data: " + admitted) + b"\n\n"

@@ -1,0 +1,112 @@
+"""Pins: the accepted tool definitions of each upstream server, and how the current ones differ from them.
+
+A model reads a description as if it were an instruction, so a changed description can steer it. Changes are reported;
+with `pin: strict` a new or changed tool is rejected until a person accepts it.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onetool.errors import StorageError, ToolError
+from onetool.problem import STORAGE, Location
+from onetool.proxy.definitions import Definition
+from onetool.storage import Pinned, PinStorage
+from onetool.util import atomic
+from onetool.util.locks import locked
+from onetool.util.newer import refuse_newer
+from onetool.util.storage_errors import storage_error
+
+VERSION = 1
+MOST_LINES = 40
+
+
+class Differences(NamedTuple):
+    """How the definitions of a server differ from its pins, as text by tool."""
+
+    changed: dict[str, str]
+    new: dict[str, str]
+
+
+def compare(
+    pins: PinStorage, server: str, definitions: Iterable[Definition], *, is_strict: bool = False
+) -> Differences:
+    """Compare definitions with the pins. The first list of a server is pinned as it is.
+
+    Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
+    """
+    now = {each.name: asdict(each) for each in definitions}
+    pinned = pins.get(server)
+    if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
+        pinned = pins.update(server, lambda known: _completed(known, now, is_strict))
+    changed = {
+        name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
+    }
+    return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
+
+
+def accept(pins: PinStorage, server: str, definitions: Iterable[Definition]) -> None:
+    pins.update(server, lambda _: {each.name: asdict(each) for each in definitions})
+
+
+class Pins:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def get(self, server: str) -> Pinned | None:
+        """Return the pins as they are now: a person accepts changes in another process."""
+        return self._read().get(server)
+
+    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self._file.with_name(f"{self._file.name}.lock")):
+                pinned = self._read()
+                pinned[server] = change(pinned.get(server))
+                data = {"version": VERSION, "servers": pinned}
+                atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
+        except OSError as error:
+            raise storage_error(self._file.parent, error, StorageError) from error
+        return pinned[server]
+
+    def _read(self) -> dict[str, Pinned]:
+        try:
+            pinned: Any = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise self._unreadable(f"cannot be read: {error}") from None
+        if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
+            refuse_newer(pinned["version"], VERSION, self._file)
+            pinned = pinned.get("servers")
+        tools = pinned.values() if isinstance(pinned, dict) else [None]
+        if not all(isinstance(each, dict) and all(isinstance(pin, dict) for pin in each.values()) for each in tools):
+            raise self._unreadable("does not hold pins")
+        return dict(pinned)
+
+    def _unreadable(self, reason: str) -> ToolError:
+        hint, place = "mend it, or delete it to pin anew", Location(str(self._file))
+        return ToolError(f"{self._file} {reason}", hint=hint, location=place, code=STORAGE)
+
+
+def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
+    """Return whether the pin is missing, or was written by a version that recorded fewer fields."""
+    return not is_strict if pin is None else bool(definition.keys() - pin.keys())
+
+
+def _completed(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
+    """Add missing fields to the pins, and pins for tools that need no acceptance."""
+    if known is None:
+        return now
+    completed = {name: {**now.get(name, {}), **pin} for name, pin in known.items()}
+    return completed if is_strict else {**now, **completed}
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    old, new = (json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for each in (before, after))
+    lines = list(difflib.unified_diff(old, new, "as it was", "as it is now", lineterm="", n=1))
+    more = [f"… {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
+    return "\n".join([*lines[:MOST_LINES], *more])

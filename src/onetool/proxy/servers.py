@@ -1,0 +1,322 @@
+"""All configured servers as a source of tools: what they offer, their states, and what has changed about them.
+
+Listing tools never waits long for a server: servers without a cached list are listed in the background.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import anyio.to_thread
+
+from onetool._tool import Tool
+from onetool.config.load import Loaded
+from onetool.config.model import Server
+from onetool.context import ToolContext
+from onetool.errors import ToolError
+from onetool.problem import PROBLEM, WARNING, Problem
+from onetool.proxy.connection import load_sdk
+from onetool.proxy.definitions import Definition, Lists, TheirSchema
+from onetool.proxy.launch import Launch, launch_of
+from onetool.proxy.pins import Differences, Pins, accept, compare
+from onetool.proxy.upstream import NEEDS, Upstream, is_chosen
+from onetool.redact import Redactor
+from onetool.registry import HeldTools, python_name
+from onetool.sanitise import clean, clean_schema
+from onetool.schema import ANY_OBJECT, Schema
+from onetool.storage import MediaStorage, PinStorage, ToolListStorage
+from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.invisible import replace_in_name
+
+LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
+LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
+MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
+NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
+
+
+class Unlisted(NamedTuple):
+    """A server whose tools are not known."""
+
+    server: str
+    state: str
+    reason: str
+
+
+class Servers(HeldTools):
+    """`switched` is the tool, disabled if a person has switched it off."""
+
+    kind = "proxy"
+
+    def __init__(
+        self,
+        switched: Callable[[Tool], Tool],
+        environment: Mapping[str, str],
+        log: Callable[..., None],
+        media: Callable[[], MediaStorage],
+    ) -> None:
+        super().__init__()
+        self._switched, self.environment, self._log, self._media = switched, environment, log, media
+        self._upstreams: dict[str, Upstream] = {}
+        self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # background listings at a time
+        self._patience_ends = 0.0
+        self.list_seconds = LIST_SECONDS
+        self.keeps_running = False  # whether this process outlives one command
+        self._changed: dict[str, Differences] = {}
+        self._unpinnable: dict[str, ToolError] = {}  # server -> why nobody knows what has changed
+        self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
+        self._retired = BackgroundTasks()
+        self._pins: PinStorage
+
+    def configure(self, loaded: Loaded, /) -> None:
+        """Use these settings from now on. A server whose settings are the same goes on as it is."""
+        folders = loaded.folders
+        self._pins = Pins(folders.data / "pins.json")
+        lists = Lists(folders.data / "cache", Redactor(loaded.secrets.values()))
+        wanted = loaded.settings.servers
+        for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
+            self._forget(name)
+        self._unpinned = set(self._upstreams)
+        for name, server in wanted.items():
+            if name not in self._upstreams:
+                launch = launch_of(name, server, loaded, self.environment)
+                self._upstreams[name] = self._make_upstream(name, server, lists, launch)
+
+    def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch) -> Upstream:
+        upstream: Upstream = Upstream(
+            name,
+            server,
+            lists=lists,
+            launch=launch,
+            media=self._media,
+            install=lambda definitions: self._install(upstream, definitions),
+            log=self._log,
+            switched=self._switched,
+        )
+        return upstream
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all configured servers, whether their tools are known or not."""
+        return tuple(self._upstreams)
+
+    async def refresh(self, words: Collection[str] | None = None, /) -> None:
+        """Have the cached tools of all servers; `words` are the packs that are needed, if not all are.
+
+        A server that is needed by name is waited for as long as it may take. Otherwise servers without a cached list
+        are listed in the background, and waited for a moment in all.
+        """
+        unpinned, self._unpinned = self._unpinned, set()
+        await asyncio.gather(*(self._upstreams[name].install_again() for name in unpinned))
+        unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
+        await asyncio.gather(*(each.recall() for each in unknown))
+        if words is None:
+            await self._list(unknown)
+            return
+        named = [each for each in unknown if not each.is_known and python_name(each.name) in words and each.may_try]
+        if named:
+            await asyncio.wait([each.begin() for each in named])
+
+    async def _list(self, servers: list[Upstream]) -> None:
+        """List servers in the background, those that failed before last."""
+        loop = asyncio.get_running_loop()
+        if any(each.is_due(keeps_running=self.keeps_running) for each in servers):
+            await load_sdk()  # our own start-up, which is not the servers' time
+        due = [each for each in servers if each.is_due(keeps_running=self.keeps_running)]
+        for each in sorted(due, key=attrgetter("attempts")):
+            each.start_listing(self._slots)
+        if due:
+            self._patience_ends = loop.time() + self.list_seconds
+        tasks = [each.listing for each in servers if each.listing is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, self._patience_ends - loop.time()))
+
+    def unlisted(self, context: ToolContext) -> list[Unlisted]:
+        """Return the servers whose tools are missing from lists, of those that the agent may use.
+
+        Disabled servers alone are no reason to tell anybody.
+        """
+        missing = [
+            Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON))
+            for name, each in self._upstreams.items()
+            if not each.is_known and context.admits_some_of(name)
+        ]
+        return missing if any(each.state != "disabled" for each in missing) else []
+
+    def note_unlisted(self, context: ToolContext) -> str:
+        """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
+        if not (missing := self.unlisted(context)):
+            return ""
+        shown = [f"{each.server} ({each.reason})" for each in missing[:MAX_NAMED]]
+        more = [f"and {len(missing) - MAX_NAMED} more"] if len(missing) > MAX_NAMED else []
+        servers = "1 server" if len(missing) == 1 else f"{len(missing)} servers"
+        return f"{servers} not listed yet: {', '.join([*shown, *more])}. `onetool doctor` starts and lists all servers."
+
+    def problems(self) -> Mapping[str, Problem]:
+        """Return why servers have no tools: each is either a pack or in here."""
+        named = ((python_name(name), each) for name, each in self._upstreams.items())
+        return {pack: each.problem for pack, each in named if pack not in self.pack_names}
+
+    async def states(self) -> dict[str, str]:
+        await asyncio.gather(*(each.look() for each in self._upstreams.values()))
+        return {name: each.state for name, each in self._upstreams.items()}
+
+    @property
+    def findings(self) -> list[Problem]:
+        """What servers offer that is not as it was accepted, or cannot be checked."""
+        unsound = [
+            Problem(
+                f"{each.name}.{definition.name} has a schema that is none: its arguments are not checked",
+                f"tell the authors of {each.name}",
+                level=WARNING,
+            )
+            for each in self._upstreams.values()
+            for definition in each.definitions
+            if not definition.is_sound
+        ]
+        changed = [
+            self._difference(server, f"{server}.{tool} {what}", difference)
+            for server, differences in self._changed.items()
+            for what, tools in (
+                ("is not what it was", differences.changed),
+                ("is new and not accepted", differences.new),
+            )
+            for tool, difference in tools.items()
+        ]
+        return [*unsound, *changed, *dict.fromkeys(Problem.of(error) for error in self._unpinnable.values())]
+
+    def _difference(self, server: str, what: str, difference: str) -> Problem:
+        is_strict = self._upstreams[server].server.pin == "strict"
+        refused = ". It is refused until you accept it." if is_strict else "."
+        hint = f"look at it, then type: onetool accept {server}"
+        return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
+
+    def upstream(self, name: str) -> Upstream:
+        if name not in self._upstreams:
+            known = ", ".join(self._upstreams) or "none"
+            raise ToolError(f"there is no server {name!r}. Servers: {known}.")
+        return self._upstreams[name]
+
+    async def accept(self, name: str) -> dict[str, str]:
+        """Pin what the server offers now; return what was new or changed, with the differences."""
+        upstream = self.upstream(name)
+        await upstream.recall()
+        await upstream.connection()
+        differences = self._changed.get(name, UNCHANGED)
+        await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
+        await upstream.install_again()
+        return {**differences.changed, **differences.new}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in self._upstreams.values()), self._retired.wait())
+
+    # --- what they offer as tools -------------------------------------------------------------------------------------
+
+    async def _install(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> None:
+        """Make the tools, then put them in the place of the old ones in one step, so that nobody sees half of it."""
+        prepared = await anyio.to_thread.run_sync(self._prepare, upstream, definitions)
+        name = upstream.name
+        if self._upstreams.get(name) is not upstream:
+            return  # the settings have changed meanwhile
+        for tool in upstream.offered:
+            self.remove(tool)
+        for made in prepared.tools:
+            self.add(made)
+        self._changed[name] = prepared.changed
+        self._unpinnable.pop(name, None)
+        if prepared.unpinnable is not None:
+            self._unpinnable[name] = prepared.unpinnable
+        upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
+        upstream.refused = _refusals(upstream, prepared)
+
+    def _prepare(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> "_Prepared":
+        chosen = [each for each in definitions if is_chosen(each.name, upstream.server)]
+        try:
+            differences = self._compare(upstream, definitions, {each.name for each in chosen})
+            unpinnable = None
+        except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
+            differences, unpinnable = UNCHANGED, error if isinstance(error, ToolError) else ToolError(str(error))
+        is_strict = upstream.server.pin == "strict"
+        pending = {*differences.changed, *differences.new} if is_strict else set()
+        chosen.sort(key=lambda each: each.name not in pending)  # of two with one name, the accepted one counts
+        offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
+        tools = [_tool(upstream, name, each, is_pending=each.name in pending) for name, each in offered.items()]
+        return _Prepared(differences, offered, tools, unpinnable)
+
+    def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
+        """Compare all definitions with the pins; report those of chosen tools, without what people cannot see."""
+        pin = upstream.server.pin
+        if pin == "off":
+            return UNCHANGED
+        found = compare(self._pins, upstream.name, definitions, is_strict=pin == "strict")
+        return Differences(
+            *({name: clean(each[name], LONGEST_DIFFERENCE) for name in each if name in chosen} for each in found)
+        )
+
+    def _forget(self, name: str) -> None:
+        upstream = self._upstreams.pop(name)
+        for tool in upstream.offered:
+            self.remove(tool)
+        self._changed.pop(name, None)
+        self._unpinnable.pop(name, None)
+        self._retired.start(upstream.close())
+
+
+UNCHANGED = Differences({}, {})
+
+
+class _Prepared(NamedTuple):
+    changed: Differences
+    offered: dict[str, Definition]
+    tools: list[Tool]
+    unpinnable: ToolError | None = None  # why nobody knows what has changed
+
+
+def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
+    """Make the tool. One that awaits acceptance says nothing of its own, which could already steer a model."""
+    if is_pending:
+        about = f"Not accepted: new, or changed since it was accepted. Hint: onetool accept {upstream.name}"
+        definition = Definition(definition.name, about, ANY_OBJECT)
+    return Tool(
+        name=name,
+        backend=upstream,
+        input=TheirSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        output=_output(definition),
+        description=clean(definition.description),
+        permissions=NEEDS,
+        source=f"proxy:{upstream.name}",
+    )
+
+
+def _tool_name(server: str, tool: str) -> str:
+    """Dots would make packs of their own, and white space no name at all; the server is told its own name."""
+    return f"{server}.{replace_in_name(NO_NAME.sub('_', tool))[:LONGEST_NAME]}"
+
+
+def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
+    """For tools that have changed, or may have: nothing is sent before a person has looked at them."""
+    if (error := prepared.unpinnable) is not None:
+        return {name: f"whether {name} has changed is not known: {error}" for name in prepared.offered}
+    if upstream.server.pin != "strict":
+        return {}
+    changed, new = prepared.changed
+    return {
+        name: f"{name} {'is new' if definition.name in new else 'has changed'} since its server was accepted, "
+        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool accept {upstream.name}`."
+        for name, definition in prepared.offered.items()
+        if definition.name in changed or definition.name in new
+    }
+
+
+def _output(definition: Definition) -> Schema | None:
+    schema = definition.output_schema
+    if schema is None:
+        return None
+    if not definition.is_wrapped:
+        return Schema.from_json(schema)
+    inside = schema.get("properties", {}).get("result", {})
+    return Schema.from_json({**inside, "$defs": schema["$defs"]} if "$defs" in schema else inside)

@@ -1,0 +1,129 @@
+"""An upstream server as a process. Its messages are measured before they are parsed, and never read too fast."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from onetool.children.collector import Collector
+from onetool.children.pace import Pace
+from onetool.children.process import Process
+from onetool.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
+from onetool_child.messages import TooLarge, without_gc
+
+READ_SIZE = 1 << 16
+MAX_UNSENT_BYTES = 1 << 20
+ROOM_SECONDS = 0.01
+END_SECONDS = 2.0  # for a server whose input is closed to leave by itself
+
+
+class _Pipes:
+    """The standard input and output of the process, as `Process` wants them."""
+
+    def __init__(self) -> None:
+        self.output = asyncio.StreamReader(limit=READ_SIZE)
+        self._input: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._input = transport
+
+    def reads_from(self, transport: Any) -> None:
+        self.output.set_transport(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.output.feed_data(data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.output.feed_eof()
+
+    async def send(self, data: bytes) -> None:
+        """Write, and wait while the server does not read."""
+        if self._input.is_closing():
+            self.output.feed_eof()
+            return
+        self._input.write(data)
+        while self._input.get_write_buffer_size() > MAX_UNSENT_BYTES:  # noqa: ASYNC110 - no transport tells
+            await asyncio.sleep(ROOM_SECONDS)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@asynccontextmanager
+async def stdio_streams(
+    command: Sequence[str],
+    on_started: Callable[[Process], None],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    guarded: bool,
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Start the server and give the SDK its two streams of messages; end the server afterwards."""
+    pipes = _Pipes()
+    process = await Process.start(command, pipes, lambda _text: None, env=env, cwd=cwd, guarded=guarded)
+    on_started(process)
+    to_session, incoming = anyio.create_memory_object_stream[Any](0)
+    outgoing, from_session = anyio.create_memory_object_stream[Any](0)
+    tasks = [asyncio.ensure_future(_read(pipes, to_session)), asyncio.ensure_future(_write(pipes, from_session))]
+    try:
+        yield incoming, outgoing
+    finally:
+        with anyio.CancelScope(shield=True):
+            for stream in (incoming, outgoing):
+                stream.close()
+            pipes.close()
+            await process.end(END_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TooLarge):
+        async with to_session:
+            await _pass_on(pipes, to_session)
+    while await pipes.output.read(READ_SIZE):  # a server that is still writing could not leave
+        pass
+
+
+async def _pass_on(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
+    collector, pace = Collector(MAX_UPSTREAM_BYTES), Pace()
+    while chunk := await pipes.output.read(READ_SIZE):
+        *ends, start = chunk.split(b"\n")
+        for end in ends:
+            collector.add(end)
+            started = pace.now()
+            line = admit(*collector.take())
+            if line.strip():
+                message = without_gc(_parse, line)
+                rest = pace.charge(started, max(len(line), MIN_CHARGED_BYTES))
+                await to_session.send(message)
+                if rest:
+                    await asyncio.sleep(rest)
+        collector.add(start)
+
+
+def _parse(line: bytes) -> Any:
+    """Return a message; for a line that is not one, an error that answers its request, or that the SDK passes over."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
+    except ValueError as error:
+        try:
+            answer = reject(line, "the server sent a message that is not valid JSON-RPC")
+        except TooLarge:
+            return error
+        return _parse(answer) if answer else error
+
+
+async def _write(pipes: _Pipes, from_session: MemoryObjectReceiveStream[Any]) -> None:
+    async with from_session:
+        async for message in from_session:
+            await pipes.send(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")

@@ -1,0 +1,130 @@
+"""The folder of results: names, files for their owner only that are seen whole or not at all, and cleaning up.
+
+What stands in the files, and what a missing one means to whoever asked for it, is not known here.
+"""
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
+
+from onetool.util import atomic
+from onetool.util.locks import locked
+
+Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
+
+LOCK = "results.lock"
+_REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
+_ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
+DEFAULT_MAX_REMEMBERED = 1_000
+_BLOCK_BYTES = 4_096  # what a small file takes on a disk
+HANDLE = re.compile("[0-9a-f]{32}")
+_OUR_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
+
+
+def new_handle() -> str:
+    return secrets.token_hex(16)
+
+
+def is_handle(handle: object) -> TypeGuard[str]:
+    """Whether it may stand in the name of a file."""
+    return isinstance(handle, str) and HANDLE.fullmatch(handle) is not None
+
+
+@dataclass(slots=True)
+class Found:
+    """The files of one result: when the last was written, and what they take on the disk."""
+
+    written: float = 0.0
+    size: int = 0
+    parts: set[str] = field(default_factory=set)
+
+    def add(self, part: str, status: os.stat_result) -> None:
+        self.written = max(self.written, status.st_mtime)
+        self.size += -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+        self.parts.add(part)
+
+    @property
+    def takes_room(self) -> bool:
+        return not self.parts <= {"meta.json"}
+
+    def is_being_written(self, now: float) -> bool:
+        """Return whether somebody may be about to finish it: the meta file is written last."""
+        return "meta.json" not in self.parts and now - self.written <= _ABANDONED
+
+
+class Files:
+    """`max_remembered` is how many handles of results that are gone are told from ones that never were."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._max_remembered = max_remembered
+
+    def prepare(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.is_symlink():
+            raise OSError(0, "the folder is a link")
+        if self._folder.stat().st_mode & 0o077:
+            self._folder.chmod(0o700)
+
+    def clean(self, ttl: float) -> dict[str, Found]:
+        """Remove what has expired and what dead processes have left. Return the results that remain, by handle."""
+        now = self._clock()
+        results: dict[str, Found] = {}
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                name = _OUR_FILE.fullmatch(entry.name)
+                if name is None:
+                    continue
+                with suppress(OSError):  # another process was faster
+                    status = entry.stat(follow_symlinks=False)
+                    is_meta = entry.name.endswith(".meta.json")
+                    life = _ABANDONED if name[3] else ttl + _REMEMBERED if is_meta else ttl
+                    if now - status.st_mtime > life:
+                        Path(entry.path).unlink()
+                    else:
+                        results.setdefault(name[1], Found()).add(f"{name[2]}{name[3] or ''}", status)
+        gone = (handle for handle in results if not results[handle].takes_room)
+        for handle in islice(gone, self._max_remembered, None):  # the last traces, if there are too many of them
+            self.remove(handle)
+        return {handle: found for handle, found in results.items() if found.takes_room}
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock of the folder, which all processes share."""
+        return locked(self._folder / LOCK)
+
+    def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
+        """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
+        with atomic.replacing(self._path(handle, part)) as temporary:
+            with open(temporary, "xb", opener=atomic.owner_only) as file:
+                file.writelines(chunks)
+            now = self._clock()
+            os.utime(temporary, (now, now))
+
+    def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
+        with suppress(OSError):  # the folder cannot be written to, which is being reported already
+            for part in parts:
+                self._path(handle, part).unlink(missing_ok=True)
+
+    def evict(self, handle: str) -> None:
+        """Remove the content of a result. Its meta file stays, to tell what became of it."""
+        self.remove(handle, ("txt", "idx", "json"))
+
+    @contextmanager
+    def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
+        # Open neither what a link points to nor, for ever, a pipe.
+        path, special = self._path(handle, part), getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | special)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileNotFoundError(path)
+            yield file
+
+    def _path(self, handle: str, part: Part) -> Path:
+        return self._folder / f"result-{handle}.{part}"

@@ -1,0 +1,98 @@
+"""Pictures, sounds and other bytes that tools gave: kept on disk for a while, known to code by a handle.
+
+Code passes the handle on; a run that returns it shows its client the real thing.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from onetool.errors import StorageError, ToolError
+from onetool.results.files import HANDLE, is_handle, new_handle
+from onetool.util.newer import refuse_newer
+
+VERSION = 1
+DEFAULT_MAX_BYTES = 1 << 30
+OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
+
+
+class Content(NamedTuple):
+    data: bytes
+    mime_type: str
+
+
+class Media:
+    """`max_bytes` is the disk space of all of them; the oldest are removed to make room."""
+
+    def __init__(
+        self, folder: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
+
+    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
+        """Store it and return the handle under which this agent, with this token, finds it again."""
+        handle = new_handle()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_room(len(data))
+            self._write(handle, "bin", data)
+            about = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
+            self._write(handle, "json", json.dumps(about).encode())
+        except OSError as error:
+            for part in ("bin", "json"):
+                with suppress(OSError):
+                    self._file(handle, part).unlink()
+            reason = error.strerror or error
+            raise StorageError(f"{mime_type} could not be stored in {self._folder}: {reason}") from None
+        return handle
+
+    def get(self, handle: object, agent: str, token_id: str = "") -> Content:
+        """Return what is stored under the handle. Without a token, an agent reads what any of its tokens stored."""
+        missing = ToolError(f"there is no media {str(handle)[:50]!r}, or it has expired; run the call again")
+        if not is_handle(handle):
+            raise missing
+        try:
+            about = json.loads(self._file(handle, "json").read_bytes())
+            refuse_newer(about.get("version"), VERSION, f"the media {handle}")
+            is_own = about["agent"] == agent and token_id in {"", about.get("token_id", "")}
+            if not is_own or self._is_over(self._file(handle, "bin").stat()):
+                raise missing
+            return Content(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise missing from None
+
+    def _write(self, handle: str, part: str, data: bytes) -> None:
+        descriptor = os.open(self._file(handle, part), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+
+    def _make_room(self, size: int) -> None:
+        """Remove what has expired, and the oldest if there would be too much."""
+        kept: list[tuple[float, int, Path]] = []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):  # another process cleans too
+                status, path = entry.stat(follow_symlinks=False), Path(entry.path)
+                if not OURS.fullmatch(entry.name):
+                    continue
+                if self._is_over(status):
+                    path.unlink()
+                else:
+                    kept.append((status.st_mtime, status.st_size, path))
+        surplus = size + sum(found for _, found, _ in kept) - self._max_bytes
+        for _, found, path in sorted(kept):
+            if surplus > 0:
+                path.unlink(missing_ok=True)
+                surplus -= found
+        if surplus > 0:
+            raise StorageError(f"{size} bytes are too many to be stored: output.max_stored_bytes is {self._max_bytes}")
+
+    def _is_over(self, found: os.stat_result) -> bool:
+        return self._clock() - found.st_mtime > self._ttl
+
+    def _file(self, handle: str, part: str) -> Path:
+        return self._folder / f"media-{handle}.{part}"

@@ -1,0 +1,59 @@
+"""Limits on the disk space of stored results, and which results are removed to make room for a new one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from onetool.errors import StorageError
+
+DEFAULT_MAX_BYTES = 1 << 30
+DEFAULT_MAX_AGENT_BYTES = 1 << 28
+
+
+class Stored(NamedTuple):
+    """A result on disk. Results sort by age, the oldest first."""
+
+    written: float
+    handle: str
+    agent: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    max_bytes: int = DEFAULT_MAX_BYTES
+    max_agent_bytes: int = DEFAULT_MAX_AGENT_BYTES
+
+    def check_size(self, size: int) -> None:
+        """Raise StorageError for a result that would not fit even if it were the only one."""
+        setting = "max_stored_bytes" if self.max_bytes < self.max_agent_bytes else "max_stored_bytes_per_agent"
+        limit = min(self.max_bytes, self.max_agent_bytes)
+        if size > limit:
+            raise StorageError(
+                f"the result is too large to be stored: output.{setting} is {limit} bytes",
+                hint=f"return a smaller part of it, or raise output.{setting} in onetool.yaml",
+                limit=limit,
+            )
+
+    def find_surplus(self, results: Iterable[Stored], new: Stored, unfinished: int = 0) -> list[Stored]:
+        """Return the results that the new one pushes out: the oldest of its agent, then the oldest of all.
+
+        `unfinished` is the size of what is being written, which counts and is not pushed out.
+        """
+        oldest_first = sorted(result for result in results if result.handle != new.handle)
+        of_agent = [result for result in oldest_first if result.agent == new.agent]
+        removed = _take_oldest(of_agent, new.size, self.max_agent_bytes)
+        gone = {result.handle for result in removed}
+        remaining = [result for result in oldest_first if result.handle not in gone]
+        return [*removed, *_take_oldest(remaining, new.size + unfinished, self.max_bytes)]
+
+
+def _take_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[Stored]:
+    surplus = size + sum(result.size for result in oldest_first) - limit
+    taken: list[Stored] = []
+    for result in oldest_first:
+        if surplus <= 0:
+            break
+        taken.append(result)
+        surplus -= result.size
+    return taken

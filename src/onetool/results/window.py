@@ -1,0 +1,79 @@
+"""A part of a result, by lines or by characters, and the answer that shows it."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from onetool.results.content import Content
+from onetool.results.hits import Hit
+from onetool.results.meta import Meta
+
+Unit: TypeAlias = Literal["auto", "lines", "chars"]
+
+
+class Window(NamedTuple):
+    lines: list[str]
+    returned: int
+    total: int
+    positions: list[int] | None = None
+
+
+def check(offset: int, limit: int, unit: str) -> None:
+    if offset < 1:
+        raise ValueError(f"offset must be >= 1 (1-indexed), got {offset}")
+    if limit < 1:
+        raise ValueError(f"limit must be >= 1, got {limit}")
+    if unit not in get_args(Unit):
+        raise ValueError(f"unit must be auto, lines or chars, got {unit!r}")
+
+
+def by_lines(content: Content, total: int, offset: int, limit: int) -> Window:
+    lines = list(islice(content.lines(offset), min(limit, total))) if offset <= total else []
+    return Window(lines, len(lines), total)
+
+
+def by_chars(content: Content, total: int, offset: int, limit: int) -> Window:
+    text = "".join(content.chars(offset, min(limit, total))) if offset <= total else ""
+    return Window(text.split("\n") if text else [], len(text), total)
+
+
+def of_hits(hits: list[Hit], total: int) -> Window:
+    return Window([hit.text for hit in hits], len(hits), total, [-hit.back for hit in hits])
+
+
+def answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "lines": window.lines,
+        "total_lines": meta.total_lines,
+        "returned": window.returned,
+        "offset": offset,
+        "has_more": offset - 1 + window.returned < window.total,
+    }
+    if in_chars:
+        shown |= {"unit": "chars", "total_chars": meta.total_chars}
+    if window.positions is not None:
+        shown |= {"matched_lines": window.total, "positions": window.positions}
+    return shown
+
+
+def find_largest_limit(shown: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
+    """Return the largest limit whose answer fits; `shown` itself is too large. Return 0 if none fits."""
+    low, high = 0, 1
+    while high < shown["returned"] and fits(_shorten(shown, high)):
+        low, high = high, high * 2
+    high = min(high, shown["returned"])
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(_shorten(shown, middle)) else (low, middle)
+    return low
+
+
+def _shorten(shown: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return what the answer would be with this limit."""
+    if "positions" in shown:
+        parts: dict[str, Any] = {"lines": shown["lines"][:limit], "positions": shown["positions"][:limit]}
+    elif shown.get("unit") == "chars":
+        parts = {"lines": "\n".join(shown["lines"])[:limit].split("\n")}
+    else:
+        parts = {"lines": shown["lines"][:limit]}
+    return {**shown, **parts, "returned": limit, "has_more": True}

@@ -1,0 +1,412 @@
+"""The cells that wait and the cells that run. Each runs once; a new one is started before it is needed.
+
+It gives a run a fresh process, bounds it in time, output and disk, and makes sure that it is gone afterwards,
+however the run ended. What the code may ask for while it runs is the business of the `Host` that comes with the
+run.
+"""
+
+import asyncio
+import contextlib
+import math
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import anyio
+import anyio.to_thread
+
+from onetool._tool import Result
+from onetool.children.channel import Channel, ChannelClosed
+from onetool.errors import ToolError, ToolTimeout
+from onetool.runner.launch import Launcher, launcher_for
+from onetool.util.background_tasks import BackgroundTasks
+from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.scratch import larger_than
+
+FULL_SANDBOX = ("landlock", "seccomp")
+GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
+LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
+PUT_OFF_SECONDS = 0.001  # for the answer to be on its way before anything is cleared away or a new cell is made
+WATCH_SECONDS = 0.1
+LOOKS_TO_CONFIRM = 2
+STOPPED, ZOMBIE = "T", "Z"
+BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
+LOOKS_AT_DISK = 5  # of a run's looks, every so many
+BUSY_SHARE = 8  # a run that wrote this part of its limit since the last look at the disk writes fast
+PAGE_BYTES = 4096
+MAX_DISK_CHECKS = 4  # at a time, so that they do not depend on the threads that tools occupy
+MOST_THREADS = 1000
+BEGIN_SECONDS = 0.1  # for a run to have begun
+GONE_SECONDS = 3.0  # for what a cell sent before it went to be read
+START_SECONDS = 30
+PROBE_SECONDS = 10.0
+ATTEMPTS = 3
+NOT_STARTED, NOT_ANSWERING = "not started yet", "not answering"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    timeout: float = 120
+    memory_mb: int = 512
+    max_output_bytes: int = 104_857_600
+    isolation: str = "auto"
+    cells: int = 2
+    at_once: int = 128
+
+
+class Host(Protocol):
+    """What stands behind a run: it answers what the code asks for and takes what it prints."""
+
+    @property
+    def has_acted(self) -> bool: ...
+    async def request(self, method: str, params: dict[str, Any]) -> Result: ...
+    def output(self, data: bytes) -> None: ...
+    def value(self, data: bytes) -> None: ...
+
+
+@dataclass(eq=False)
+class Cell:
+    ident: int
+    ready: asyncio.Future[list[str]]
+    gone: asyncio.Future[int | None]
+    pid: int = 0
+    channel: Channel | None = None
+    host: Host | None = None
+    verdict: Exception | None = None  # why it was killed, where it was
+    began: float = math.inf  # when its run began
+    is_blameless: bool = False  # whether it was lost before its code did anything, so that the run can be repeated
+    state: str = ""  # of its process, at the last look
+    written: int = 0  # bytes, at the last look at the disk
+    disk_check: asyncio.Future[None] | None = None
+    reason: str = ""  # why it never came to be, which may be told just after its end was seen
+    watch: asyncio.TimerHandle | None = None
+    on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
+
+    async def request(self, method: str, params: dict[str, Any]) -> Result:
+        if self.host is None:
+            return Result(ok=False, error=ToolError("no run is under way"))
+        try:
+            return await self.host.request(method, params)
+        except ToolError as error:
+            self.on_excess(self, error)
+            return Result(ok=False, error=error)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        if method != "ready" or self.ready.done():
+            raise ValueError(f"a cell does not send {method!r}")
+        self.pid = int(params["pid"])
+        self.ready.set_result(list(params["layers"]))
+
+    def piece(self, kind: str, data: bytes) -> None:
+        if self.host is None or kind not in {"output", "value"}:
+            raise ValueError(f"a cell does not send a piece of {kind!r}")
+        try:
+            (self.host.output if kind == "output" else self.host.value)(data)
+        except ToolError as error:
+            self.on_excess(self, error)
+
+
+class Cells:
+    """`async with Cells(limits) as cells: await cells.run(params, host)`."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        on_stray: Callable[[str], None] = lambda _text: None,
+        make_launcher: Callable[..., Launcher] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._on_stray = on_stray
+        self._stray_tail = ""
+        self._waiting: deque[Cell] = deque()
+        self._cells: dict[int, Cell] = {}
+        self._last_id = 0
+        self._tasks = BackgroundTasks()
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
+        self._layers: list[str] | None = None
+        self._closed = False
+        options = {
+            "memory_bytes": limits.memory_mb << 20,
+            "file_bytes": limits.max_output_bytes,
+            "isolation": limits.isolation,
+        }
+        self._launcher = (make_launcher or launcher_for(sys.platform))(options, self._on_gone, self._stray)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closed = True
+        self._tasks.cancel()
+        for cell in list(self._cells.values()):
+            self._end(cell)
+        await self._launcher.close()
+
+    async def retire(self) -> None:
+        """Let the runs that are under way end, then close."""
+        for _ in range(self._limits.at_once):
+            await self._slots.acquire()
+        await self.__aexit__()
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time."""
+        seconds = self._limits.timeout
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, self._slots:
+                return await self._run_by(deadline, params, host)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
+
+    async def _run_by(self, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        for attempt in range(1, ATTEMPTS + 1):
+            cell = await self._take(deadline)
+            try:
+                answer = await self._run_in(cell, deadline, params, host)
+            except BaseException as error:
+                self._end(cell)
+                is_lost = isinstance(error, ToolError) and cell.is_blameless and not host.has_acted
+                if attempt == ATTEMPTS or not is_lost:
+                    raise
+            else:
+                asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._end, cell)
+                return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _run_in(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        cell.host, cell.began = host, loop.time()
+        assert cell.channel is not None
+        bounds = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
+        seconds_left = max(deadline - cell.began, PUT_OFF_SECONDS)
+        answer = cell.channel.request("run", {**params, **bounds, "seconds_left": seconds_left})
+        if not self._waiting:  # else it can wait until this run has its answer
+            self.warm_up()
+        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell)
+        try:
+            result = await answer
+        except ChannelClosed as closed:
+            error = cell.verdict or await self._autopsy(cell, str(closed))
+            cell.is_blameless |= cell.channel.is_unread and cell.verdict is None
+            raise error from None
+        if not isinstance(result, dict):
+            raise ToolError("the run ended with something that is no answer")
+        return {**result, "bytes": cell.channel.last_bytes}
+
+    async def _autopsy(self, cell: Cell, reason: str) -> ToolError:
+        self._launcher.kill(cell.ident)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
+        status = cell.gone.result() if cell.gone.done() else None
+        return ToolError(f"the run ended without an answer: {reason or _death(status)}")
+
+    def _watch(self, cell: Cell, looks: int = 1) -> None:
+        """Check what the kernel does not limit, ten times a second as long as the run lasts."""
+        if cell.ident not in self._cells or cell.gone.done():
+            return
+        look = _look_at(cell.pid)
+        self._check_process(cell, look, looks)
+        is_busy = look.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
+        if (is_busy or looks % LOOKS_AT_DISK == 0) and (cell.disk_check is None or cell.disk_check.done()):
+            cell.written = look.written
+            cell.disk_check = self._tasks.start(self._check_disk(cell))
+        seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
+        cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, looks + 1)
+
+    def _check_process(self, cell: Cell, look: "_Look", looks: int) -> None:
+        """End a run with too many threads, without a main thread, or that somebody stopped.
+
+        A state counts when two looks in a row found it, because a process passes through it when it ends or is resumed.
+        """
+        state, threads = look.state, look.threads
+        repeated, cell.state = state == cell.state, state
+        if threads > MOST_THREADS:
+            self.kill(cell, ToolError(f"the run started more than {MOST_THREADS} threads and was ended"))
+        elif repeated and state == STOPPED:
+            cell.is_blameless = looks == LOOKS_TO_CONFIRM  # it was stopped before the code arrived
+            self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
+        elif repeated and state == ZOMBIE and threads > 1:
+            self.kill(cell, ToolError("the main thread of the run exited while others went on; the run was ended"))
+
+    async def _check_disk(self, cell: Cell) -> None:
+        limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
+        if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid], limiter=self._disk_checks):
+            text = f"the run wrote more than {limit} bytes to its scratch folder, or hid them, and was ended"
+            self.kill(cell, ToolError(text))
+
+    def kill(self, cell: Cell, verdict: Exception) -> None:
+        cell.verdict = cell.verdict or verdict
+        self._launcher.kill(cell.ident)
+        if cell.channel is not None:
+            cell.channel.close(str(verdict))
+
+    def _end(self, cell: Cell) -> None:
+        """A cell that answered leaves by itself; one that does not, or that was cut off, is made to."""
+        answered = cell.verdict is None and cell.channel is not None and not cell.channel.busy
+        if cell.watch is not None:
+            cell.watch.cancel()
+        if cell.channel is not None:
+            cell.channel.close()
+        self._cells.pop(cell.ident, None)
+        if answered:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
+        else:
+            self._launcher.kill(cell.ident)
+        if not self._closed:
+            self.warm_up()
+
+    @property
+    def count(self) -> int:
+        """Of the cells that wait and those that run."""
+        return len(self._cells)
+
+    # --- cells that wait -------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Have as many cells waiting as there should be. Returns at once."""
+        while len(self._waiting) < max(1, self._limits.cells):
+            self._waiting.append(self._new())
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """What is really in force, as far as cells have told."""
+        layers = self._layers
+        sandbox = NOT_STARTED if layers is None else "+".join(layers) or "process-only"
+        return {"cells": self._launcher.kind, "sandbox": sandbox}
+
+    async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
+        """Return the same, measured: the process that starts cells answers, and a cell is ready, in so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not await self._launcher.check():
+                    pass
+                for cell in [cell for cell in self._waiting if _look_at(cell.pid).state == STOPPED]:
+                    self._waiting.remove(cell)
+                    self._end(cell)
+                self.warm_up()
+                await self._readied(self._waiting[0], math.inf)
+        except (TimeoutError, ToolError, OSError):
+            if not self._refused():
+                return {**self.isolation, "sandbox": NOT_ANSWERING}
+        return self.isolation
+
+    async def _take(self, deadline: float) -> Cell:
+        for attempt in range(1, ATTEMPTS + 1):
+            self.warm_up()
+            cell = self._waiting.popleft()
+            try:
+                return await self._readied(cell, deadline)
+            except BaseException as error:  # also when cancelled: the cell was taken and is nobody's
+                self._end(cell)
+                is_late = asyncio.get_running_loop().time() >= deadline
+                if not isinstance(error, ToolError) or is_late or attempt == ATTEMPTS or self._refused():
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _readied(self, cell: Cell, deadline: float) -> Cell:
+        if not cell.ready.done():
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([cell.ready], timeout=max(0.0, min(left, START_SECONDS)))
+            if not cell.ready.done():
+                waited = START_SECONDS if left > START_SECONDS else self._limits.timeout
+                raise ToolTimeout(f"the run did not start: no cell was ready within {waited:g} s")
+        self._layers = cell.ready.result()
+        if self._refused():
+            missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
+            raise ToolError(
+                f"execution.isolation is 'require', but this machine has no {missing}. "
+                "Set execution.isolation to 'auto' to run with what there is."
+            )
+        return cell
+
+    def _refused(self) -> bool:
+        complete = self._layers is None or all(layer in self._layers for layer in FULL_SANDBOX)
+        return self._limits.isolation == "require" and not complete
+
+    def _new(self) -> Cell:
+        loop = asyncio.get_running_loop()
+        self._last_id += 1
+        cell = Cell(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
+        self._cells[cell.ident] = cell
+        self._tasks.start(self._start(cell))
+        return cell
+
+    async def _start(self, cell: Cell) -> None:
+        cell.channel = Channel(cell.request, cell.notify, cell.piece)
+        cell.channel.closed.add_done_callback(lambda closed: self._lost(cell, closed.result()))
+        try:
+            await self._launcher.start(cell.ident, cell.channel)
+        except (OSError, ToolError) as error:
+            cell.channel.close(str(error))
+
+    def _lost(self, cell: Cell, reason: str) -> None:
+        """A cell that nobody has taken yet must not be given to anybody."""
+        if cell in self._waiting:
+            self._waiting.remove(cell)
+            self._end(cell)
+        if not cell.ready.done():
+            why = reason or cell.reason or self._stray_tail
+            cell.ready.set_exception(ToolError(f"a cell could not be started: {why or 'it ended at once'}"))
+            cell.ready.exception()  # nobody may be waiting for it
+
+    def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
+        cell = self._cells.get(ident)
+        if cell is not None and not cell.gone.done():
+            cell.gone.set_result(status)
+            cell.reason = reason
+            began_lately = asyncio.get_running_loop().time() - cell.began <= BEGIN_SECONDS
+            cell.is_blameless = status is None and not reason and cell.verdict is None and began_lately
+            if cell.channel is not None and (reason or cell in self._waiting):
+                cell.channel.close(reason)
+            elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
+                asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
+
+    def _stray(self, text: str) -> None:
+        self._stray_tail = text.strip().rpartition("\n")[2][-200:]
+        self._on_stray(text)
+
+
+class _Look(NamedTuple):
+    """What the system says about a process; `written` never grows slower than its files do."""
+
+    state: str = ""
+    threads: int = 0
+    written: int = 0
+
+
+def _look_at(process: int) -> _Look:
+    """Look at a process, if the system has /proc."""
+    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    if not fields:
+        return _Look()
+    calls = _read(f"/proc/{process}/io").partition("wchar:")[2].split()
+    # Writing to a mapped file is no system call, but a page fault.
+    return _Look(fields[0], int(fields[17]), int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7]))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - it is short
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _death(status: int | None) -> str:
+    if status is None:
+        return "its process is gone"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-status).name
+            return f"its process was ended by {name}" + (
+                " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""
+            )
+    return f"its process ended itself with status {status}"

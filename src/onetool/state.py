@@ -1,0 +1,109 @@
+"""All that a reload replaces, as one piece: what the settings say, and what is made of them."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import anyio.to_thread
+
+from onetool.audit import Audit
+from onetool.bundles.source import folder_of
+from onetool.bus.bus import ToolBus
+from onetool.config.load import Loaded
+from onetool.errors import ConfigError
+from onetool.logging import Log
+from onetool.net import HostRules, Net
+from onetool.paths import placed
+from onetool.redact import Redactor
+from onetool.runner.answer import Presenter
+from onetool.runner.cells import Cells, Limits
+from onetool.runner.runner import Runner
+from onetool.storage import MediaStorage, ResultStorage, SwitchStorage
+from onetool.stores import Stores
+from onetool.switches import Switches
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    loaded: Loaded
+    error: ConfigError | None
+    cells: Cells
+    runner: Runner
+    redact: Redactor
+    stores: Stores
+    results: ResultStorage
+    media: MediaStorage
+    audit: Audit
+    net: Net
+    switches: SwitchStorage
+    projects: dict[str, str]
+
+    def retire(self, successor: "State") -> Iterator[Awaitable[object]]:
+        """Yield what ends the parts that the successor does not have. Runs that are under way end in their cells."""
+        if successor.cells is not self.cells:
+            yield self.cells.retire()
+        if successor.stores is not self.stores:
+            yield anyio.to_thread.run_sync(self.stores.close)
+        if successor.audit is not self.audit:
+            yield anyio.to_thread.run_sync(self.audit.close)
+        if successor.net is not self.net:
+            yield self.net.close()
+
+
+def make_state(
+    loaded: Loaded,
+    error: ConfigError | None,
+    old: State | None,
+    *,
+    bus: ToolBus,
+    log: Log,
+    make_cells: Callable[..., Cells],
+    own_ports: Callable[[], set[int]],
+) -> State:
+    """Make a state of these settings, with the parts of the old one that they leave as they are.
+
+    Tools must not send requests to `own_ports`.
+    """
+    settings, folders = loaded.settings, loaded.folders
+    redact, stores = Redactor(loaded.secret_values), _stores(loaded, old)
+    results = stores.results(settings.output)
+    places = settings.projects.items()
+    projects = {name: str(placed(path, folders.working_dir, folders.home)) for name, path in places}
+    if old is not None and old.loaded.settings.execution == settings.execution:
+        cells = old.cells
+    else:
+        limits = Limits(**settings.execution.model_dump(include={*Limits.__dataclass_fields__}))
+        cells = make_cells(limits, on_stray=lambda text: log.event("cell.output", text=text))
+    if old is not None and old.loaded.settings.http == settings.http:
+        net = old.net
+    else:  # requests that are under way end by the rules they began with
+        net = Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses), own_ports=own_ports)
+    return State(
+        loaded=loaded,
+        error=error,
+        cells=cells,
+        runner=Runner(bus, cells, settings, Presenter(settings.output, results, redact), projects=projects),
+        redact=redact,
+        stores=stores,
+        results=results,
+        media=stores.media(settings.output),
+        audit=_audit(loaded, redact, old),
+        net=net,
+        switches=Switches(folders.data),
+        projects=projects,
+    )
+
+
+def _stores(loaded: Loaded, old: State | None) -> Stores:
+    folder, settings = loaded.folders.data, loaded.settings.stats
+    if old is None or old.stores.folder != folder:
+        return Stores.opened(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
+    old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
+    return old.stores
+
+
+def _audit(loaded: Loaded, redact: Redactor, old: State | None) -> Audit:
+    settings = loaded.settings.audit
+    file = placed(settings.file, loaded.folders.data, loaded.folders.home)
+    audit = old.audit if old is not None and old.audit.file == file else Audit(file, redact)
+    audit.use(redact, settings.max_bytes, settings.keep)
+    return audit

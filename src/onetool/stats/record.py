@@ -1,0 +1,362 @@
+"""Records of calls and runs, written in the background. `onetool.stats.history` and `summary` read them.
+
+`add` puts a record in a queue and returns; a thread writes what has gathered to SQLite, about once a second and never
+while nothing happens. Each process adds rows of its own, so that counts are exact however many there are. A file that
+cannot be written says so in `problem` and never fails a call. Rows are deleted in small batches when they are older
+than the setting, or too many. Each transaction also brings the sums up to date (`onetool.stats.rollup`), from which
+reports are made. `at` is when something began; 0 is now.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onetool.errors import ToolError
+from onetool.stats import rollup
+from onetool.stats.rollup import DAY
+from onetool.util.background import Background, alone, put_aside
+from onetool.util.newer import refuse_newer
+from onetool.util.storage_errors import is_full_disk
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+VERSION = 3
+MAX_TEXT = {"command": 5000}  # characters; all other texts are names, which come from code that nobody trusts, too
+MAX_NAME = 200
+MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
+BUSY_SECONDS = 5.0
+DEFAULT_KEEP_DAYS = 365
+MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # some 300 MB each; runs have their code
+PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
+# The tables of version 1. Version 2 added the sums and how often stored tools were called, version 3 the run history.
+ROWS = """
+CREATE TABLE calls (
+    name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
+);
+CREATE INDEX calls_at ON calls (at);
+CREATE INDEX calls_run ON calls (run_id);
+CREATE TABLE runs (
+    run_id TEXT, agent TEXT, session TEXT, seconds REAL, error_type TEXT, calls INTEGER, answer_tokens INTEGER,
+    result_tokens INTEGER, at REAL
+);
+CREATE INDEX runs_at ON runs (at);
+CREATE TABLE sessions (
+    session TEXT PRIMARY KEY, agent TEXT, catalogue TEXT, definition_tokens INTEGER, own_tokens INTEGER, at REAL
+);
+CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
+"""
+USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
+HISTORY = """
+ALTER TABLE runs RENAME COLUMN calls TO round_trips;
+ALTER TABLE runs ADD COLUMN kind TEXT DEFAULT 'run';
+ALTER TABLE runs ADD COLUMN name TEXT DEFAULT 'run';
+ALTER TABLE runs ADD COLUMN client TEXT DEFAULT '';
+ALTER TABLE runs ADD COLUMN command TEXT DEFAULT '';
+ALTER TABLE runs ADD COLUMN calls INTEGER DEFAULT 0;
+ALTER TABLE runs ADD COLUMN failed INTEGER DEFAULT 0;
+UPDATE runs SET calls = round_trips;
+DELETE FROM runs WHERE rowid NOT IN (SELECT max(rowid) FROM runs GROUP BY run_id);
+CREATE UNIQUE INDEX runs_id ON runs (run_id);
+CREATE INDEX runs_agent ON runs (agent, at)
+"""
+COUNT_USE = """
+INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
+last = max(last, excluded.last)
+"""
+OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # a file of its own had it, in microseconds
+# Each finds its rows by an index: a batch costs what it deletes.
+PRUNE = tuple(
+    f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
+    for table in ("calls", "runs", "sessions")
+    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}")  # noqa: S608
+)
+PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
+INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seconds, :error_type, :result_tokens, :at)"
+# Calls without a run that have one context are one row: that of the last one that ended, which is the outermost.
+INSERT_RUN = """
+INSERT INTO runs VALUES (
+    :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
+    :client, :command, :calls, :failed
+) ON CONFLICT (run_id) DO UPDATE SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
+calls = calls + excluded.calls, failed = failed + excluded.failed, at = min(at, excluded.at)
+WHERE kind = 'call' AND excluded.kind = 'call'
+"""
+INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
+# A session that is reported again, because more tools have come, counts once, with the most it had.
+INSERT_SESSION = """
+INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
+SET catalogue = excluded.catalogue, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
+WHERE excluded.definition_tokens > definition_tokens
+"""
+
+
+class CallRecord(NamedTuple):
+    """One tool call."""
+
+    name: str
+    agent: str
+    session: str
+    run_id: str
+    seconds: float | None  # None while it is under way, which is not written down
+    error_type: str | None
+    result_tokens: int
+    at: float = 0.0
+
+
+class RunRecord(NamedTuple):
+    """One run; or a call that is part of none, whose `kind` is "call".
+
+    `round_trips` are the calls that its code made, `calls` all of them, with those that tools made.
+    """
+
+    run_id: str
+    agent: str
+    session: str
+    seconds: float | None
+    error_type: str | None
+    round_trips: int
+    answer_tokens: int
+    result_tokens: int
+    at: float = 0.0
+    kind: str = "run"
+    name: str = "run"
+    client: str = ""
+    command: str = ""
+    calls: int = 0
+    failed: int = 0
+
+
+class SessionRecord(NamedTuple):
+    """One client session: the tokens of each tool's definition, had they been loaded, and of our own, which was."""
+
+    session: str
+    agent: str
+    definitions: Mapping[str, int]
+    own_tokens: int
+    at: float = 0.0
+
+
+class UseRecord(NamedTuple):
+    """A call of a stored tool, which is counted by its id even if there are no other statistics."""
+
+    tool: str
+    at: float = 0.0
+
+
+Record = CallRecord | RunRecord | SessionRecord | UseRecord
+
+
+class Damaged(Exception):
+    """The file is no database, or no longer a whole one."""
+
+
+class Recorder:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        enabled: bool,
+        keep_days: float = DEFAULT_KEEP_DAYS,
+        max_rows: Mapping[str, int] = MAX_ROWS,
+        clock: Callable[[], float] = time.time,
+        old_usage: Path | None = None,
+    ) -> None:
+        """`old_usage` is the file that had the calls of stored tools before they were part of the statistics."""
+        self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
+        self.keep_days, self._max_rows = keep_days, max_rows
+        self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
+        self._background = Background("onetool-stats", self._write_waiting)
+        self._looked_over = False
+        self._notice: str | None = None
+        self.problem: str | None = None
+
+    def add(self, record: Record) -> None:
+        """Keep the record for the next write. Returns at once."""
+        if self.enabled or isinstance(record, UseRecord):
+            self._waiting.append(record if record.at else record._replace(at=self._clock()))
+            self._background.wake()
+
+    def flush(self) -> None:
+        """Write down what has been recorded so far, here and now."""
+        self._background.flush()
+
+    def close(self) -> None:
+        self._background.close()
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _write_waiting(self) -> bool:
+        import sqlite3
+
+        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not records:
+            return True
+        try:
+            self._write(records)
+        except (OSError, sqlite3.Error, ToolError, Damaged) as error:
+            self.problem = f"statistics cannot be written to {self._file}: {error}"
+            # code is what would take much memory while a file cannot be written
+            kept = (each._replace(command="") if isinstance(each, RunRecord) else each for each in reversed(records))
+            self._waiting.extendleft(kept)
+            return False
+        self.problem = self._notice
+        return True
+
+    def _write(self, records: list[Record]) -> None:
+        with alone(self._file):
+            try:
+                self._insert(records)
+            except Damaged as error:
+                kept = put_aside(self._file, self._clock())
+                self._notice = f"the statistics in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
+                self._insert(records)
+
+    def _insert(self, records: list[Record]) -> None:
+        self._file.touch(mode=0o600)
+        with opened(self._file) as database:
+            self._look_over(database)
+            database.execute("BEGIN IMMEDIATE")
+            last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+            before = database.execute(last).fetchone()
+            database.executemany(INSERT_CALL, _rows(records, CallRecord))
+            database.executemany(INSERT_RUN, _rows(records, RunRecord))
+            used = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+            database.executemany(COUNT_USE, used)
+            for record in records:
+                if isinstance(record, SessionRecord):
+                    _insert_session(database, record)
+            rollup.add(database, *before)
+            database.execute("COMMIT")
+            self._prune(database)
+
+    def _prune(self, database: "Connection") -> None:
+        """Delete old rows for a moment; the next write goes on with it."""
+        before = self._clock() - self.keep_days * DAY
+        limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
+        end, deleted = time.monotonic() + PRUNE_SECONDS, 0
+        for statement in PRUNE:
+            while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
+                deleted += count
+        if deleted:
+            database.execute(PRUNE_DEFINITIONS)
+        rollup.prune(database, self._clock(), self.keep_days * DAY)
+
+    def _look_over(self, database: "Connection") -> None:
+        """Bring the tables up to date; read through an old file, once, because inserting alone sees little of it."""
+        if (version := version_of(database, self._file)) < VERSION:
+            migrate(database, version, self._old_usage)
+        elif not self._looked_over:
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise Damaged(verdict)
+        self._looked_over = True
+
+
+@contextmanager
+def opened(file: Path) -> "Iterator[Connection]":
+    """The database in a file that exists. It is opened for each use: another process may have put it aside."""
+    import sqlite3
+
+    try:
+        with closing(
+            sqlite3.connect(database_uri(file, "rw"), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        ) as database:
+            yield database
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the others say where
+        if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            raise Damaged(str(error)) from error
+        raise
+
+
+def database_uri(file: Path, mode: str) -> str:
+    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, and must not try to."""
+    is_used = Path(f"{file}-shm").exists()  # by another process, with whose files it can be read
+    can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
+    options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"
+    return f"{file.absolute().as_uri()}?{options}"
+
+
+@contextmanager
+def reading(file: Path) -> "Iterator[Connection]":
+    """The file in one transaction, so that all that is read fits each other; an empty database if there is none."""
+    import sqlite3
+
+    try:
+        with ExitStack() as stack:
+            database = stack.enter_context(opened(file)) if file.exists() else None
+            version = 0 if database is None else version_of(database, file)
+            if version < VERSION:  # the next process that records something brings the file itself up to date
+                copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
+                if database is not None:
+                    database.backup(copy)
+                migrate(copy, version)
+                database = copy
+            assert database is not None
+            database.execute("BEGIN")
+            yield database
+    except Damaged as error:
+        advice = "It is kept under another name and a new one is begun, at the next start at the latest."
+        raise ToolError(f"the statistics file {file} is damaged: {error}. {advice}") from None
+    except sqlite3.Error as error:
+        raise ToolError(f"the statistics in {file} cannot be read: {error}") from None
+
+
+def version_of(database: "Connection", file: Path) -> int:
+    """The version of the tables, 0 where there are none; of those that say nothing, what there is tells."""
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    refuse_newer(version, VERSION, file)
+    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id')"
+    return version or int(database.execute(known).fetchone()[0])
+
+
+def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
+    """Bring the tables up to date: version 0 has none, version 1 has no sums, version 2 has no history of runs."""
+    import sqlite3
+
+    used: list[tuple[Any, ...]] = []
+    if old_usage is not None and old_usage.exists() and version <= 1:
+        with suppress(sqlite3.Error, Damaged), opened(old_usage) as old:
+            used = old.execute(OLD_USAGE).fetchall()
+    if version == 0:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.execute("BEGIN IMMEDIATE")
+    steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY)
+    for statement in ";".join(steps[version:]).split(";"):
+        database.execute(statement)
+    database.executemany(COUNT_USE, used)
+    if version == 1:
+        rollup.add(database, call=0, run=0)
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    database.execute("COMMIT")
+
+
+def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        if isinstance(record, kind):
+            yield {name: stored(value, MAX_TEXT.get(name, MAX_NAME)) for name, value in record._asdict().items()}
+
+
+def _insert_session(database: "Connection", record: SessionRecord) -> None:
+    tokens = {stored(name): count for name, count in record.definitions.items()}
+    catalogue = _digest(tokens)
+    database.executemany(INSERT_DEFINITION, ((catalogue, name, count) for name, count in tokens.items()))
+    row = (record.session, record.agent, catalogue, sum(tokens.values()), record.own_tokens, record.at)
+    database.execute(INSERT_SESSION, tuple(map(stored, row)))
+
+
+def _digest(tokens: Mapping[Any, int]) -> str:
+    """The same for the same tools, so that a catalogue is stored once and not with every session."""
+    from hashlib import sha256
+
+    return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
+
+
+def stored(value: Any, most: int = MAX_NAME) -> Any:
+    """Text short enough to keep, and such as SQLite takes: a lone surrogate becomes its escape."""
+    return value[:most].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

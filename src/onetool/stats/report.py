@@ -1,0 +1,174 @@
+"""The statistics as one HTML page: no script, nothing from elsewhere, light and dark, for screen and paper.
+
+The page is the template `report.html.j2`, which escapes all that is not ours; here is how numbers are written and where
+things are drawn. A policy in the page itself forbids everything but its own style.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from onetool.stats.rollup import DAY, HOUR
+from onetool.stats.summary import Series, Summary
+from onetool.version import __version__
+
+PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
+NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+UNITS = ((DAY, "d", HOUR, "h"), (HOUR, "h", 60, "min"), (60, "min", 1, "s"))
+ROUND = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 50, 60, 80, 100)
+INTERVALS = (HOUR, 3 * HOUR, 6 * HOUR)
+LABELS = 9
+LAST_LABEL = 0.96  # one further right would be cut off
+LEAST_SEEN = 1.5  # percent of the chart's height
+WHOLE_MS = 100  # from here on fractions are noise
+SPARK_HEIGHT = 24
+ROUNDS_UP = 0.9995  # of a thousand: from here on three figures make it a whole one
+
+
+def html(summary: Summary) -> str:
+    """The whole page."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    page = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, keep_trailing_newline=True
+    )
+    page.filters |= {
+        "number": "{:,}".format,
+        "plain": _plain,
+        "counted": _counted,
+        "compact": _compact,
+        "signed": lambda count: f"{MINUS if count < 0 else '+'} {abs(count):,}" if count else "0",
+        "percent": lambda rate: NOTHING if rate is None else f"{_plain(rate)} %",
+        "duration": _duration,
+        "width": _width,
+        "date": _date,
+        "spark": _spark,
+    }
+    folder, series = Path(__file__).parent, summary["series"]
+    most = max(series["calls"])
+    size = int("1" + "0" * (len(str(most)) - 2))
+    top = next(step * size for step in ROUND if step * size >= most)  # its half is a whole number too
+    return page.from_string((folder / "report.html.j2").read_text(encoding="utf-8")).render(
+        summary=summary,
+        style=Markup((folder / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
+        periods=PERIODS,
+        moment=datetime.fromisoformat(summary["generated_at"]),
+        bars=_bars(series, top),
+        ticks=(top, top // 2, 0) if top > 1 else (top, 0),
+        labels=_labels(series),
+        errors=sorted(summary["errors"].items(), key=lambda error: -error[1]),
+        version=__version__,
+    )
+
+
+def write(path: Path, summary: Summary) -> None:
+    """Write the page in place of what stood there: through no link, and waiting for no pipe. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        file.truncate()
+        file.write(html(summary).encode("utf-8", "backslashreplace"))
+
+
+def _printable(value: object) -> object:
+    """Text from elsewhere without anything invisible, and nothing that turns the line around."""
+    if type(value) is str and not value.isprintable():
+        return "".join(sign if sign.isprintable() else "\ufffd" for sign in value)
+    return value
+
+
+# --- what is drawn ------------------------------------------------------------------------------------------------
+
+
+def _moments(series: Series) -> list[datetime]:
+    start, width = datetime.fromisoformat(series["start"]), timedelta(seconds=series["width_seconds"])
+    return [start + place * width for place in range(len(series["calls"]))]
+
+
+def _bars(series: Series, top: int) -> list[dict[str, Any]]:
+    """The bars with their heights in percent of the chart; none where there are no calls."""
+    bars = []
+    for moment, calls, errors in zip(_moments(series), series["calls"], series["errors"], strict=True):
+        whole = 100 * calls / top
+        failed = min(whole, max(LEAST_SEEN, 100 * errors / top)) if errors else 0.0
+        bars.append({"moment": moment, "calls": calls, "errors": errors, "whole": whole, "failed": failed})
+    return bars if any(series["calls"]) else []
+
+
+def _labels(series: Series) -> list[tuple[str, str]]:
+    moments, width = _moments(series), series["width_seconds"]
+    if width <= HOUR:
+        label: Callable[[datetime], str] = "{:%H:%M}".format
+    else:
+        label = "{:%b %Y}".format if width >= 28 * DAY else _date
+    places = (place for place in _labelled(moments, width) if place < LAST_LABEL * len(moments))
+    return [(f"{100 * place / len(moments):.2f}", label(moments[place])) for place in places]
+
+
+def _labelled(moments: Sequence[datetime], width: int) -> Iterable[int]:
+    """The bars that get a label: those in which a round time is where bars are hours, else every so many."""
+    if width >= DAY:
+        return range(0, len(moments), -(-len(moments) // LABELS))
+    every = next((size for size in INTERVALS if len(moments) * width <= LABELS * size), DAY)
+    of_day = [moment.hour * HOUR + moment.minute * 60 for moment in moments]
+    return [place for place, seconds in enumerate(of_day) if seconds % every < HOUR]
+
+
+def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
+    """The calls of a tool over time, to its own scale."""
+    top = max(counts, default=0) or 1
+    points = (
+        f"{place} {SPARK_HEIGHT - 1 - count / top * (SPARK_HEIGHT - 3):.1f}" for place, count in enumerate(counts)
+    )
+    return {"line": "L".join(points), "last": max(len(counts) - 1, 1)} if counts else None
+
+
+# --- words and numbers --------------------------------------------------------------------------------------------
+
+
+def _plain(number: float) -> str:
+    """As many digits after the point as there are, two at most."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _compact(count: int) -> str:
+    """Three figures and a letter: 12,345 is 12.3k."""
+    sign, size = MINUS if count < 0 else "", abs(count)
+    for limit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if size >= limit * ROUNDS_UP:
+            figures = size / limit
+            return f"{sign}{figures:.{max(0, 3 - len(str(int(figures))))}f}{letter}"
+    return f"{sign}{size}"
+
+
+def _duration(ms: float | None) -> str:
+    """Two units at most: 921 ms, 1.25 s, 2 h 36 min."""
+    if ms is None:
+        return NOTHING
+    seconds = ms / 1000
+    for size, unit, part, smaller in UNITS:
+        if seconds >= size:
+            whole, rest = divmod(int(seconds), size)
+            return f"{whole:,} {unit}" + (f" {rest // part} {smaller}" if rest >= part else "")
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{ms:.0f} ms" if ms >= WHOLE_MS else f"{ms:.3g} ms"
+
+
+def _width(seconds: int) -> str:
+    size, unit = (DAY, "day") if seconds % DAY == 0 else (HOUR, "hour")
+    count = seconds // size
+    return unit if count == 1 else f"{count} {unit}s"
+
+
+def _date(moment: datetime) -> str:
+    return f"{moment.day} {moment:%b}"

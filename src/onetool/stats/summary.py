@@ -1,0 +1,333 @@
+"""What the recorded calls and runs add up to. Every figure follows the filters; a token is four bytes, an estimate.
+
+    context_saved = Σ sessions (tokens of all tool definitions - tokens of our own)
+                  + Σ runs max(0, tokens of the results of its calls - tokens of its answer)
+    time_saved_ms = Σ runs max(0, calls - 1) * round_trip_ms
+
+Sessions, runs and calls count when they began. With `tool=`, a session counts that tool's definition less the
+same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
+tool's. So the shares of all tools add up to the whole. p50 and p95 count failed calls too.
+
+A period is added up from the sums of `onetool.stats.rollup`: whole blocks, days and hours, and the rows of the hour in
+which it begins. Names come from code, so only the tools with the most calls are listed.
+"""
+# ruff: noqa: S608 - queries are put together of the constants below; what comes from outside is bound
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from onetool.errors import ToolError
+from onetool.stats import rollup
+from onetool.stats.record import reading, stored
+from onetool.stats.rollup import BLOCK, DAY, HOUR
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+# How far back a period reaches, and how wide its bars are. All time takes the first width with few enough bars.
+PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
+WIDTHS = (HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
+FEWEST_BARS, MOST_BARS = 24, 48
+OLDEST = 10 * 364 * DAY  # what is older stands in the first bar: a clock may have been wrong
+ROUND_TRIP_MS = 4000
+MAX_TOOLS = 500
+EVER = 1 << 60  # seconds, before and after
+
+# What is added up: sums of some widths, each between two moments, and the hour in which the period begins.
+RANGES = "CREATE TEMP TABLE ranges (width INTEGER, low INTEGER, high INTEGER)"
+PARTS = tuple(
+    f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} USING (width)
+    WHERE start >= low AND start < high UNION ALL SELECT {columns} FROM fresh_{table}"""
+    for table, columns in (
+        ("rollups", "width, start, kind, name, agent, error, count, tokens, trips, least, most, last"),
+        ("times", "kind, name, agent, bucket, count"),
+    )
+)
+FILTERS = "kind = :kind AND (:tool IS NULL OR name = :tool) AND (:agent IS NULL OR agent = :agent)"
+ERRORS = f"SELECT error, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1"
+TOP = f"""
+CREATE TEMP TABLE top AS
+SELECT name, sum(count) AS calls, total(count * (error <> '')), total(tokens), min(least), max(most)
+FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
+"""
+TOOLS = "SELECT * FROM top ORDER BY calls DESC, name"
+IN_TOP = f"{FILTERS} AND name IN (SELECT name FROM top)"
+TOOL_ERRORS = f"""
+SELECT name, error, sum(count) FROM chosen_rollups WHERE {IN_TOP} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
+"""
+TIMES = f"SELECT name, bucket, sum(count) FROM chosen_times WHERE {IN_TOP} GROUP BY 1, 2"
+RUNS = f"""
+SELECT total(count), total(count * (error <> '')), total(tokens), total(trips), min(least), max(most)
+FROM chosen_rollups WHERE {FILTERS}
+"""
+RUN_TIMES = f"SELECT '', bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 2"
+FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY start LIMIT 1"
+# A day of UTC stands in the bar in which its noon is; hours are never cut by a bar.
+BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
+BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
+TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
+OF_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
+USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {OF_TOOL}"
+LAST_ERROR = f"SELECT error, last {OF_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
+USAGE_TIMES = f"SELECT bucket, sum(count) FROM times WHERE width = {BLOCK} AND {FILTERS} GROUP BY 1"
+SESSIONS = "sessions.at >= :since AND (:agent IS NULL OR agent = :agent)"
+SESSION_SAVINGS = f"SELECT count(*), total(definition_tokens), total(own_tokens) FROM sessions WHERE {SESSIONS}"
+SESSION_SHARES = f"""
+SELECT count(*), total(tokens), total(1.0 * own_tokens * tokens / definition_tokens)
+FROM sessions JOIN definitions USING (catalogue) WHERE name = :tool AND {SESSIONS}
+"""
+
+
+class Percentiles(TypedDict):
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class ToolSummary(Percentiles):
+    name: str
+    calls: int
+    success_rate: float | None
+    result_tokens: int
+    errors: dict[str, int]
+
+
+class Runs(Percentiles):
+    total: int
+    failed: int
+    success_rate: float | None
+
+
+class Savings(TypedDict):
+    """The parts of the formula: `context_saved` is the first less the second plus the third."""
+
+    definition_tokens: int
+    own_tokens: int
+    result_tokens: int
+    sessions: int
+    round_trips: float
+    round_trip_ms: int
+
+
+class Series(TypedDict):
+    """Calls over time, in bars of equal width; `tools` has the calls of each tool in the same bars."""
+
+    start: str
+    width_seconds: int
+    calls: list[int]
+    errors: list[int]
+    tools: dict[str, list[int]]
+
+
+class Summary(TypedDict):
+    generated_at: str
+    period: str
+    tool: str | None
+    agent: str | None
+    total_calls: int
+    success_rate: float | None
+    context_saved: int
+    time_saved_ms: int
+    runs: Runs
+    errors: dict[str, int]
+    savings: Savings
+    tools: list[ToolSummary]
+    series: Series
+
+
+def summarise(
+    file: Path,
+    period: str = "all",
+    tool: str | None = None,
+    *,
+    agent: str | None = None,
+    now: float | None = None,
+    round_trip_ms: int = ROUND_TRIP_MS,
+) -> Summary:
+    """The statistics of the last day, week (7 days), month (30 days), or of all time."""
+    now = time.time() if now is None else now
+    filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
+    with reading(file) as database:
+        hour, day, block = (_first_whole(filters["since"], width) for width in rollup.WIDTHS)
+        if period in PERIODS:
+            rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
+        else:
+            rollup.sum_rows(database, rollup.ADDED, call=EVER, run=EVER)
+        for view in PARTS:
+            database.execute(view)
+        _choose(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
+        runs, savings = _runs(database, filters, round_trip_ms)
+        tools = _tools(database, filters)
+        errors = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
+        calls, succeeded = sum(errors.values()), errors.pop("", 0)
+        return {
+            "generated_at": _local(now).isoformat(timespec="seconds"),
+            "period": period,
+            "tool": tool,
+            "agent": agent,
+            "total_calls": calls,
+            "success_rate": _success_rate(calls, calls - succeeded),
+            "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
+            "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
+            "runs": runs,
+            "errors": errors,
+            "savings": savings,
+            "tools": tools,
+            "series": _series(database, filters, period, now),
+        }
+
+
+class Usage(NamedTuple):
+    """How one tool has been used; moments are seconds since 1970."""
+
+    calls: int
+    errors: int
+    p50_ms: float | None = None
+    last_at: float | None = None
+    last_error: tuple[str, float] | None = None
+
+
+def usage_of(file: Path, tool: str, agent: str | None = None) -> Usage:
+    """Return how a tool has been used by one agent, or by all."""
+    filters = {"kind": rollup.CALLS_OF_TOOL, "tool": stored(tool), "agent": stored(agent)}
+    with reading(file) as database:
+        calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
+        times = _percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
+        return Usage(int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone())
+
+
+def _since(period: str, now: float) -> float:
+    if period in PERIODS:
+        return now - PERIODS[period][0]
+    if period == "all":
+        return -EVER
+    raise ToolError(f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example: ot.stats(period='day')")
+
+
+def _first_whole(since: float, width: int) -> int:
+    """Return where the first row of sums begins that has nothing from before."""
+    return math.ceil(since / width) * width
+
+
+def _choose(database: "Connection", *ranges: tuple[int, int, int]) -> None:
+    database.execute("DROP TABLE IF EXISTS temp.ranges")
+    database.execute(RANGES)
+    database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
+
+
+def _kind(filters: Mapping[str, Any]) -> int:
+    return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
+
+
+def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
+    filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
+    database.execute(TOP, filters)
+    errors: dict[str, dict[str, int]] = {}
+    for name, kind, count in database.execute(TOOL_ERRORS, filters):
+        errors.setdefault(name, {})[kind] = count
+    times = _times(database.execute(TIMES, filters))
+    return [
+        {
+            "name": name,
+            "calls": calls,
+            "success_rate": _success_rate(calls, failed),
+            **_percentiles(times[name], least, most),
+            "result_tokens": round(tokens),
+            "errors": errors.get(name, {}),
+        }
+        for name, calls, failed, tokens, least, most in database.execute(TOOLS)
+    ]
+
+
+def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> tuple[Runs, Savings]:
+    """Return the runs, or those that called the tool; and what they and the sessions saved."""
+    kind, of_sessions = rollup.ALL_RUNS, SESSION_SAVINGS
+    if filters["tool"] is not None:
+        kind, of_sessions = rollup.RUNS_OF_TOOL, SESSION_SHARES
+    filters = {**filters, "kind": kind}
+    sessions, definitions, own = database.execute(of_sessions, filters).fetchone()
+    total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
+    times = _percentiles(_times(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
+    runs: Runs = {"total": int(total), "failed": int(failed), "success_rate": _success_rate(total, failed), **times}
+    return runs, {
+        "definition_tokens": round(definitions),
+        "own_tokens": round(own),
+        "result_tokens": round(results),
+        "sessions": sessions,
+        "round_trips": round(round_trips, 6),  # enough for the time of a share to be exact
+        "round_trip_ms": round_trip_ms,
+    }
+
+
+def _series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
+    filters = {**filters, "kind": _kind(filters)}
+    start, width, count = _bars(database, filters, period, now)
+    calls, errors = [0] * count, [0] * count
+    tools: dict[str, list[int]] = {}
+    bars = {**filters, "start": start, "bar_width": width, "last": count - 1}
+    hour, day = (_first_whole(filters["since"], each) for each in (HOUR, DAY))
+    _choose(database, (HOUR, hour, EVER) if width <= DAY else (DAY, day, EVER))
+    for bar, made, failed in database.execute(BARS, bars):
+        calls[bar], errors[bar] = made, int(failed)
+    if width >= DAY:  # hours of each tool would be too many
+        _choose(database, (HOUR, hour, day), (DAY, day, EVER))
+    for name, bar, made in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
+        tools.setdefault(name, [0] * count)[bar] = made
+    return {
+        "start": datetime.fromtimestamp(start, _local(now).tzinfo).isoformat(timespec="seconds"),
+        "width_seconds": width,
+        "calls": calls,
+        "errors": errors,
+        "tools": tools,
+    }
+
+
+def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
+    """Where the first bar begins, how wide bars are, and how many there are. They begin at full local hours or days."""
+    if period in PERIODS:
+        first, width = filters["since"], PERIODS[period][1]
+    else:
+        first = _first(database, filters, now)
+        width = next((width for width in WIDTHS if now - first < MOST_BARS * width), WIDTHS[-1])
+        first = min(first, now - (FEWEST_BARS - 1) * width)
+    offset = int((_local(now).utcoffset() or timedelta()).total_seconds()) // HOUR * HOUR  # no bar cuts an hour of UTC
+    start = int((first + offset) // width * width - offset)
+    return start, width, int((now - start) // width) + 1
+
+
+def _first(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
+    """Return about when the first call was made, or now: to the hour if it was lately, otherwise to the day."""
+    for width, reach in ((DAY, MOST_BARS * DAY), (HOUR, 0)):
+        found = database.execute(FIRST, {**filters, "width": width}).fetchone()
+        first = now if found is None else float(found[0])
+        if now - first > reach:
+            break
+    return max(first, now - OLDEST)
+
+
+def _local(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment, UTC).astimezone()
+
+
+def _success_rate(total: float, failed: float) -> float | None:
+    """In percent; None where there is nothing that could have succeeded, and 100 only where nothing failed."""
+    if not total:
+        return None
+    return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)
+
+
+def _times(rows: "Iterable[tuple[str, int, int]]") -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for name, bucket, count in rows:
+        found.setdefault(name, {})[bucket] = count
+    return found
+
+
+def _percentiles(counts: Mapping[int, int], least: float, most: float) -> Percentiles:
+    if not counts:
+        return {"p50_ms": None, "p95_ms": None}
+    p50, p95 = (round(rollup.percentile(counts, percent, least, most) * 1000, 2) for percent in (50, 95))
+    return {"p50_ms": p50, "p95_ms": p95}

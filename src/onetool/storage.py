@@ -1,0 +1,221 @@
+"""Protocols of stored state, one for each kind. Callers depend on these protocols only.
+
+Files and SQLite implement all of them today. They promise the same, which `tests/contract/test_storage.py` shows:
+another process reads what was written; a process that is killed leaves the old or the new; writers at the same time
+lose nothing; what a newer version wrote is rejected and left alone. If the state cannot be written, `put`, `update`,
+`delete` and `append` raise a ToolError with the type or code `storage_unavailable`. What no caller waits for reports
+that as its `problem`, and a cache ignores it. All methods may block, except those that say that they return at once.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from onetool.problem import Problem
+
+if TYPE_CHECKING:  # types of values only: what is kept does not depend on who uses it
+    from onetool.bundles.listing import NameRow, StoredPack, ToolRow
+    from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft
+    from onetool.faces.http.keys import Keys
+    from onetool.proxy.definitions import Definition, Failure
+    from onetool.results.media import Content
+    from onetool.search.index import Shelf
+    from onetool.stats.record import Record
+
+    Check = Callable[[Bundle | StoredTool | None], None]
+
+Body = Mapping[str, Any]
+Pinned = dict[str, dict[str, Any]]  # definitions by the name of the tool
+
+
+class ResultStorage(Protocol):
+    """Large results, by handle. A handle belongs to an agent and a token, and expires."""
+
+    def put(
+        self,
+        text: str | Iterable[str],
+        *,
+        tool: str,
+        agent: str = "default",
+        token_id: str = "",
+        is_json: bool = False,
+        about: str = "",
+        beside: str | None = None,
+        is_untrusted: bool = False,
+    ) -> dict[str, Any]: ...
+    def window(
+        self,
+        handle: str,
+        offset: int = 1,
+        limit: int = 100,
+        search: str = "",
+        fuzzy: bool = False,
+        *,
+        unit: Literal["auto", "lines", "chars"] = "auto",
+        ignore_case: bool = False,
+        agent: str = "default",
+        token_id: str = "",
+    ) -> dict[str, Any]: ...
+    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]: ...
+    def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any: ...
+    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]: ...
+
+
+class MediaStorage(Protocol):
+    """Pictures, sounds and other bytes, by handle. A handle belongs to an agent and a token, and expires."""
+
+    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str: ...
+    def get(self, handle: object, agent: str, token_id: str = "") -> "Content": ...
+
+
+class StatisticsStorage(Protocol):
+    """Records of calls, runs and sessions. `add` returns at once."""
+
+    enabled: bool
+    keep_days: float
+    problem: str | None
+
+    def add(self, record: "Record") -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ShapeStorage(Protocol):
+    """The shapes of results, by tool. `learn` returns at once; shapes of several processes are merged."""
+
+    problem: str | None
+
+    def learn(self, name: str, value: Any) -> None: ...
+    def text(self, name: str) -> str | None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class AuditStorage(Protocol):
+    """The audit log. `write` raises OSError if the record was not accepted; `event` returns at once."""
+
+    problem: str | None
+
+    def write(self, name: str, **fields: Any) -> None: ...
+    def event(self, name: str, **fields: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class SwitchStorage(Protocol):
+    """The names of tools and packs that are switched off. `problem` says why all of them are."""
+
+    problem: Problem | None
+
+    def off(self) -> frozenset[str]: ...
+    def set(self, name: str, *, on: bool) -> None: ...
+
+
+class PinStorage(Protocol):
+    """The accepted definitions of each upstream server. `update` changes those of one server, alone."""
+
+    def get(self, server: str) -> Pinned | None: ...
+    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned: ...
+
+
+class TrustStorage(Protocol):
+    """What each project directory held when a person trusted it. Damaged records trust nobody: see `problems`."""
+
+    problems: tuple[Problem, ...]
+
+    def get(self, project: str) -> Mapping[str, Any] | None: ...
+    def put(self, project: str, record: Mapping[str, Any]) -> None: ...
+    def delete(self, project: str) -> bool: ...
+
+
+class EnvironmentStorage(Protocol):
+    """The interpreter of each environment, by the digest of its header."""
+
+    def get(self, digest: str) -> str | None: ...
+    def put(self, digest: str, python: str) -> None: ...
+
+
+class NoticeStorage(Protocol):
+    """Messages for people. Each is appended whole or not at all."""
+
+    def append(self, name: str, document: bytes) -> None: ...
+
+
+class ToolListStorage(Protocol):
+    """A cache of what upstream servers offer, and of failures to list them. `clock` is the time of failures."""
+
+    clock: Callable[[], float]
+
+    def get(self, key: str) -> "tuple[Definition, ...] | None": ...
+    def put(self, key: str, definitions: "Iterable[Definition]") -> None: ...
+    def get_failure(self, key: str) -> "Failure | None": ...
+    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> "Failure": ...
+
+
+class TokenStorage(Protocol):
+    """The tokens that are accepted now, as hashes with their agents. Settings add and revoke them."""
+
+    def keys(self) -> "Keys": ...
+
+
+class BundleStorage(Protocol):
+    """Bundles and their tools. `check` is given what is stored now, and raises to prevent a change."""
+
+    @property
+    def problems(self) -> "list[Problem]": ...
+    @property
+    def is_indexed(self) -> bool: ...
+    def version(self) -> int: ...
+    def rescan(self) -> None: ...
+    def new_id(self) -> str: ...
+    def close(self) -> None: ...
+
+    def put_bundle(
+        self, bundle_id: str, draft: "BundleDraft | Body", check: "Check" = ...
+    ) -> "tuple[Bundle, bool]": ...
+    def get_bundle(self, bundle_id: str) -> "Bundle": ...
+    def bundle_by_slug(self, slug: str) -> "Bundle | None": ...
+    def list_bundles(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> "Page[Bundle]": ...
+    def set_bundle_enabled(self, bundle_id: str, switch: "bool | Switch | Body", check: "Check" = ...) -> "Bundle": ...
+    def delete_bundle(self, bundle_id: str, check: "Check" = ...) -> None: ...
+
+    def put_tool(
+        self, bundle_id: str, slug: str, version: str, draft: "ToolDraft | Body", check: "Check" = ...
+    ) -> "StoredTool": ...
+    def put_many(
+        self, bundle_id: str, tools: "Iterable[tuple[str, str, ToolDraft | Body]]", check: "Check" = ...
+    ) -> "list[StoredTool]": ...
+    def get_tool(self, bundle_id: str, slug: str, version: str) -> "StoredTool": ...
+    def tools_of(self, bundle_id: str, slug: str | None = None) -> "list[StoredTool]": ...
+    def list_tools(
+        self,
+        *,
+        tags: Iterable[str] | None = None,
+        bundle_ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> "Page[StoredTool]": ...
+    def set_tool_enabled(
+        self, bundle_id: str, slug: str, version: str, switch: "bool | Switch | Body", check: "Check" = ...
+    ) -> "StoredTool": ...
+    def delete_tool(self, bundle_id: str, slug: str, version: str, check: "Check" = ...) -> None: ...
+    def search(
+        self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
+    ) -> "Page[Found]": ...
+
+    # By the names that code uses.
+    def packs(self) -> "list[StoredPack]": ...
+    def may_have(self, slugs: Collection[str]) -> bool: ...
+    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> "tuple[ToolRow | None, bool]": ...
+    def list_names(
+        self, pack: "StoredPack", after: str, limit: int | None = None, *, described: bool = False
+    ) -> "list[NameRow]": ...
+    def count_tools(self) -> dict[str, tuple[int, int]]: ...
+    def definition_sizes(self, pack: "StoredPack") -> "list[tuple[str, int]]": ...
+    def shelves(self) -> "list[Shelf]": ...

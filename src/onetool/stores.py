@@ -1,0 +1,59 @@
+"""What the running product keeps in its data folder: results, statistics, shapes, the search index.
+
+Opened together and closed together. Opening touches no disk; each makes its files when it has something to keep.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from onetool.config.model import Notify, Output, Stats
+from onetool.notify import NoticeFiles, RateLimit
+from onetool.problem import Problem, storage_problem
+from onetool.results import Quota, ResultStore
+from onetool.results.media import Media
+from onetool.search import Search
+from onetool.stats.record import Recorder
+from onetool.stats.shapes import Shapes
+from onetool.storage import MediaStorage, NoticeStorage, ResultStorage, ShapeStorage, StatisticsStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    folder: Path
+    recorder: StatisticsStorage
+    shapes: ShapeStorage
+    search: Search
+    notify_rate: RateLimit = field(default_factory=RateLimit)
+
+    @classmethod
+    def opened(cls, folder: Path, settings: Stats, old_usage: Path | None = None) -> Self:
+        stats, keep_days = folder / "stats", settings.keep_days
+        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
+        return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
+
+    def results(self, output: Output) -> ResultStorage:
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines, quota=quota)
+
+    def media(self, output: Output) -> MediaStorage:
+        return Media(self.folder / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
+
+    def notices(self, settings: Notify) -> NoticeStorage:
+        return NoticeFiles(self.folder, settings.max_file_bytes)
+
+    @property
+    def stats_file(self) -> Path:
+        return self.folder / "stats" / "stats.db"
+
+    @property
+    def problems(self) -> list[Problem]:
+        shapes = self.folder / "stats" / "shapes.json"
+        noticed = ((self.recorder.problem, self.stats_file), (self.shapes.problem, shapes))
+        return [storage_problem(problem, file) for problem, file in noticed if problem]
+
+    def close(self) -> None:
+        """Write down what is left. It waits for the disk."""
+        self.recorder.close()
+        self.shapes.close()
+        self.search.close()

@@ -1,0 +1,96 @@
+"""What a person has switched off, tool by tool or pack by pack, whatever kind it is. Kept in one small file.
+
+Stored tools and bundles have switches of their own in their files (`onetool.bundles`); the configuration says what is
+on to begin with. Several processes may use one file: it is read again when it has changed. If it cannot be read,
+everything is off, because any tool may be one that a person has switched off.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from onetool.errors import BundleError
+from onetool.problem import STORAGE, Problem, storage_problem
+from onetool.util import atomic
+from onetool.util.locks import locked
+from onetool.util.newer import Newer, refuse_newer
+from onetool.util.storage_errors import storage_error
+
+FILE = "switches.json"
+VERSION = 1
+EVERYTHING: Final = "*"  # no name of a tool or a pack
+
+
+class Switches:
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._stamp: object = ()
+        self._off: frozenset[str] = frozenset()
+        self.problem: Problem | None = None
+
+    def off(self) -> frozenset[str]:
+        """The names of tools and packs that are switched off at this moment; `EVERYTHING` if that is not known."""
+        stamp = self._stamp_now()
+        if stamp != self._stamp:
+            self._stamp, self._off = stamp, self._read()
+        return self._off
+
+    def set(self, name: str, *, on: bool) -> None:
+        """It waits for the disk."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self._file.with_name(f"{FILE}.lock")):
+                now = self._read()
+                if EVERYTHING in now:  # a new file would enable what the old one disables
+                    assert self.problem is not None
+                    details = {"file": str(self._file)}
+                    raise BundleError(self.problem.message, hint=self.problem.hint, code=STORAGE, details=details)
+                wanted = now - {name} if on else now | {name}
+                if wanted != now:
+                    atomic.write(
+                        self._file, json.dumps({"version": VERSION, "off": sorted(wanted)}, indent=2), durable=True
+                    )
+        except OSError as error:
+            raise storage_error(self._file.parent, error) from error
+
+    def _stamp_now(self) -> object:
+        try:
+            facts = self._file.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return error.errno
+        return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+    def _read(self) -> frozenset[str]:
+        self.problem = None
+        try:
+            data = json.loads(self._content())
+            refuse_newer(data.get("version"), VERSION, self._file)
+            kept = data["off"]
+            if isinstance(kept, list) and all(isinstance(name, str) for name in kept):
+                return frozenset(kept)
+            self.problem = self._unreadable("it is damaged")
+        except FileNotFoundError:
+            return frozenset()
+        except Newer as error:
+            self.problem = storage_problem(f"all tools are disabled: {error.message}", self._file, error.hint)
+        except OSError as error:
+            self.problem = self._unreadable(error.strerror or str(error))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.problem = self._unreadable("it is damaged")
+        return frozenset({EVERYTHING})
+
+    def _content(self) -> bytes:
+        """Read the file without waiting for the other end of a pipe."""
+        with os.fdopen(os.open(self._file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is not a regular file")
+            return file.read()
+
+    def _unreadable(self, reason: str) -> Problem:
+        hint = f"restore the file, or delete it to enable every tool: `rm {quote(str(self._file))}`"
+        return storage_problem(f"all tools are disabled: cannot read {self._file}: {reason}", self._file, hint)

@@ -1,0 +1,61 @@
+"""What tools may ask of the running product, through their context. `onetool.app` implements it."""
+
+from __future__ import annotations  # so that tools load nothing of all this
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from onetool.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from onetool.config.model import Settings
+    from onetool.context import ToolContext
+    from onetool.net import Net
+    from onetool.paths import Folders
+    from onetool.registry import Registry
+    from onetool.search import Hit
+    from onetool.storage import MediaStorage, ResultStorage
+    from onetool.stores import Stores
+
+
+class Upstream(Protocol):
+    """What an upstream server has beside its tools."""
+
+    async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]: ...
+    async def read_resource(self, uri: str, context: ToolContext) -> Any: ...
+    async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]: ...
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]: ...
+
+
+class Upstreams(Protocol):
+    def upstream(self, name: str) -> Upstream: ...
+
+
+class System(Protocol):
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def folders(self) -> Folders: ...
+    @property
+    def stores(self) -> Stores: ...
+    @property
+    def results(self) -> ResultStorage: ...
+    @property
+    def media(self) -> MediaStorage: ...
+    @property
+    def servers(self) -> Upstreams: ...
+    @property
+    def net(self) -> Net: ...
+    async def discover(self, words: Collection[str] | None = None) -> None: ...
+    async def search(self, query: str, limit: int = 20) -> list[Hit]: ...
+    async def health(self) -> dict[str, Any]: ...
+    async def reload(self) -> str: ...
+
+
+def system_of(context: ToolContext) -> System:
+    if context.system is None:
+        raise ToolError("this needs the running OneTool; a bus alone does not have it")
+    return cast("System", context.system)  # who makes a context with a system checks that it is one

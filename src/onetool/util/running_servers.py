@@ -1,0 +1,125 @@
+"""A registry of the running servers of one home directory, and reload requests that reach all of them.
+
+Each server holds a lock on a file of its own while it runs. The kernel releases the lock when the process ends, so an
+entry whose lock is free is stale, whatever its process ID says.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from onetool.util import atomic
+from onetool.util.locks import locked, try_lock
+
+DIRECTORY: Final = "run"
+REQUEST: Final = "reload.json"
+LOCK_SUFFIX: Final = ".lock"
+ENTRY_SUFFIX: Final = ".server.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """What a running server says about itself. `answer` is its answer to the reload request `generation`."""
+
+    pid: int
+    url: str = ""
+    port: int | None = None
+    directory: str = ""
+    generation: int = 0
+    is_ok: bool = True
+    answer: str = ""
+
+
+@dataclass(slots=True)
+class Registration:
+    """The entry of this process. Without a writable home directory there is none, and `update` does nothing."""
+
+    entry: ServerEntry
+    path: Path | None = None
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @classmethod
+    def create(cls, user: Path, entry: ServerEntry) -> "Registration":
+        directory, name = user / DIRECTORY, os.urandom(8).hex()
+        created = cls(entry)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = directory / f"{name}{LOCK_SUFFIX}"
+            created._stack.callback(lock.unlink, missing_ok=True)
+            file = created._stack.enter_context(lock.open("x"))
+            try_lock(file.fileno())
+            created.path = directory / f"{name}{ENTRY_SUFFIX}"
+            created._stack.callback(created.path.unlink, missing_ok=True)
+            created.update(entry)
+        except OSError:
+            created.close()
+        return created
+
+    def update(self, entry: ServerEntry) -> None:
+        self.entry = entry
+        if self.path is not None:
+            with contextlib.suppress(OSError):  # a full disk must not stop a server
+                atomic.write(self.path, json.dumps({name: getattr(entry, name) for name in ServerEntry.__slots__}))
+
+    def close(self) -> None:
+        self.path = None
+        with contextlib.suppress(OSError):
+            self._stack.close()
+
+
+def list_servers(user: Path) -> list[ServerEntry]:
+    """Return the servers that run now, and remove the entries of those that ended without doing so."""
+    try:
+        found = sorted((user / DIRECTORY).glob(f"*{ENTRY_SUFFIX}"))
+    except OSError:
+        return []
+    entries = (dict(_known_fields(_read_json(path))) for path in found if _is_alive(path))
+    return [ServerEntry(**fields) for fields in entries if "pid" in fields]
+
+
+def request_reload(user: Path) -> int:
+    """Ask all running servers to reload; return the generation that their answers will have."""
+    directory = user / DIRECTORY
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(directory / f"{REQUEST}{LOCK_SUFFIX}"):
+        generation = read_generation(user) + 1
+        atomic.write(directory / REQUEST, json.dumps({"generation": generation}))
+    return generation
+
+
+def read_generation(user: Path) -> int:
+    data = _read_json(user / DIRECTORY / REQUEST)
+    generation = data.get("generation")
+    return generation if type(generation) is int else 0
+
+
+def _is_alive(entry: Path) -> bool:
+    lock = entry.with_name(entry.name.removesuffix(ENTRY_SUFFIX) + LOCK_SUFFIX)
+    try:
+        with lock.open("a") as file:
+            if not try_lock(file.fileno()):
+                return True
+            for stale in (entry, lock):
+                stale.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return False
+
+
+def _known_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    kinds = {"pid": int, "url": str, "port": int, "directory": str, "generation": int, "is_ok": bool, "answer": str}
+    for name, kind in kinds.items():
+        if type(data.get(name)) is kind:
+            yield name, data[name]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

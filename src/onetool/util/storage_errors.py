@@ -1,0 +1,83 @@
+"""Errors for files that cannot be written: which directory, on which disk, and what to do about it."""
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final, Literal
+
+from onetool.errors import BundleError, ToolError
+from onetool.problem import STORAGE, Location
+
+Reason = Literal["full", "read_only", "denied", "failed"]
+_REASONS: Final[dict[int, Reason]] = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EROFS: "read_only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+}
+_SQLITE_REASONS: Final[dict[int, Reason]] = {
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read_only",
+    sqlite3.SQLITE_PERM: "denied",
+}
+_HINTS: Final[dict[Reason, str]] = {
+    "full": "delete stored tools, results or other files on that disk; `df -h {place}` shows what is free",
+    "read_only": "remount it writable, or move the directory to another disk",
+    "denied": "chmod -R u+rwX {place}",
+    "failed": "check that {place} is a directory that can be written",
+}
+
+
+def storage_error(directory: Path, error: Exception, kind: type[ToolError] = BundleError) -> ToolError:
+    """Return the error for a directory that cannot be written."""
+    reason, mount = _reason(directory, error), mount_point(directory)
+    why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
+    text = why.get(reason, str(error))
+    return kind(
+        f"cannot write {directory}: {text}",
+        hint=_HINTS[reason].format(place=directory),
+        location=Location(str(directory)),
+        code=STORAGE,
+        details={"directory": str(directory), "mount": mount, "reason": reason},
+    )
+
+
+def is_full(error: ToolError) -> bool:
+    """Return whether the error is that of a full disk."""
+    return error.fields.get("code") == STORAGE and error.fields["details"]["reason"] == "full"
+
+
+def is_full_disk(directory: Path) -> bool:
+    """Return whether no file can be added to the directory for lack of space."""
+    try:
+        status = os.statvfs(directory)
+    except (OSError, AttributeError):
+        return False
+    return status.f_bavail == 0 or (status.f_favail == 0 and status.f_files > 0)
+
+
+def mount_point(directory: Path) -> str:
+    place = Path(os.path.realpath(directory))
+    return str(next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor))
+
+
+def _reason(directory: Path, error: Exception) -> Reason:
+    if isinstance(error, OSError):
+        return _REASONS.get(error.errno or 0, "failed")
+    known = _SQLITE_REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return known or _state_of(directory)
+
+
+def _state_of(directory: Path) -> Reason:
+    """SQLite reports most problems as "unable to open" or "disk I/O error"; the disk itself tells which it is."""
+    try:
+        status = os.statvfs(directory)
+    except (OSError, AttributeError):
+        return "failed"
+    if status.f_flag & os.ST_RDONLY:
+        return "read_only"
+    if is_full_disk(directory):
+        return "full"
+    return "failed" if os.access(directory, os.W_OK) else "denied"

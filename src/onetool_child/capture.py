@@ -1,0 +1,276 @@
+"""From the text of a run to its value. The syntax tree decides what the value is, never the text.
+
+The text is parsed as it was sent, so that lines and strings keep their places; indentation is mended only after the
+text as it stands has failed. A top-level `return` makes the text a function whose names are all global, so that
+what it defines still belongs to a module.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from types import CodeType, CoroutineType
+from typing import Any, Final
+
+from onetool_child.names import is_reserved, unbound_names, used_names
+
+CO_COROUTINE = 0x80  # as in `inspect`, which is too large to load for it
+FILENAME: Final = "<run>"
+RUN: Final = "__run__"
+NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+STRINGS_AND_COMMENTS = re.compile(
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^\\'\n]|\\.)*'|\"(?:[^\\\"\n]|\\.)*\"|#[^\n]*",
+    re.DOTALL,
+)
+INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+INDENTATIONS_TRIED = 8
+IN_MODULES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
+Namespace = dict[str, Any]
+Find = Callable[[list[str], list[str]], Namespace]  # gives what names mean; also gets all names that the code uses
+
+
+class NoValue:
+    """What code has that neither returns nor ends in an expression."""
+
+
+NO_VALUE: Final = NoValue()
+
+
+def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:
+    """Run the code in the namespace and give its value. A coroutine left as the value is awaited.
+
+    `find` is asked once, before the code starts, for the names that the code reads and nothing binds.
+    """
+    body, tail = compile_run(code, filename)
+    if find is not None:
+        modules = [body] if tail is None else [body, tail]
+        unbound = (name for name in unbound_names(*modules) if name not in namespace)
+        if unknown := sorted(name for name in unbound if not is_reserved(name)):
+            namespace.update(find(unknown, sorted(used_names(*modules))))
+    if _is_async(body) or (tail is not None and _is_async(tail)):
+        value = _wait_for(_execute_async(body, tail, namespace))
+    else:
+        exec(body, namespace)  # noqa: S102 - this process exists to run this code; nothing else is in it
+        value = NO_VALUE if tail is None else eval(tail, namespace)  # noqa: S307 - see above
+    if isinstance(value, CoroutineType):
+        value = _wait_for(value)
+    return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
+
+
+async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Namespace) -> Any:
+    for_body = eval(body, namespace)  # noqa: S307 - see above
+    if _is_async(body):
+        await for_body
+    if tail is None:
+        return NO_VALUE
+    value = eval(tail, namespace)  # noqa: S307 - see above
+    return await value if _is_async(tail) else value
+
+
+def _is_async(code: CodeType) -> bool:
+    return bool(code.co_flags & CO_COROUTINE)
+
+
+def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    # A snippet that awaits, called by code that does: its thread has a loop already.
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, asyncio.run, coroutine).result()
+
+
+# --- what is executed, and what gives the value ----------------------------------------------------------------------
+
+
+def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
+    """The statements, and the expression that gives the value where there is one."""
+    tree = parse(code, filename)
+    if "return" in code and _top_level(tree, ast.Return):  # the text only saves the walk; the tree decides
+        body, tail = _as_function(tree, filename)
+    else:
+        body, tail = tree, _final_value(tree)
+        if tail is not None:
+            tree.body.pop()
+    value = None if tail is None else _compile(ast.Expression(tail), filename, "eval")
+    return _compile(body, filename, "exec"), value
+
+
+def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> CodeType:
+    code: CodeType = compile(tree, filename, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return code
+
+
+def _final_value(tree: ast.Module) -> ast.expr | None:
+    """The expression that the code ends in; not one whose point is what it shows, and which returns None."""
+    if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
+        return None
+    match last.value:
+        case ast.Call(func=ast.Name(id="pprint")):
+            return None
+        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _names_bound(tree):
+            return None
+    return last.value
+
+
+def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
+    """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
+    for node in _top_level(tree, ast.Yield, ast.YieldFrom):
+        raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
+    is_async = any(part.is_async for part in _top_level(tree, ast.comprehension))
+    waits = is_async or bool(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
+    future = [statement for statement in tree.body if _is_future(statement)]
+    arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
+    function = kind(RUN, arguments, _function_body(tree), decorator_list=[], lineno=1, col_offset=0)
+    call = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
+    module, value = ast.Module([*future, function], type_ignores=[]), ast.Await(call) if waits else call
+    return ast.fix_missing_locations(module), ast.fix_missing_locations(value)
+
+
+def _function_body(tree: ast.Module) -> list[ast.stmt]:
+    names = sorted(_names_bound(tree))
+    value = _final_value(tree)
+    adapted = _InFunction(frozenset(names))
+    body = [adapted.visit(statement) for statement in tree.body if not _is_future(statement)]
+    if value is not None:
+        body[-1] = ast.copy_location(ast.Return(value), value)
+    return [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+class _InFunction(ast.NodeTransformer):
+    """What a module may have and a function with global names may not, in a form that it may."""
+
+    def __init__(self, not_builtin: frozenset[str]) -> None:
+        self._not_builtin = not_builtin
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """The annotation goes, the assignment stays."""
+        if not isinstance(node.target, ast.Name):
+            return node
+        bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+        return ast.copy_location(bare, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """At the top of a module, `locals()`, `vars()`, `dir()` and what is evaluated are about its globals."""
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in IN_MODULES:
+                return ast.copy_location(ast.parse(IN_MODULES[name], mode="eval").body, node)
+            case ast.Call(func=ast.Name(id="exec" | "eval" as name), args=[code], keywords=[]) if not (
+                name in self._not_builtin or isinstance(code, ast.Starred)
+            ):
+                node.args.append(ast.parse("globals()", mode="eval").body)
+        return self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+        """`from x import *` is carried out in the module's namespace."""
+        if node.names[0].name != "*":
+            return node
+        call = ast.parse(f"exec({ast.unparse(node)!r}, globals())").body[0]
+        for part in ast.walk(call):
+            ast.copy_location(part, node)
+        return call
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """In a comprehension what is evaluated may name its variables, so that it stays as it is."""
+        if isinstance(node, NESTED_SCOPES):
+            return node
+        if isinstance(node, COMPREHENSIONS):
+            return ast.NodeTransformer.generic_visit(_InFunction(self._not_builtin | {"exec", "eval"}), node)
+        return super().generic_visit(node)
+
+
+def _names_bound(tree: ast.AST) -> set[str]:
+    return {name for node in _in_this_scope(tree) for name in _bound_by(node)} - {"*"}
+
+
+def _in_this_scope(tree: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        yield child
+        if not isinstance(child, NESTED_SCOPES):
+            yield from _in_this_scope(child)
+
+
+def _top_level(tree: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
+    return [node for node in _in_this_scope(tree) if isinstance(node, kinds)]
+
+
+def _bound_by(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [(alias.asname or alias.name).partition(".")[0] for alias in names]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.MatchMapping(rest=str(name)):
+            return [name]
+    return []
+
+
+# --- indentation ---------------------------------------------------------------------------------------------------
+
+
+def parse(code: str, filename: str = FILENAME) -> ast.Module:
+    """The tree of the code as it stands, or, where its indentation is wrong, of the nearest code that is right."""
+    try:
+        return ast.parse(code, filename)
+    except IndentationError as error:
+        mistake: SyntaxError = error
+    for mended in _mended(code):
+        try:
+            return _parse_block(mended, filename)
+        except IndentationError:
+            continue
+        except SyntaxError as inside:  # the indentation is right now, and this is the mistake
+            if isinstance(mistake, IndentationError):
+                mistake = inside
+    raise mistake from None
+
+
+def _mended(code: str) -> Iterator[str]:
+    """The texts that may be meant. One that lost the indentation of its first line had one of those that follow."""
+    for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
+        yield text
+        first, _, rest = text.partition("\n")
+        for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:INDENTATIONS_TRIED]:
+            yield f"{indent}{first}\n{rest}"
+
+
+def _parse_block(code: str, filename: str) -> ast.Module:
+    """Code that is indented as a whole is a block: it is parsed as one, and no string in it changes."""
+    try:
+        return ast.parse(code, filename)
+    except IndentationError:
+        pass
+    try:
+        block, *more = ast.parse("if 1:\n" + code, filename).body
+    except SyntaxError as error:
+        error.lineno = (error.lineno or 2) - 1
+        raise
+    assert isinstance(block, ast.If)
+    if more or block.orelse:  # only a part of it is indented
+        raise IndentationError("unexpected indent", (filename, 1, 1, None))
+    return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
+
+
+def _tabs_expanded(code: str, width: int) -> str:
+    inside = [match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()]
+
+    def expand(match: re.Match[str]) -> str:
+        in_a_string = any(start < match.start() < end for start, end in inside)
+        return match.group() if in_a_string else match.group().expandtabs(width)
+
+    return INDENTATION.sub(expand, code)

@@ -1,0 +1,361 @@
+"""A cell: one process, one run. It waits for the code, runs it as a module would run, answers, and is gone.
+
+It is forked by the zygote, or started by itself where there is no fork. Everything after `serve` belongs to the
+code that the model wrote: nothing here is a boundary; the kernel (see `confine`) and the server are. What can be
+made before the fork is made there, because every page that a cell writes to is a page that it has to copy.
+"""
+
+import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
+import _sitebuiltins
+import _thread
+import builtins
+import codecs
+import contextlib
+import contextvars
+import io
+import json
+import linecache
+import os
+import select
+import sys
+import time
+from types import FrameType, ModuleType
+from typing import Any
+
+from onetool_child import data, errors, messages
+from onetool_child.capture import FILENAME, NO_VALUE, execute
+from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
+from onetool_child.project_path import ProjectsProxy
+from onetool_child.rpc import ConnectionLost, Peer
+from onetool_child.summary import summary
+
+OUTPUT_BUFFER = 8192
+FLUSH_SECONDS = 0.04  # what was printed is not held back for longer
+RETRY_SECONDS = 0.01
+REHEARSAL = "rehearsal.call()"
+OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # in UTF-8 again, a replaced byte has three
+DEEPEST_SNIPPET = 20
+MAX_NAMES = 1000  # of unknown names in one run
+MAX_VARIABLES = 20
+SNIPPET_FILE = "<$"
+OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
+MESSAGE_KEPT = SOURCE_KEPT = 10_000
+SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
+HAS_TIMER = hasattr(signals, "setitimer")
+
+
+class Cell:
+    def __init__(self) -> None:
+        self._peer = Peer(-1, -1, data.encode)
+        self._output = _Output(self._peer)
+        self._id = 0
+        self._params: dict[str, Any] = {}
+        self._from_ot: list[Any] = []
+        self._main: dict[str, Any] = {}
+        self._deadline = 0.0
+        # What `site` adds, which is not loaded here, and what people and models expect to be there all the same.
+        vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
+        if HAS_TIMER:
+            signals.signal(signals.SIGALRM, self._on_alarm)
+
+    def serve(self, reader: int, writer: int, ready: str) -> None:
+        """Say what is in force, run one piece of code, end. Never returns."""
+        self._peer.use(reader, writer)
+        try:
+            self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
+            sys.stdout = sys.stderr = self._output.stream
+            sys.stdin = io.StringIO()
+            if not select.select([reader], [], [], 0)[0]:
+                self.rehearse()
+            request = self._peer.receive()
+            self._id, self._params = request["id"], request["params"]
+            self._run()
+        except (ConnectionLost, OSError):
+            pass  # the server is gone, or has cut this run off
+        finally:
+            os._exit(0)
+
+    def rehearse(self) -> None:
+        """Go through the motions once, so that the pages are there when the real run comes."""
+        names: dict[str, Any] = {"packs": {"rehearsal": ["call"]}, "tools": {}}
+        self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER}
+        with self._peer.alone('"2000-01-01T00:00:00"'):
+            self._success(execute(REHEARSAL, self._namespace()))
+
+    def _run(self) -> None:
+        if "random" in sys.modules:  # every cell is a copy of the zygote, its random numbers too
+            sys.modules["random"].seed()
+        try:
+            self._start_clock()
+            answer = self._success(execute(self._params["code"], self._namespace(), find=self._find))
+        except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
+            answer = self._failure(error)
+        self._output.flush()
+        self._peer.send_line(answer)
+
+    # --- the answer ---------------------------------------------------------------------------------------------
+
+    def _success(self, value: Any) -> str:
+        chosen = self._main.get("__format__")
+        chosen = chosen if isinstance(chosen, str) and chosen in data.FORMATS else None
+        result = {
+            "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
+            "has_value": value is not NO_VALUE,
+            "format": chosen,
+            "sanitize": self._sanitize(),
+            "from_ot": any(value is given for given in self._from_ot),
+        }
+        line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
+        if messages.fits(line):
+            return line
+        # YAML takes a second a megabyte, and JSON is YAML too.
+        is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(result["value"])
+        text, told = _text_and_value(result["value"], line, 2 if is_indented else None)
+        limit = self._params["max_output"]
+        if len(text) > limit:
+            raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
+        # It crosses as the text it will be shown as, so that the server never has to take it apart.
+        self._peer.send_pieces("value", messages.split_text(text))
+        about = {"value": None, "is_json": not isinstance(told, str), "about": summary(told)}
+        return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
+
+    def _sanitize(self) -> bool | None:
+        chosen = self._main.get("__sanitize__")
+        return chosen if isinstance(chosen, bool) else None
+
+    def _failure(self, error: BaseException) -> str:
+        if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
+            return self._success(NO_VALUE)
+        return self._failure_at(error, _line_of(error))
+
+    def _failure_at(self, error: BaseException, line: int | None) -> str:
+        lines = _lines(self._params["code"])
+        source = lines[line - 1][:SOURCE_KEPT] if line and line <= len(lines) else None
+        name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
+        is_of_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # its text would name the line too
+        text = str(error.msg) if isinstance(error, SyntaxError) and is_of_run else errors.message_of(error)
+        message = f"{text[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
+        kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
+        about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
+        about.update(_name_missed(error))
+        answer = self._error({**_fields(error), **about})
+        # It may have fields that are no data, or too much of it.
+        return answer or self._error({**about, "name": None}) or ""
+
+    def _error(self, about: dict[str, Any]) -> str | None:
+        detail = {"code": -32000, "message": "", "data": about}
+        try:
+            answer = data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
+        except ValueError:
+            return None
+        return answer if messages.fits(answer) else None
+
+    # --- what the code sees -------------------------------------------------------------------------------------
+
+    def _namespace(self) -> dict[str, Any]:
+        """A real module, so that classes, enums, dataclasses and pickle find themselves by name."""
+        code = self._params["code"]
+        linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _lines(code)], FILENAME)
+        module = ModuleType("__main__")
+        module.__dict__["__builtins__"] = __builtins__
+        if self._params["format"]:
+            module.__dict__["__format__"] = self._params["format"]
+        module.__dict__.update(self._names_of(code, self._params["names"]))
+        sys.modules["__main__"] = module
+        self._main = module.__dict__
+        return self._main
+
+    def _names_of(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
+        """What is there before the code starts: errors, packs, aliases and projects that it has a word for."""
+        known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
+        for pack, tools in names["packs"].items():
+            if pack == "ot":
+                known[pack] = OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
+            else:
+                known[pack] = PackProxy(pack, tools, self._call, self._peer.request)
+        for name, target in names["tools"].items():
+            known[name] = ToolProxy(target, self._call)
+        if "projects" in names:
+            known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
+        return known
+
+    def _find(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
+        """Ask the server for packs, aliases and tools that it did not send along."""
+        asked = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
+        return self._names_of("", self._peer.request("names", asked))
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._output.flush()  # who watches sees what was printed before what is waited for
+        value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
+        if name.startswith("ot.") and isinstance(value, dict | list):
+            self._from_ot.append(value)
+        return value
+
+    def _snippet(self, name: str, values: dict[str, Any]) -> Any:
+        """Run a snippet in a namespace of its own, as a function would. Its lines are not those of the sent text."""
+        if SNIPPET_DEPTH.get() >= DEEPEST_SNIPPET:
+            raise errors.ToolError(f"snippets call each other more than {DEEPEST_SNIPPET} deep, the last is ${name}")
+        expansion = self._peer.request("snippet", {"name": name, "values": values})
+        code = expansion["code"]
+        namespace = {"__builtins__": __builtins__, **self._names_of(code, expansion["names"])}
+        outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
+        try:
+            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._find)
+        finally:
+            SNIPPET_DEPTH.reset(outer)
+        return None if value is NO_VALUE else value
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def _start_clock(self) -> None:
+        """Only a run that takes a while pays for the thread that sends what it prints."""
+        seconds = self._params["seconds_left"]
+        self._deadline = time.monotonic() + seconds
+        if HAS_TIMER:
+            signals.setitimer(signals.ITIMER_REAL, min(FLUSH_SECONDS, seconds))
+        else:
+            self._output.start_flushing()
+
+    def _on_alarm(self, signal: int, frame: FrameType | None) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._out_of_time(signal, frame)
+            return
+        self._output.start_flushing()
+        signals.setitimer(signals.ITIMER_REAL, left)
+
+    def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
+        """A courtesy: it tells where the code was. The server kills the cell a moment later in any case."""
+        if not self._peer.writing.acquire(blocking=False):  # a line is half written: let it end first
+            signals.setitimer(signals.ITIMER_REAL, RETRY_SECONDS)
+            return
+        self._peer.writing.release()
+        while frame is not None and frame.f_code.co_filename != FILENAME:
+            frame = frame.f_back
+        what = f"the run took longer than {self._params['timeout']:g} s"
+        error = errors.ToolTimeout(what, hint=errors.TIMEOUT_HINT)
+        answer = self._failure_at(error, frame.f_lineno if frame else None)
+        try:
+            self._output.flush()
+            self._peer.send_line(answer)
+        finally:
+            os._exit(0)
+
+
+class _Output(io.RawIOBase):
+    """Where `print` goes: to the server, as it comes. `stream` is the text file the code sees."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER)
+        # `write_through`: all that waits is in the buffer, which has a lock, so that two threads can flush it in order.
+        self.stream = io.TextIOWrapper(
+            self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
+        )
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, chunk: Any) -> int:
+        taken = bytes(chunk[:OUTPUT_BYTES])  # whoever writes comes again with the rest
+        self._peer.send_pieces("output", messages.split_text(self._decoder.decode(taken)))
+        return len(taken)
+
+    def flush(self) -> None:
+        with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
+            self.stream.flush()
+
+    def start_flushing(self) -> None:
+        """Send what was printed as the run goes on. Without a thread to do so it comes at the end."""
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(self._flush_often, ())
+
+    def _flush_often(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
+            while True:
+                self._buffer.flush()
+                time.sleep(FLUSH_SECONDS)
+
+
+def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
+    """What is shown of a value that has been told in the line already, and the value as data."""
+    if isinstance(value, str):
+        return value, value
+    try:
+        if indent is None:
+            return data.record_lines(value), value
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")), value
+    except (TypeError, ValueError):  # there are objects in it, which may be gone through only once
+        told = json.loads(line)["result"]["value"]
+    return told if isinstance(told, str) else data.text(told, indent), told
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    try:
+        return errors.describe(error)
+    except Exception:  # noqa: BLE001 - a class of the code's own, which need not do what its base promises
+        return {}
+
+
+def _lines(code: str) -> list[str]:
+    """The lines as Python counts them; `splitlines` also counts form feeds and others."""
+    return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _line_of(error: BaseException) -> int | None:
+    """The line of the sent text at which it happened: the innermost one, or where the syntax is wrong."""
+    if isinstance(error, SyntaxError) and error.filename == FILENAME:
+        return error.lineno
+    return next((line for file, line, _ in _places(error) if file == FILENAME), None)
+
+
+def _places(error: BaseException) -> list[tuple[str, int, FrameType]]:
+    """Where it passed: file, line and frame, the innermost first."""
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
+        trace = trace.tb_next
+    return found[::-1]
+
+
+def _name_missed(error: BaseException) -> dict[str, Any]:
+    """Return the attribute that an object lacks, or nothing, and the variables by which the code has it.
+
+    One of them may hide a pack of its name; so may a local variable that has no value yet.
+    """
+    is_unbound = type(error) is UnboundLocalError
+    if not is_unbound and (type(error) is not AttributeError or error.name is None):
+        return {}
+    frame = next((frame for file, _, frame in _places(error) if file == FILENAME), None)
+    if frame is None or is_unbound:
+        unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
+        return {"variables": unbound[:MAX_VARIABLES]}
+    assert isinstance(error, AttributeError)
+    found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
+    variables = [name for name, value in found if value is error.obj]
+    return {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
+
+
+def _place_in_snippet(error: BaseException) -> str:
+    """Where in a snippet it happened, which the sent text only calls; as Python says it of wrong syntax."""
+    ours = ((file, line) for file, line, _ in _places(error) if file == FILENAME or file.startswith(SNIPPET_FILE))
+    file, line = next(ours, (FILENAME, 0))
+    return "" if file == FILENAME else f" ({file}, line {line})"
+
+
+def main(argv: list[str]) -> None:
+    """Start as a process of its own, where there is no zygote: the pipes arrive as descriptors 0 and 1."""
+    from onetool_child import confine
+    from onetool_child.zygote import Options, confine_cell, confine_zygote, ready
+
+    confine.die_with_parent(os.getppid())
+    reader, writer = os.dup(0), os.dup(1)
+    options, scratch = Options(**json.loads(argv[0])), argv[1]
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+    os.chdir(scratch)
+    cell = Cell()
+    confinement = confine_zygote(options)
+    confine_cell(confinement, confinement.ruleset(scratch), keep=(reader, writer))
+    cell.serve(reader, writer, ready(confinement))

@@ -1,0 +1,275 @@
+"""What the kernel is asked to forbid a process: one function a layer, each usable alone, each final.
+
+`landlock` closes the file system but for what is named, `seccomp` leaves only the system calls in `syscalls.py`,
+`drop_capabilities` takes what root has, `limit_resources` bounds memory, files and descriptors. A layer that this
+machine lacks raises `Unavailable`; what to do about that is the caller's decision, never made here.
+
+Landlock and seccomp can be prepared in one process and put in force in a child of it by a single system call: a
+cell pays for every page it touches before it is ready, so all the work is done before it is forked.
+"""
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import platform
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from typing import Any
+
+from onetool_child import syscalls
+
+if sys.platform != "win32":
+    import resource
+
+SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_ADD_RULE, SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
+SECCOMP_MODE_FILTER = 2
+SIGKILL = 9
+M_ARENA_MAX = -8
+
+# Access rights of Landlock, by the bit that each has had since the version of the interface that brought it.
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
+MAKE_DIR, MAKE_REG, REFER, TRUNCATE, IOCTL_DEV = 1 << 7, 1 << 8, 1 << 13, 1 << 14, 1 << 15
+READ = READ_FILE | READ_DIR
+WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
+EVERY_RIGHT_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+TCP_BIND_AND_CONNECT = 0b11
+ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+
+
+class Unavailable(OSError):
+    """This machine does not offer the layer."""
+
+
+@functools.cache
+def _libc() -> Any:
+    """The C library, with the two functions that are all we call."""
+    if sys.platform != "linux":
+        raise Unavailable(errno.ENOSYS, f"not offered by {sys.platform}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        kind = Unavailable if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL} else OSError
+        raise kind(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    return _checked(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
+
+
+def _prctl(option: int, first: int, second: int = 0) -> None:
+    _checked(_libc().prctl(option, first, second, 0, 0), f"prctl {option}")
+
+
+def forbid_new_privileges() -> None:
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent goes; ends at once where it is gone already."""
+    with contextlib.suppress(Unavailable):
+        _prctl(PR_SET_PDEATHSIG, SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+# --- Landlock -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def landlock_version() -> int:
+    try:
+        return _syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    except OSError:
+        return 0
+
+
+def landlock(
+    read: Iterable[str],
+    write: Iterable[str],
+    remove_folders_of: Iterable[str] = (),
+    *,
+    programs: bool = False,
+    network: bool = False,
+) -> None:
+    """Nothing but these files and folders from now on, no signals and no abstract sockets to the outside.
+
+    `programs` is whether what may be read may also be executed, `network` whether there is TCP.
+    """
+    ruleset = landlock_ruleset(read, write, programs=programs, network=network)
+    try:
+        for path in remove_folders_of:
+            _allow_beneath(ruleset, path, REMOVE_DIR)
+        forbid_new_privileges()
+        restrict_to(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def landlock_ruleset(
+    read: Iterable[str], write: Iterable[str], *, programs: bool = False, network: bool = False
+) -> int:
+    """The descriptor of a set of rules for these paths, which `restrict_to` puts in force, also in a child."""
+    ruleset = _create_ruleset(network=network)
+    execute = EXECUTE if programs else 0
+    for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
+        for path in paths:
+            _allow_beneath(ruleset, path, rights & _handled_rights())
+    return ruleset
+
+
+def restrict_to(ruleset: int) -> None:
+    _syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+
+
+@functools.cache
+def _handled_rights() -> int:
+    version = landlock_version()
+    if version < 1:
+        raise Unavailable(errno.ENOSYS, "this kernel has no Landlock")
+    return max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
+
+
+def _create_ruleset(*, network: bool) -> int:
+    tcp = 0 if network else TCP_BIND_AND_CONNECT
+    attributes = struct.pack("QQQ", _handled_rights(), tcp, ABSTRACT_SOCKETS_AND_SIGNALS)
+    version = landlock_version()
+    size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
+    return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+
+
+def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there, or cannot be reached, needs no permission
+    try:
+        allowed = rights if os.path.isdir(path) else rights & ON_FILES  # noqa: PTH112 - pathlib costs start-up here
+        _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+    finally:
+        os.close(descriptor)
+
+
+def standard_library() -> list[str]:
+    """The files Python itself is read from, without the packages that are installed beside it."""
+    roots = _python_folders()
+    entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
+    return [*entries, *_system_files()]
+
+
+@functools.cache
+def around_standard_library(outside_of: str) -> list[str]:
+    """The few folders that hold all that: cheap to say where `standard_library` is in force already.
+
+    A folder that holds the one named is left out, because it is not to be opened by this.
+    """
+    folders = {os.path.realpath(path) for path in (*_python_folders(), "/usr", "/lib", "/lib64", "/etc", "/dev")}
+    hidden = os.path.realpath(outside_of)
+    return sorted(folder for folder in folders if not hidden.startswith(f"{folder}/"))
+
+
+def _python_folders() -> list[str]:
+    return sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})  # noqa: PTH120 - see above
+
+
+def _system_files() -> list[str]:
+    """What the standard library reads outside of its own folder: shared libraries, time zones, types, random bytes."""
+    triplet = sysconfig.get_config_var("MULTIARCH") or "none"
+    libraries = [
+        f"/lib/{triplet}",
+        f"/usr/lib/{triplet}",
+        f"/usr/local/lib/{triplet}",
+        "/lib64",
+        "/usr/lib64",
+    ]
+    others = ["/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime", "/etc/mime.types"]
+    devices = ["/dev/zero", "/dev/urandom", "/dev/random"]
+    real = (os.path.realpath(path) for path in (*libraries, *others, *devices))
+    return sorted({path for path in real if os.path.exists(path)})  # noqa: PTH110 - see above
+
+
+# --- seccomp ------------------------------------------------------------------------------------------------------
+
+
+class Filter:
+    """A program of `syscalls.py` in the form in which the kernel takes it."""
+
+    def __init__(self, program: bytes | None) -> None:
+        if program is None:
+            raise Unavailable(errno.ENOSYS, f"no list of system calls for {platform.machine()}")
+        self._pid_places = syscalls.pid_places(program)
+        self._instructions = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._instructions))
+        self._header = ctypes.create_string_buffer(header, len(header))
+        self._address = ctypes.addressof(self._header)
+
+    def install(self) -> None:
+        """Leave this process the system calls that the program allows, for good."""
+        pid = os.getpid()
+        for place in self._pid_places:
+            struct.pack_into("I", self._instructions, place, pid)
+        _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._address)
+
+
+# --- capabilities and limits --------------------------------------------------------------------------------------
+
+LAST_CAPABILITY = 63
+CAPABILITY_VERSION_3 = 0x20080522
+
+
+def drop_capabilities() -> None:
+    """What makes root more than an ordinary user goes, and cannot come back."""
+    forbid_new_privileges()
+    for capability in range(LAST_CAPABILITY + 1):
+        with contextlib.suppress(OSError):
+            _prctl(PR_CAPBSET_DROP, capability)
+    number = syscalls.CAPSET.get(platform.machine())
+    if number is None:
+        raise Unavailable(errno.ENOSYS, f"no capset known for {platform.machine()}")
+    _syscall(number, struct.pack("Ii", CAPABILITY_VERSION_3, 0), struct.pack("6I", *([0] * 6)))
+
+
+def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
+    """Bound what a process may take. The memory is on top of what the process has mapped when this is called."""
+    if sys.platform == "win32":  # has no such limits
+        return
+    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, file_bytes)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def limit_descriptors(most: int) -> None:
+    if sys.platform != "win32":
+        _limit(resource.RLIMIT_NOFILE, most)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def one_malloc_arena() -> None:
+    """Threads share one arena: of their own, each would take 64 MB of addresses, and keep what it once had."""
+    with contextlib.suppress(Unavailable, AttributeError):
+        _libc().mallopt(M_ARENA_MAX, 1)
+
+
+def _mapped_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - see above
+            return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

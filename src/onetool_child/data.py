@@ -1,0 +1,193 @@
+"""Values as JSON, the only thing that crosses a pipe or a door: dates as ISO text, bytes as base64, sets as lists.
+
+Objects are turned into data here, in the process whose code made them, never in the server: a hostile `__str__`
+runs in its own cell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_DEPTH = 200
+MAX_INDENTATION_BYTES = 1 << 24
+FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # that a run can choose; `onetool.render` writes them
+
+
+MAX_RECORD_CHARACTERS = 1_000  # a longer one is broken into its own items
+MAX_RECORD_DEPTH = 6
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class NotData(ValueError):
+    """The value has no form as data."""
+
+
+def encode(value: Any) -> str:
+    """The value as one line of ASCII JSON. NaN and Infinity stay: the server knows what its formats make of them."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError):  # it is not all data yet, or never will be
+        return _encode_anything(value)
+
+
+def _encode_anything(value: Any) -> str:
+    plain = _Plain()
+    encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
+    try:
+        return encoder.encode(value)
+    except TypeError:  # a key that JSON does not know, or an object whose own methods failed
+        return encoder.encode(_with_text_keys(value, plain))
+    except RecursionError:
+        raise NotData("the value is nested too deeply to be returned; return a part of it") from None
+    except ValueError as error:
+        is_circle = "Circular" in str(error)
+        why = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
+        raise NotData(why) from None
+
+
+class _Plain:
+    """Objects as data. What can be gone through only once is remembered, in case it has to be told again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        known = self._seen.get(id(value))
+        if known is None:
+            known = self._seen[id(value)] = value, _plain(value)
+        return known[1]
+
+
+def text(value: Any, indent: int | None = None) -> str:
+    """The value as JSON for a reader: nothing escaped, NaN and Infinity as null."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_plain
+        )
+    except (TypeError, ValueError):  # keys that are no text, or numbers that are none
+        return json.dumps(_without_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+
+
+def record_lines(value: Any, depth: int = 0) -> str:
+    """The value as JSON with line breaks only between records: the items of what is too long for a line.
+
+    Without its line breaks it is compact JSON, because strings in JSON have none. The value is data without NaN.
+    """
+    if not isinstance(value, dict | list | tuple) or not value or depth > MAX_RECORD_DEPTH:
+        return _READABLE.encode(value)
+    if (
+        depth == 0
+        and len(value) < MAX_RECORD_CHARACTERS
+        and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARACTERS
+    ):
+        return text
+    start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return f"{start}\n" + ",\n".join(_records(value, depth)) + f"\n{end}"
+
+
+def _records(value: Any, depth: int) -> Iterator[str]:
+    for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+        text = _READABLE.encode(item)
+        if len(text) > MAX_RECORD_CHARACTERS:
+            text = record_lines(item, depth + 1)
+        yield text if not isinstance(value, dict) else f"{_READABLE.encode({key: 0})[1:-2]}{text}"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def has_too_much_indentation(value: Any) -> bool:
+    """Return whether indenting costs too much: a megabyte of nested brackets makes half a gigabyte of white space."""
+    indentation, unseen = 0, [(value, 1)]
+    while unseen and indentation <= MAX_INDENTATION_BYTES:
+        item, depth = unseen.pop()
+        if isinstance(item, dict | list | tuple):
+            indentation += 2 * depth * (1 + len(item))
+            unseen += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+    return indentation > MAX_INDENTATION_BYTES
+
+
+def as_data(value: Any) -> Any:
+    """The value as it looks on the other side of a pipe."""
+    return json.loads(encode(value))
+
+
+def _plain(value: Any) -> Any:
+    """What an object that JSON does not know looks like as data."""
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
+    return _by_its_own_methods(value)
+
+
+def _by_its_own_methods(value: Any) -> Any:
+    import dataclasses
+    import enum
+
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, Iterable) and not isinstance(value, type) and not hasattr(value, "__fspath__"):
+        return list(value)
+    return str(value)
+
+
+def _base64(value: bytes) -> str:
+    import base64
+
+    return base64.b64encode(value).decode("ascii")
+
+
+def _as_list(value: Iterable[Any]) -> list[Any]:
+    """Sets have no order of their own: sorted where that is possible, so that the same value gives the same text."""
+    try:
+        return sorted(value)
+    except TypeError:
+        return list(value)
+
+
+_CONVERSIONS: tuple[tuple[Any, Any], ...] = (
+    ((set, frozenset), _as_list),
+    (bytes, _base64),
+    ((bytearray, memoryview), lambda value: _base64(bytes(value))),
+    (Mapping, dict),
+    (complex, str),
+    (BaseException, lambda value: f"{type(value).__name__}: {value}"),
+)
+
+
+def _with_text_keys(value: Any, plain: _Plain, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise NotData("the value is nested too deeply to be returned; return a part of it")
+    if isinstance(value, Mapping):
+        return {_key(key): _with_text_keys(item, plain, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item, plain, depth + 1) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _with_text_keys(plain(value), plain, depth + 1)
+
+
+def _key(key: Any) -> Any:
+    if key is None or isinstance(key, str | int | float):
+        return key
+    plain = _plain(key) if not isinstance(key, tuple) else str(key)
+    return plain if isinstance(plain, str | int | float) else str(key)

@@ -1,0 +1,123 @@
+"""What code in a cell sees of the tools: packs with attributes, tools to call. Names only, nothing behind them.
+
+A call goes over the pipe to the server, where it is resolved, checked and permitted. Proxies hold no schema and no
+secret: whatever hostile code finds in them, it could have written down itself.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+
+Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Ask = Callable[[str, dict[str, Any]], Any]
+Snippet = Callable[[str, dict[str, Any]], Any]
+IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # done here, or with a part of it done here
+AT_ONCE = 32
+PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
+
+
+class ToolProxy:
+    """One tool, called like a function."""
+
+    __slots__ = ("_call", "_name")
+
+    def __init__(self, name: str, call: Call) -> None:
+        self._name, self._call = name, call
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self._name, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self._name}>"
+
+
+class PackProxy:
+    """A pack. Its tools are attributes; where a standard module has the same name, the rest of that shows through."""
+
+    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask) -> None:
+        self.__dict__.update(_pack=name, _call=call, _ask=ask)
+        for tool in tools:
+            self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call)
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Anything not known from the start: a tool named at run time, or something of the module's."""
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        value = self.__dict__[attribute] = self._tool_or_module_attribute(attribute)
+        return value
+
+    def _tool_or_module_attribute(self, attribute: str) -> Any:
+        name = f"{self._pack}.{attribute}"
+        try:
+            self._ask("find", {"name": name})
+        except ToolNotFound:
+            module = importlib.import_module(self._pack) if self._pack in sys.stdlib_module_names else None
+            if module is None or not hasattr(module, attribute):
+                raise
+            return getattr(module, attribute)
+        return ToolProxy(name, self._call)
+
+    def __call__(self, /, *_args: Any, **_kwargs: Any) -> Any:
+        hint = "call one of its tools, pack.tool(argument=value): ot.search(query='what it is for') finds one"
+        raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=hint)
+
+    def __dir__(self) -> list[str]:
+        return list(self._ask("list", {"pack": self._pack}))
+
+    def __repr__(self) -> str:
+        return f"<pack {self._pack}>"
+
+
+class OtProxy(PackProxy):
+    """The pack `ot`, with what works on the code's side of the pipe."""
+
+    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask, snippet: Snippet) -> None:
+        super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, ask)
+        self.__dict__["_snippet"] = snippet
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call any tool by its name, also one whose name Python cannot write."""
+        return self._call(name, args, kwargs)
+
+    def pack(self, name: str, /) -> PackProxy:
+        """Return a pack by its name, also where the name means something else in code: `ot.pack("map").tool()`."""
+        name = self._ask("pack", {"name": name})
+        return self if name == self._pack else PackProxy(name, (), self._call, self._ask)
+
+    def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
+        """Call all of these side by side; their values, in order. An error of one is raised when all have ended."""
+        if more or not isinstance(functions, Iterable):
+            raise TypeError(f"ot.parallel takes one list of functions: {PARALLEL_EXAMPLE}")
+        functions = list(functions)
+        for wrong in (type(each).__name__ for each in functions if not callable(each)):
+            raise TypeError(f"ot.parallel takes functions, not {wrong}: {PARALLEL_EXAMPLE}")
+        from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            # Each in a copy of this context, which knows how deep in snippets this is.
+            return [each.result() for each in [threads.submit(copy_context().run, each) for each in functions]]
+
+    def snippet(self, name: str, /, **values: Any) -> Any:
+        """Run a configured snippet with these values; what it gives."""
+        return self._snippet(name, values)
+
+    def load(self, /, *args: Any, **kwargs: Any) -> Any:
+        """What was stored under a handle, as it was. Large things cross in parts."""
+        if len(args) + len(kwargs) != 1:  # a part is asked for, or something is wrong: the server knows
+            return self._call("ot.load", args, kwargs)
+        texts: list[str] = []
+        part: dict[str, Any] = {"next": 0}
+        while part["next"] is not None:
+            asked = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
+            part = self._ask("call", asked)  # not by `_call`, which would keep it
+            texts.append(part["text"])
+        text = "".join(texts)
+        try:
+            return json.loads(text) if part["is_json"] else text
+        except ValueError:  # a secret was taken out where JSON has no text, say
+            raise ToolError("The result cannot be read back as data. Use ot.result().") from None

@@ -1,0 +1,168 @@
+"""JSON-RPC 2.0 over a pair of descriptors: one object a line, ids, both directions, any thread; see `messages`.
+
+This is the child's end, blocking and with threads; the server's end is `onetool.children.channel`. There is no reader
+thread: whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one
+thread costs a write and a read, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+
+from onetool_child import messages
+from onetool_child.errors import ArgumentError, ToolError, describe, restore
+
+TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+READ_SIZE = 1 << 16
+
+
+class ConnectionLost(Exception):
+    """The other end is gone."""
+
+
+class Peer:
+    def __init__(self, reader: int, writer: int, encode: Callable[[Any], str] = json.dumps) -> None:
+        self._reader, self._writer, self._encode = reader, writer, encode
+        self._buffer = bytearray()
+        self._pieces: dict[str, list[bytes]] = {}  # of answers that are not complete yet
+        self._last_id = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._reading = False
+        self._state = threading.Condition(threading.Lock())
+        self.writing = threading.Lock()
+
+    def use(self, reader: int, writer: int) -> None:
+        """Talk over these descriptors; for a peer that was made before they were known."""
+        self._reader, self._writer = reader, writer
+
+    @contextlib.contextmanager
+    def alone(self, result: str) -> Iterator[None]:
+        """For a rehearsal: the next request goes nowhere and is answered with this."""
+        writer, self._writer = self._writer, os.open(os.devnull, os.O_WRONLY)
+        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
+        try:
+            yield
+        finally:
+            os.close(self._writer)
+            self._writer = writer
+
+    def request(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask the other end and wait; its error is raised here."""
+        with self._state:
+            self._last_id += 1
+            ident = self._last_id
+        self._send_request({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
+        answer = self._answer_to(ident)
+        if "error" in answer:
+            raise restore(answer["error"].get("data") or answer["error"])
+        return answer.get("result")
+
+    def _send_request(self, request: dict[str, Any]) -> None:
+        """Send it as one message; if it is too large for that, its long strings go ahead as pieces."""
+        line = self._encode(request)
+        if len(line) > messages.MAX_ARGUMENT_BYTES:
+            limit = messages.MAX_ARGUMENT_BYTES
+            raise ArgumentError(f"the arguments have {len(line)} bytes, the limit is {limit}; pass less at once")
+        if messages.fits(line):
+            self.send_line(line)
+            return
+        text = ""
+        if messages.has_few_values(line):
+            request = json.loads(line)
+            places, text = messages.take_strings(request["params"])
+            line = self._encode({**request, "strings": places})
+        if not messages.fits(line):
+            raise ArgumentError(
+                f"the arguments are too large: beside long strings, at most {messages.MAX_VALUES} values and "
+                f"{messages.MAX_MESSAGE_BYTES} bytes of JSON can be passed at once; pass less, or pass a string"
+            )
+        self.send_pieces(messages.STRINGS, messages.split_text(text), line)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        self.send_line(self._encode({"jsonrpc": "2.0", "method": method, "params": params}))
+
+    def send_line(self, line: str) -> None:
+        with self.writing:
+            self._write(line.encode("ascii") + b"\n")
+
+    def send_pieces(self, kind: object, pieces: Iterable[bytes], line: str | None = None) -> None:
+        """Send raw bytes that the other end does not parse, and a line right behind them."""
+        with self.writing:
+            for piece in pieces:
+                self._write(messages.frame(kind, piece))
+            if line is not None:
+                self._write(line.encode("ascii") + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._writer, left) :]
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next message from the other end."""
+        while (line := self._read_line()).startswith(messages.PIECE):
+            kind, size = messages.piece_header(line)
+            self._pieces.setdefault(kind, []).append(self._read_bytes(size))
+        message: dict[str, Any] = json.loads(line)
+        return self._with_pieces(message) if "pieces" in message else message
+
+    def _with_pieces(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Parse a large result, which the server has passed on as it came."""
+        text = b"".join(self._pieces.pop(str(message["id"]), ()))
+        try:
+            return {"id": message["id"], "result": json.loads(text)}
+        except (ValueError, RecursionError):
+            if message["pieces"] == "text":
+                return {"id": message["id"], "result": text.decode("utf-8", "replace")}
+            error = ToolError("the tool returned a result that is not valid JSON")
+            return {"id": message["id"], "error": {"data": describe(error)}}
+
+    def _read_line(self) -> bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            self._read_more()
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _read_bytes(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            self._read_more()
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def _read_more(self) -> None:
+        chunk = os.read(self._reader, READ_SIZE)
+        if not chunk:
+            raise ConnectionLost
+        self._buffer += chunk
+
+    def _answer_to(self, ident: int) -> dict[str, Any]:
+        while True:
+            with self._state:
+                while self._reading and ident not in self._answers:
+                    self._state.wait()
+                if ident in self._answers:
+                    return self._answers.pop(ident)
+                self._reading = True
+            self._read_one()
+
+    def _read_one(self) -> None:
+        message: dict[str, Any] = {}
+        try:
+            message = self.receive()
+        finally:
+            with self._state:
+                self._reading = False
+                if "id" in message:
+                    self._answers[message["id"]] = message
+                self._state.notify_all()

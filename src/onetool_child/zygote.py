@@ -1,0 +1,256 @@
+"""The zygote: a small process that does nothing but fork cells, kill them, and tell when they are gone.
+
+It is started with an empty environment before anything secret is known, confines itself as far as forking allows, and
+loads the standard library when nobody is waiting. One thread. It ends when the server does, and the scratch folder
+and all cells end with it. Messages are JSON-RPC notifications, one a packet; `fork` carries the cell's socket and
+the pipe that is its descriptors 1 and 2.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import NamedTuple, NoReturn
+
+from onetool_child import cell, confine, syscalls
+from onetool_child.scratch import remove
+
+PACKET = 1 << 16
+THREAD_STACK = 1 << 20
+DESCRIPTORS = 128  # that a cell may have open
+REHEARSALS = 20  # enough for the interpreter to have settled on how it runs this code
+# Loaded ahead, in this order, one at a time, whenever no cell is asked for.
+# Few, because every shared library makes every fork slower; the rest is loaded by the code that wants it.
+COMMON_MODULES = (
+    *("re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap"),
+    *("dataclasses", "enum", "copy"),
+)
+
+
+# The C function, not os.fork: this process has one thread, so there is nothing that Python would have to mend in the
+# child, and its mending touches so many pages that it costs more than the fork. The cell seeds `random` anew.
+_fork = ctypes.PyDLL(None).fork if sys.platform == "linux" else os.getpid
+
+
+class Options(NamedTuple):
+    scratch: str
+    memory_bytes: int
+    file_bytes: int
+    isolation: str
+
+
+def main(argv: list[str]) -> None:
+    options = Options(**json.loads(argv[1]))
+    control = socket.socket(fileno=int(argv[0]))
+    os.environ.clear()
+    Zygote(control, options).serve()
+
+
+class Confinement(NamedTuple):
+    """What is in force already, and what each cell puts on itself."""
+
+    layers: tuple[str, ...] = ()
+    filter: confine.Filter | None = None
+    readable: tuple[str, ...] = ()
+
+    def ruleset(self, scratch: str) -> int | None:
+        """The files of one cell; made before the fork, put in force after it."""
+        if "landlock" not in self.layers:
+            return None
+        return confine.landlock_ruleset(self.readable, [scratch, "/dev/null"])
+
+
+def confine_zygote(options: Options) -> Confinement:
+    """All layers that a process which still forks can bear; cells inherit them."""
+    confine.one_malloc_arena()
+    threading.stack_size(THREAD_STACK)
+    confinement = Confinement() if options.isolation == "off" else _strongest(options)
+    confine.limit_resources(memory_bytes=options.memory_bytes, file_bytes=options.file_bytes)
+    return confinement
+
+
+def _strongest(options: Options) -> Confinement:
+    layers: list[str] = []
+    for_cells: confine.Filter | None = None
+    with contextlib.suppress(confine.Unavailable):
+        confine.drop_capabilities()
+    with contextlib.suppress(confine.Unavailable):
+        # The scratch folder itself is to be removed at the end; cells lose that right again with their own rules.
+        around = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
+        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], remove_folders_of=[around])
+        layers.append("landlock")
+    with contextlib.suppress(confine.Unavailable):
+        for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
+        confine.Filter(syscalls.zygote_filter(platform.machine())).install()
+        layers.append("seccomp")
+        socket.socket.sendmsg = _Missing()  # type: ignore[assignment, method-assign]
+    in_cells = for_cells if "seccomp" in layers else None
+    return Confinement(tuple(layers), in_cells, tuple(confine.around_standard_library(options.scratch)))
+
+
+class _Missing:
+    """An attribute that `hasattr` does not find, although a base class has it.
+
+    The filter denies `sendmsg`. From Python 3.12 on, asyncio uses it for `writelines` unless sockets lack it.
+    """
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError("sendmsg is not available here: use send")
+
+
+def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:
+    """The last steps, after which this process can only compute, ask the server, and die."""
+    if ruleset is not None:
+        confine.restrict_to(ruleset)
+    _close_all_but(keep)
+    confine.limit_descriptors(DESCRIPTORS)
+    if confinement.filter is not None:
+        confinement.filter.install()
+
+
+def ready(confinement: Confinement) -> str:
+    """The first line of a cell, but for its process number."""
+    params = {"layers": confinement.layers, "pid": cell.OWN_PID}
+    return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": params})
+
+
+def _close_all_but(keep: tuple[int, ...]) -> None:
+    start = 3
+    for descriptor in sorted(keep):
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, 65536)
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, options: Options) -> None:
+        self._control, self._options = control, options
+        self._cells: dict[int, tuple[int, int]] = {}  # id -> pid and the descriptor that tells when it is gone
+        self._ids: dict[int, int] = {}  # that descriptor -> id
+        self._confinement = Confinement()
+        self._ready = ""
+        self._cell = cell.Cell()
+        self._poll = select.poll()
+        self._to_load = list(reversed(COMMON_MODULES))
+
+    def serve(self) -> None:
+        gc.disable()
+        for _ in range(REHEARSALS):
+            self._cell.rehearse()
+        self._confinement = confine_zygote(self._options)
+        self._ready = ready(self._confinement)
+        control = self._control.fileno()
+        self._poll.register(control, select.POLLIN)
+        while True:
+            readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
+            if not readable:
+                with contextlib.suppress(ImportError):  # a Python without it
+                    importlib.import_module(self._to_load.pop())
+            for descriptor in readable:
+                if descriptor != control:
+                    self._reap(self._ids[descriptor])
+                elif not self._obey():
+                    self._end()
+
+    def _obey(self) -> bool:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 2)
+        except ConnectionError:
+            return False
+        if not packet:
+            return False
+        message = json.loads(packet)
+        if message["method"] == "ping":
+            self._send("pong", {})
+            return True
+        ident: int = message["params"]["ident"]
+        if message["method"] == "kill":
+            if ident in self._cells:  # not reaped yet, so the number is still this cell's
+                _kill_group(self._cells[ident][0])
+            return True
+        try:
+            self._fork(ident, *descriptors)
+        except OSError as error:
+            self._tell_gone(ident, None, f"{error.strerror}: {self._options.scratch}")
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _fork(self, ident: int, descriptor: int, stray: int) -> None:
+        scratch = f"{self._options.scratch}/{ident}"
+        os.mkdir(scratch, 0o700)  # noqa: PTH102 - pathlib is slow here
+        os.chdir(scratch)
+        parent, ruleset = os.getpid(), self._confinement.ruleset(scratch)
+        gc.freeze()
+        pid: int = _fork()
+        if pid == 0:
+            self._become_cell(descriptor, stray, ruleset, parent)
+        if ruleset is not None:
+            os.close(ruleset)
+        watched = os.pidfd_open(pid)
+        self._cells[ident] = pid, watched
+        self._ids[watched] = ident
+        self._poll.register(watched, select.POLLIN)
+
+    def _become_cell(self, descriptor: int, stray: int, ruleset: int | None, parent: int) -> None:
+        try:
+            os.dup2(stray, 1)
+            os.dup2(stray, 2)
+            os.setsid()
+            confine.die_with_parent(parent)
+            confine_cell(self._confinement, ruleset, keep=(descriptor,))
+            gc.enable()
+            self._cell.serve(descriptor, descriptor, self._ready)
+        finally:
+            os._exit(70)
+
+    def _reap(self, ident: int) -> None:
+        """Tell that a cell is gone, and remove its scratch folder if empty; a full one is left to the server."""
+        pid, watched = self._cells.pop(ident)
+        self._poll.unregister(watched)
+        os.close(watched)
+        del self._ids[watched]
+        if "seccomp" not in self._confinement.layers:  # it may have had children
+            _kill_group(pid)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._tell_gone(ident, status, "")
+
+    def _tell_gone(self, ident: int, status: int | None, reason: str) -> None:
+        littered = False
+        try:
+            os.rmdir(f"{self._options.scratch}/{ident}")  # noqa: PTH106 - see above
+        except OSError:
+            littered = True
+        self._send("gone", {"ident": ident, "status": status, "littered": littered, "reason": reason})
+
+    def _send(self, method: str, params: dict[str, object]) -> None:
+        try:
+            self._control.send(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        for pid, _ in self._cells.values():
+            _kill_group(pid)
+        for pid, _ in self._cells.values():  # until they are gone they may still write
+            os.waitpid(pid, 0)
+        remove(self._options.scratch)
+        os._exit(0)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):  # nobody left in it
+        os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

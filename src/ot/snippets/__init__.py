@@ -1,5 +1,0 @@
-"""Snippets: code with blanks, from the configuration. `expansion` is the way in; nothing here runs code."""
-
-from ot.snippets.expansion import describe, expand, expand_call, is_snippet, signature
-
-__all__ = ["describe", "expand", "expand_call", "is_snippet", "signature"]
