@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_written_is_said_to_be_unusable(tmp_path: Path) 
 CLOSED_WHILE_READ = """
 import sys, threading
 from pathlib import Path
-from ot.bundles import BundleStore
+from onetool.bundles import BundleStore
 
 for _ in range(100):
     store, begun = BundleStore(Path(sys.argv[1])), threading.Event()

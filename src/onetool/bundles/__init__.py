@@ -18,4 +18,4 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"ot.bundles.{'store' if name == 'BundleStore' else 'model'}"), name)
+    return getattr(import_module(f"onetool.bundles.{'store' if name == 'BundleStore' else 'model'}"), name)

@@ -103,7 +103,7 @@ def _overview() -> argparse.ArgumentParser:
 
 def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
     """What a command takes, and what runs it."""
-    module = importlib.import_module(f"ot.cli.{name}_" if iskeyword(name) else f"ot.cli.{name}")
+    module = importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
     module.add_arguments(parser)

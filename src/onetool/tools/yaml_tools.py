@@ -1,4 +1,4 @@
-"""The `yaml` pack: YAML text as data, however hostile the text. `ot.util.yaml12` says what YAML is, and its limits."""
+"""The `yaml` pack: YAML text as data, however hostile the text."""
 
 from typing import Any
 
