@@ -110,7 +110,7 @@ def nginx(needs: Callable[[str], str]) -> str:
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("named"), nginx, f"auth: {{names: [{NAME}], {TOKENS}}}") as found:
+    with site(tmp_path_factory.mktemp("named"), nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}") as found:
         yield found
 
 
@@ -174,11 +174,11 @@ def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path,
     with site(tmp_path, nginx, f"auth: {{{TOKENS}}}") as found, found.client(**BEARER) as client:
         answer = client.get("/api/tools")
     assert answer.status_code == 403
-    assert f"add this to onetool.yaml: auth: {{names: [{NAME}]}}" in answer.json()["error"]["message"]
+    assert f"add this to onetool.yaml: auth: {{allowed_hosts: [{NAME}]}}" in answer.json()["error"]["message"]
 
 
 def test_a_name_without_a_token_is_no_start(tmp_path: Path) -> None:
-    configure(tmp_path, f"auth: {{names: [{NAME}]}}")
-    wanted = r"others could call your tools at tools\.localhost.*leave auth\.names out"
+    configure(tmp_path, f"auth: {{allowed_hosts: [{NAME}]}}")
+    wanted = r"others could call your tools at tools\.localhost.*leave auth\.allowed_hosts out"
     with pytest.raises(AssertionError, match=wanted), process(tmp_path):
         pass

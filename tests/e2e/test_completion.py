@@ -79,7 +79,7 @@ def answered(home: Path, *words: str) -> list[str]:
         (("call", "mine.poke", ""), ["where=", "hard="]),
         (("call", "mine.poke", "where", "=", "x", ""), ["hard="]),
         (("connect", "cu"), ["cursor"]),
-        (("accept", ""), ["github"]),
+        (("servers", "accept", ""), ["github"]),
     ],
 )
 def test_bash_gets_the_words(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_folder_that_is_not_trusted_is_not_read(tmp_path: Path) -> None:
     env = {**environment(tmp_path), "OT_CWD": str(tmp_path / "work")}
 
     def servers() -> str:
-        command = [PROGRAM, "completion", "--answer", "accept", ""]
+        command = [PROGRAM, "completion", "--answer", "servers", "accept", ""]
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
     assert servers() == ""
@@ -153,7 +153,7 @@ def test_broken_files_are_no_obstacle(home: Path, broken: str) -> None:
     configure(home, broken)
     (home / ".onetool" / "pins.json").write_text("[", encoding="utf-8")
     (home / ".onetool" / "tools" / "mine" / "mine_tools.py").write_text("def (", encoding="utf-8")
-    assert answered(home, "accept", "") == []
+    assert answered(home, "servers", "accept", "") == []
     assert "machine." in answered(home, "call", "")
     assert answered(home, "call", "mine.") == []
 

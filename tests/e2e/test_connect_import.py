@@ -279,7 +279,7 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
 def test_values_may_stay_and_the_user_folder_may_be_meant(tmp_path: Path) -> None:
     folder = project(tmp_path)
     write(folder / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "mcp.json", "--user", "--keep-values", "--json")
+    done = imported(tmp_path, folder, "mcp.json", "--user", "--inline-secrets", "--json")
     data = json.loads(done.stdout)
     assert (data["servers"], data["secrets"]) == (["github", "dash_board"], [])
     assert "ghp_0123456789" not in done.stdout

@@ -189,7 +189,7 @@ def changed_server(home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
     configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "accept", "odd").returncode == 0
+    assert command_line(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
 
 
@@ -446,8 +446,8 @@ CASES = [
         changed_server,
         "",
         "odd.echo is not what it was",
-        "onetool accept odd",
-        mend=lambda home, _: follow(home, "onetool accept odd"),
+        "onetool servers accept odd",
+        mend=lambda home, _: follow(home, "onetool servers accept odd"),
     ),
     Case(
         "a server with the name of a pack",

@@ -516,7 +516,7 @@ def test_a_tool_that_has_changed_is_neither_shown_nor_called(tmp_path: Path) -> 
         assert "test_simple_text" not in named(client)
         refused = client.call("test_simple_text")
         assert refused.is_error
-        assert "onetool accept fixtures" in texts(refused)[0]
+        assert "onetool servers accept fixtures" in texts(refused)[0]
 
 
 # --- names ---------------------------------------------------------------------------------------------------------

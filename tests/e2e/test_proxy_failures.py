@@ -284,19 +284,19 @@ def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: P
     with connected(tmp_path) as client:
         assert not client.run(f"s.{ECHO}").is_error
         assert eventually(lambda: client.run(f"s.{ECHO}").is_error)
-        assert "onetool accept s" in blocks(client.run(f"s.{ECHO}"))[0]
-        accepted = command_line(tmp_path, "accept", "s")
+        assert "onetool servers accept s" in blocks(client.run(f"s.{ECHO}"))[0]
+        accepted = command_line(tmp_path, "servers", "accept", "s")
         assert "accepted echo" in accepted.stdout, accepted.stderr
         assert '- "description": "What it was given."' in accepted.stdout
         client.run("ot.reload()")
         assert blocks(client.run(f"s.{ECHO}")) == ["a"]
-    assert "nothing had changed" in command_line(tmp_path, "accept", "s").stdout
+    assert "nothing had changed" in command_line(tmp_path, "servers", "accept", "s").stdout
 
 
 @pytest.mark.slow
 def test_a_tool_that_changed_while_nobody_looked_is_not_called(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
-    assert command_line(tmp_path, "accept", "s").returncode == 0
+    assert command_line(tmp_path, "servers", "accept", "s").returncode == 0
     (tmp_path / "changed").touch()
     done = command_line(tmp_path, "run", f"s.{ECHO}")
     assert "pin is strict" in done.stdout + done.stderr
@@ -339,13 +339,13 @@ def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -
         for name in new:
             error = app.call(name, {"text": "a"}).error
             assert getattr(error, "type", "") == "permission_denied", error
-            assert "onetool accept s" in str(error)
+            assert "onetool servers accept s" in str(error)
         assert app.run("s.added(text='a')").error == "permission_denied"
         listed = app.value("ot.tools(pattern='s.', info='full')")
         assert listed.count("Not accepted") == len(SIMILAR)
         assert "previous instructions" not in listed + app.value("ot.help(query='s.added', info='full')")
         assert "s.added is new and not accepted" in problems(app)
-    accepted = command_line(tmp_path, "accept", "s")
+    accepted = command_line(tmp_path, "servers", "accept", "s")
     assert "accepted added" in accepted.stdout, accepted.stderr
     with opened_here(tmp_path) as app:
         assert all(app.call(name, {"text": "a"}).unwrap() == "a" for name in new)
@@ -365,7 +365,7 @@ def test_a_renamed_tool_does_not_take_the_name_of_an_accepted_one(tmp_path: Path
 
 def test_accept_names_the_servers_there_are(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("good", tmp_path)})
-    assert "there is no server 'x'. Servers: s." in command_line(tmp_path, "accept", "x").stderr
+    assert "there is no server 'x'. Servers: s." in command_line(tmp_path, "servers", "accept", "x").stderr
 
 
 # --- answers that are never trusted ------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_pa
 @pytest.mark.slow
 def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("counts", tmp_path)})
-    assert command_line(tmp_path, "accept", "s").returncode == 0
+    assert command_line(tmp_path, "servers", "accept", "s").returncode == 0
     started = set(tmp_path.glob("listed-*"))
     code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     done = subprocess.run(
@@ -410,11 +410,11 @@ def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: P
 @pytest.mark.slow
 def test_a_list_that_was_tampered_with_is_asked_for_again(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("good", tmp_path)})
-    command_line(tmp_path, "accept", "s")
+    command_line(tmp_path, "servers", "accept", "s")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     file.write_text(file.read_text().replace("What it was given.", "Something else."))
     assert "Something else." not in command_line(tmp_path, "tools").stdout
-    command_line(tmp_path, "accept", "s")
+    command_line(tmp_path, "servers", "accept", "s")
     assert "What it was given." in command_line(tmp_path, "tools").stdout
 
 

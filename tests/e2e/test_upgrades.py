@@ -169,7 +169,7 @@ def pins(home: Path) -> Path:
     notes = home / "notes"
     notes.mkdir()
     configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "accept", "odd").returncode == 0
+    assert command_line(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
     return home / ".onetool" / "pins.json"
 

@@ -536,10 +536,10 @@ def taken(
     servers: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
-    keep_values: bool = True,
+    inline_secrets: bool = True,
 ) -> Taken:
     there = There(servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada"))
-    return take(found, there, keep_values=keep_values)
+    return take(found, there, inline_secrets=inline_secrets)
 
 
 def server_of(server: Mapping[str, Any], **env: str) -> Any:
@@ -796,7 +796,7 @@ _HEX = "0123456789abcdef" * 2
     ],
 )
 def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), keep_values=False)
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), inline_secrets=False)
     assert sorted(result.secrets.values()) == sorted(secrets)
     assert sorted(secrets_in(words)) == sorted(secrets)
     assert result.notes == []
@@ -804,7 +804,7 @@ def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list
 
 def test_a_value_that_may_be_a_password_is_pointed_out() -> None:
     server = {"command": "srv", "args": ["-p", "plainpw", "-t", "stdio"]}
-    result = taken(Found(Path("/w/mcp.json"), {"a": server}), keep_values=False)
+    result = taken(Found(Path("/w/mcp.json"), {"a": server}), inline_secrets=False)
     assert result.secrets == {}
     assert [note.partition(";")[0] for note in result.notes] == ["a: the value of -p was kept"]
 
@@ -816,14 +816,14 @@ def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same()
         "c": {"command": "x", "env": {"API_KEY": "first-key"}},
         "d": {"url": "https://x", "headers": {"Authorization": "Bearer third-key", "Accept": "x"}},
     }
-    result = taken(Found(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, keep_values=False)
+    result = taken(Found(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False)
     assert result.secrets == {"API_KEY": "first-key", "B_B_API_KEY_2": "second-key", "D_AUTHORIZATION": "third-key"}
     assert result.servers["a"]["env"] == {"API_KEY": "${API_KEY}", "MODE": "dark"}
     assert result.servers["b_b"]["env"] == {"API_KEY": "${B_B_API_KEY_2}"}
     assert result.servers["c"]["env"] == {"API_KEY": "${API_KEY}"}
     assert result.servers["d"]["headers"] == {"Authorization": "Bearer ${D_AUTHORIZATION}", "Accept": "x"}
     again = taken(Found(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
-                  servers=result.servers, keep_values=False)  # fmt: skip
+                  servers=result.servers, inline_secrets=False)  # fmt: skip
     assert (again.servers, again.secrets) == ({}, {})
 
 
@@ -872,7 +872,7 @@ def test_secrets_in_arguments_and_urls_move_to_secrets(
     server: dict[str, Any], hidden: dict[str, Any], secrets: dict[str, str] | None
 ) -> None:
     found = Found(Path("/w/mcp.json"), {"a": {"command": "x", **server}})
-    result = taken(found, keep_values=False)
+    result = taken(found, inline_secrets=False)
     assert result.servers["a"] == {"command": "x", **hidden}
     assert secrets is None or result.secrets == secrets
     assert result.notes == []
@@ -883,7 +883,7 @@ def test_secrets_in_arguments_and_urls_move_to_secrets(
 
 def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
     address = "https://me:word@host/mcp?token=k1234567"
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"url": address}}), keep_values=False)
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
     assert result.servers["a"]["url"] == "https://me:${A_PASSWORD}@host/mcp?token=${A_TOKEN}"
     assert result.secrets == {"A_PASSWORD": "word", "A_TOKEN": "k1234567"}
 
@@ -899,7 +899,7 @@ def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
 )
 def test_ordinary_arguments_stay(args: list[str]) -> None:
     env = {"TOKEN": "x", "KEY": "x", "USER": "x", "PASS": "x"}
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, keep_values=False)
+    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, inline_secrets=False)
     assert (result.servers["a"]["args"], result.secrets) == (args, {})
 
 
@@ -919,7 +919,7 @@ def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_pa
     found = Found(tmp_path / ".mcp.json", given)
     for is_user in (True, False):
         there = There({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
-        servers = take([found], there, keep_values=False).servers
+        servers = take([found], there, inline_secrets=False).servers
         expected = {"dotted", "here", "option", "found", "program"} if is_user else set()
         assert {name for name, server in servers.items() if server.get("cwd") == "project"} == expected
 

@@ -41,7 +41,7 @@ DEFAULTS = """
     bundles: {dir: bundles, maxTools: 100000}
     audit: {file: logs/audit.jsonl, max_bytes: 104857600, keep: 10}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
-    auth: {tokens: [], names: []}
+    auth: {tokens: [], allowed_hosts: []}
     limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
     log_level: INFO
@@ -650,7 +650,7 @@ def test_two_agents_cannot_have_one_client(place: Place) -> None:
     ],
 )
 def test_names_of_the_server_are_names(place: Place, name: str, words: str) -> None:
-    assert words in place.error(f"auth: {{names: [{name}]}}")
+    assert words in place.error(f"auth: {{allowed_hosts: [{name}]}}")
 
 
 def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:

@@ -285,7 +285,7 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("serve", "expose"): _Names.packs_or_tools,
     ("call", "arguments"): _Names.arguments,
     ("", "agent"): _Names.agents,
-    ("accept", "server"): lambda names, *_: names.section("servers"),
+    ("servers accept", "server"): lambda names, *_: names.section("servers"),
     ("token delete", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
     ("bundles enable", "what"): _Names.stored,

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
     where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
-    parser.add_argument("--keep-values", action="store_true", help="leave secrets where they are used")
+    parser.add_argument("--inline-secrets", action="store_true", help="leave secrets where they are used")
     parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -73,7 +73,7 @@ def _import_servers(options: argparse.Namespace) -> int:
     folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
     folder = folders.user if options.user else _target(folders)
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
-    plan = make_plan(_found(options.source, place), folders, folder, options.keep_values)
+    plan = make_plan(_found(options.source, place), folders, folder, options.inline_secrets)
     # A name such as `token` says what is secret in a client's file, in a diff nothing does.
     redact = Redactor({*plan.taken.secrets.values(), *secrets_in(plan.taken.servers)})
     diff = files.diff(plan.config, plan.config_text, redact)
@@ -86,7 +86,7 @@ def _import_servers(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, keep_values: bool) -> Plan:
+def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, inline_secrets: bool) -> Plan:
     config, secrets = files.read(folders.config_of(folder)), files.read(folder / paths.SECRETS)
     servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
@@ -97,7 +97,7 @@ def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, 
     known = yaml_edit.data_of(secrets.text, str(secrets.path), typed=False)
     known = {name: value for name, value in known.items() if isinstance(value, str)}
     there = taking.There(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
-    taken = taking.take(found, there, keep_values=keep_values)
+    taken = taking.take(found, there, inline_secrets=inline_secrets)
     config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
     secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)
     return Plan(taken, config, config_text, secrets, secrets_text)
@@ -189,7 +189,7 @@ def _as_text(plan: Plan, diff: str, done: list[str], options: argparse.Namespace
     lines = [diff, ""] if taken.servers else []
     lines += taken.notes
     if taken.secrets:
-        lines.append(f"secrets go to {plan.secrets.path}: {', '.join(taken.secrets)} (--keep-values leaves them)")
+        lines.append(f"secrets go to {plan.secrets.path}: {', '.join(taken.secrets)} (--inline-secrets leaves them)")
     missing = (f"{name} ({text})" if text else name for name, text in taken.missing.items())
     lines += [f"missing: put {what} into {plan.secrets.path}" for what in missing]
     names = ", ".join(taken.servers)

@@ -29,7 +29,7 @@ COMMANDS = {
     "demo": "see the whole idea in a few seconds",
     "token": "create, list and delete tokens for clients that come over HTTP",
     "reload": "make running servers read their settings again",
-    "accept": "accept a server's new and changed tool definitions",
+    "servers": "manage upstream servers: accept changed tool definitions",
     "trust": "show what this directory's .onetool/ would run, and let it take effect",
     "untrust": "take that back",
     "completion": "print what makes bash, zsh or fish complete commands and tools",

@@ -48,18 +48,18 @@ class Taken:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def take(files: Iterable[Found], there: There, *, keep_values: bool) -> Taken:
+def take(files: Iterable[Found], there: There, *, inline_secrets: bool) -> Taken:
     """The servers of all files; of two with the same name, the first file's."""
-    taker = _Taker(there, keep_values)
+    taker = _Taker(there, inline_secrets)
     for found in files:
         taker.file(found)
     return taker.taken
 
 
 class _Taker:
-    def __init__(self, there: There, keep_values: bool) -> None:
+    def __init__(self, there: There, inline_secrets: bool) -> None:
         self._there = there
-        self._keep_values = keep_values
+        self._inline_secrets = inline_secrets
         self._seen: set[str] = set()
         self._names: set[str] = set()
         self.taken = Taken()
@@ -98,7 +98,7 @@ class _Taker:
             return
         made = self._in_project(made, translator.folder)
         usable = self._usable(name)
-        hidden = made if self._keep_values else self._hidden(usable, made)
+        hidden = made if self._inline_secrets else self._hidden(usable, made)
         self._warn(name, hidden)
         self._keep(name, usable, hidden)
 

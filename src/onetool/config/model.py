@@ -155,7 +155,7 @@ class Server(Section):
     tools: ToolFilter = Field(default_factory=ToolFilter, description="Which of its tools are shown")
     pin: Literal["warn", "strict", "off"] = Field(
         default="warn",
-        description="When a tool is new or changed: a note, a rejection until `onetool accept`, or nothing",
+        description="When a tool is new or changed: a note, a rejection until `onetool servers accept`, or nothing",
     )
     sanitize: bool = Field(
         default=False, description="Whether whatever it says is marked as foreign and traps are taken out"
@@ -348,9 +348,9 @@ class Token(Section):
 
 class Auth(Section):
     tokens: tuple[Token, ...] = Field(default=(), description="Who may come over HTTP from elsewhere")
-    names: tuple[OwnName, ...] = Field(
+    allowed_hosts: tuple[OwnName, ...] = Field(
         default=(),
-        description="Names, like `tools.example.com`, by which a proxy passes requests on; those need a token",
+        description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
     )
 
 

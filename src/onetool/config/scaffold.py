@@ -140,7 +140,7 @@ CONFIGURATION = """\
 #  tokens: []
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   the token itself stands in a variable
-#  names: []                       # by which a proxy passes requests on, like [tools.example.com]; those need a token
+#  allowed_hosts: []               # host names of a reverse proxy, such as [tools.example.com]; they need a token
 
 #audit:
 #  file: logs/audit.jsonl          # calls that write, execute or use the network

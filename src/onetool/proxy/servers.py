@@ -192,7 +192,7 @@ class Servers(HeldTools):
     def _difference(self, server: str, what: str, difference: str) -> Problem:
         is_strict = self._upstreams[server].server.pin == "strict"
         refused = ". It is refused until you accept it." if is_strict else "."
-        hint = f"look at it, then type: onetool accept {server}"
+        hint = f"look at it, then type: onetool servers accept {server}"
         return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
 
     def upstream(self, name: str) -> Upstream:
@@ -279,7 +279,7 @@ class _Prepared(NamedTuple):
 def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
     """Make the tool. One that awaits acceptance says nothing of its own, which could already steer a model."""
     if is_pending:
-        about = f"Not accepted: new, or changed since it was accepted. Hint: onetool accept {upstream.name}"
+        about = f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
         definition = Definition(definition.name, about, ANY_OBJECT)
     return Tool(
         name=name,
@@ -306,7 +306,7 @@ def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
     changed, new = prepared.changed
     return {
         name: f"{name} {'is new' if definition.name in new else 'has changed'} since its server was accepted, "
-        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool accept {upstream.name}`."
+        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool servers accept {upstream.name}`."
         for name, definition in prepared.offered.items()
         if definition.name in changed or definition.name in new
     }

@@ -232,7 +232,7 @@ class Gate:
             raise ApiError("invalid", "a request needs exactly one Host header, which is a name or an address")
         name = found[1].lower()
         if self._bind.is_loopback and not self._is_own(name) and name not in self._names():
-            line = f"auth: {{names: [{', '.join([*self._names(), name])}]}}"
+            line = f"auth: {{allowed_hosts: [{', '.join([*self._names(), name])}]}}"
             known = ", ".join([*self._names(), "localhost"])
             raise ApiError(
                 "forbidden",

@@ -113,10 +113,10 @@ async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
 
 async def refuse_strangers(app: OneTool, bind: Bind) -> None:
     """Raises where others could come in without a token, or could run code that nothing confines."""
-    names = app.settings.auth.names
+    names = app.settings.auth.allowed_hosts
     if bind.is_loopback and not names:
         return
-    where, alone = (names[0], "auth.names") if bind.is_loopback else (bind.host, "--host")
+    where, alone = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host, "--host")
     if not Keys(app.settings.auth.tokens, os.environ):
         raise ToolError(
             f"others could call your tools at {where}, and there is no token that they would need; leave {alone} "

@@ -53,7 +53,7 @@ def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> Gate:
     all_routes = [*page.routes(), mcp.route(app), *(operation.route for operation in operations)]
     router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
     keys = (tokens or live_tokens(app)).keys
-    names, limits = (lambda: app.settings.auth.names), (lambda: app.settings.limits)
+    names, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
     inner = ErrorBoundary(router, app.log, metrics.count_answer)
     return Gate(inner, bind, keys, log=app.log, names=names, limits=limits)
 

@@ -1,4 +1,4 @@
-"""Accept a server's new and changed tool definitions and update its pins."""
+"""Manage upstream servers."""
 
 import argparse
 from collections.abc import Mapping
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="the name of the server in onetool.yaml")
-    parser.add_argument("--json", action="store_true", help="print what was accepted as JSON")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    accept = actions.add_parser("accept", help="accept a server's new and changed tool definitions and update its pins")
+    accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
+    accept.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
