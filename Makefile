@@ -1,5 +1,5 @@
-# One command: `make` formats, lints, types, checks layers and runs the fast tests.
-.PHONY: all format lint test coverage nightly bench ci
+# `make` formats the code, runs the static checks and the fast tests.
+.PHONY: all format lint style test coverage nightly bench ci
 
 RUN = uv run --quiet
 
@@ -16,20 +16,25 @@ lint:
 	$(RUN) mypy
 	$(RUN) lint-imports --no-logo 2>/dev/null || $(RUN) lint-imports
 
+# Wording, American spelling and imperative docstrings. Not part of `make` until it passes.
+style:
+	$(RUN) python tests/style/check.py
+	$(RUN) codespell
+	$(RUN) ruff check --quiet --select D401 .
+
 test:
 	$(RUN) pytest
 
-# Which branches the tests take. Only the processes of the tests are measured: cells, workers and servers of their own are not.
-# It doubles the processor time of what it measures (before Python 3.14, branches are traced), so it is a job beside `.ci/run`.
+# Branch coverage of the test processes; cells, workers and servers in their own processes are not measured.
+# Before Python 3.14 branch coverage doubles the processor time, so CI runs it as a separate job.
 coverage:
 	$(RUN) pytest --timeout 600 --cov --cov-report term
 
-# The long versions of what CI runs a sample of.
+# The long versions of tests that CI samples.
 nightly:
 	ONETOOL_NIGHTLY=1 $(RUN) pytest --timeout 3600
 
-# What the documentation says about speed, measured here and now.
-# With DATA=folder of the retrieval sets, also how well the search finds, beside the baselines.
+# Measure the numbers of docs/performance.md. DATA=DIRECTORY with retrieval sets also measures the quality of the search.
 bench:
 	$(RUN) python benchmarks/run.py
 	$(RUN) python benchmarks/search.py $(if $(DATA),--data $(DATA))

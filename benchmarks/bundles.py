@@ -1,6 +1,6 @@
-"""The store of bundles: pages, searches and single tools among few and among many, PUTs against the bare disk, memory.
+"""Benchmarks of the bundle store: pages, searches and tools among few and many, PUTs against the bare disk, memory.
 
-Run as a program it is one of the writers: it says when it is ready, waits for a line, writes, and says when it is done.
+As a program, this is one of the writers: it reports that it is ready, waits for a line, writes, and reports the end.
 """
 
 import asyncio
@@ -44,22 +44,26 @@ def measure(rounds: int) -> list[Row]:
         fill(few, FEW)
         fill(many, MANY)
         started = time.perf_counter()
-        built(many)
+        build_index(many)
         seconds = time.perf_counter() - started
-        rows = [*asked(rounds, few, many), *memory_of(few, many), *catalog(Path(place, "none"), many.parent)]
-        rows.append(Row(f"the index of {MANY:,} tools built anew, a tool", [seconds / MANY * 1000]))
-        return [*rows, *puts(min(rounds, 5), Path(place, "puts"))]
+        rows = [
+            *measure_queries(rounds, few, many),
+            *measure_memory(few, many),
+            *measure_catalog(Path(place, "none"), many.parent),
+        ]
+        rows.append(Row(f"rebuilding the index of {MANY:,} tools, per tool", [seconds / MANY * 1000]))
+        return [*rows, *measure_puts(min(rounds, 5), Path(place, "puts"))]
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def asked(rounds: int, few: Path, many: Path) -> list[Row]:
-    with opened(few) as small, opened(many) as large:
+def measure_queries(rounds: int, few: Path, many: Path) -> list[Row]:
+    with open_store(few) as small, open_store(many) as large:
         contestants = {
             f"{name} {size}": lambda ask=ask, store=store: ask(store)
             for size, store in (("few", small), ("many", large))
-            for name, ask in (("list", a_page), ("search", searches), ("get", a_tool))
+            for name, ask in (("list", list_page), ("search", run_searches), ("get", read_tool))
         }
         samples = interleave(rounds, contestants)
     rows = []
@@ -78,25 +82,25 @@ def timed(action: Callable[[], object], times: int) -> float:
     return statistics.median(spent)
 
 
-def a_page(store: BundleStore) -> float:
+def list_page(store: BundleStore) -> float:
     token = store.list_tools().next_token
     return timed(partial(store.list_tools, token=token), 5)
 
 
-def searches(store: BundleStore) -> float:
+def run_searches(store: BundleStore) -> float:
     return statistics.median(timed(partial(store.search, query), 3) for query in QUERIES)
 
 
-def a_tool(store: BundleStore) -> float:
+def read_tool(store: BundleStore) -> float:
     tools = store.list_tools().items
     if not tools:
         raise WrongAnswer("there are no tools")
     return statistics.median(timed(partial(store.get_tool, one.bundle_id, one.slug, one.version), 3) for one in tools)
 
 
-def memory_of(few: Path, many: Path) -> list[Row]:
-    """Of a process that has listed, searched and compared all files."""
-    least, most = (resident(folder) for folder in (few, many))
+def measure_memory(few: Path, many: Path) -> list[Row]:
+    """Measure the memory of a process that has listed, searched and compared all files."""
+    least, most = (measure_resident(folder) for folder in (few, many))
     return [
         Row(
             "memory of a process for each 10,000 stored tools", [(most - least) / (MANY / 10_000)], unit="MB", target=10
@@ -104,17 +108,17 @@ def memory_of(few: Path, many: Path) -> list[Row]:
     ]
 
 
-def resident(folder: Path) -> float:
-    with a_process("ask", folder, 0) as process:
-        said(process, "go")
+def measure_resident(folder: Path) -> float:
+    with start_process("ask", folder, 0) as process:
+        read_answer(process, "go")
         return memory(process.pid).resident
 
 
 # --- a server -------------------------------------------------------------------------------------------------------
 
 
-def catalog(none: Path, many: Path) -> list[Row]:
-    """What many stored tools cost a server whose index is built, beside one that has none."""
+def measure_catalog(none: Path, many: Path) -> list[Row]:
+    """Measure a server with many stored tools and a built index against one without stored tools."""
     small, large = (serve(folder) for folder in (none, many))
     return [
         Row(f"the first search of a process, {MANY:,} stored tools", [large["first search"]], target=150),
@@ -133,14 +137,14 @@ def catalog(none: Path, many: Path) -> list[Row]:
 
 
 def serve(folder: Path) -> dict[str, float]:
-    """Milliseconds of a process of its own, at most its processor time, and its memory."""
+    """Return the milliseconds (at most the processor time) and the memory of a separate process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, __file__, "serve", str(folder), "0"]
     found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment, text=True))
     return found
 
 
-async def be_server(folder: Path) -> dict[str, float]:
+async def run_server(folder: Path) -> dict[str, float]:
     from onetool.app import OneTool
     from onetool.config.model import Settings
     from onetool.logging import Log
@@ -170,7 +174,7 @@ async def be_server(folder: Path) -> dict[str, float]:
         found["memory"] = memory(os.getpid()).resident
         store = app.bundles.store
         for bundle in store.list_bundles(size=1).items:
-            store.put_tool(bundle.id, "edited", "1", body(random.Random(1)))
+            store.put_tool(bundle.id, "edited", "1", make_body(random.Random(1)))
             await timed("edited", partial(app.bus.call_tool, f"{bundle.slug}.edited"))
             await timed("search after", lambda: app.search("forecast of an invoice"))
             store.delete_tool(bundle.id, "edited", "1")
@@ -180,37 +184,37 @@ async def be_server(folder: Path) -> dict[str, float]:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def puts(rounds: int, place: Path) -> list[Row]:
+def measure_puts(rounds: int, place: Path) -> list[Row]:
     contestants = {
-        f"{kind} {writers}": lambda kind=kind, writers=writers: written(kind, place, writers)
+        f"{kind} {writers}": lambda kind=kind, writers=writers: measure_writers(kind, place, writers)
         for kind in ("put", "bare")
         for writers in (1, WRITERS)
     }
     samples = interleave(rounds, contestants)
     return [
-        Row("PUT of a tool, against the bare writing of a file", samples["put 1"], samples["bare 1"]),
+        Row("PUT of a tool, against writing a file", samples["put 1"], samples["bare 1"]),
         Row(f"the same from {WRITERS} processes", samples[f"put {WRITERS}"], samples[f"bare {WRITERS}"]),
-        Row("PUTs a second from one process", [1000 / spent for spent in samples["put 1"]], unit=""),
-        Row(f"PUTs a second from {WRITERS}", [1000 / spent for spent in samples[f"put {WRITERS}"]], unit=""),
+        Row("PUTs per second from one process", [1000 / spent for spent in samples["put 1"]], unit=""),
+        Row(f"PUTs per second from {WRITERS}", [1000 / spent for spent in samples[f"put {WRITERS}"]], unit=""),
     ]
 
 
-def written(kind: str, place: Path, writers: int) -> float:
-    """Milliseconds for each file, all writers together."""
+def measure_writers(kind: str, place: Path, writers: int) -> float:
+    """Return the milliseconds per file over all writers."""
     shutil.rmtree(place, ignore_errors=True)
     fill(place, 0, bundles=1)
-    built(place)
-    with all_of([a_process(kind, place, number) for number in range(writers)]) as processes:
+    build_index(place)
+    with wait_for_all([start_process(kind, place, number) for number in range(writers)]) as processes:
         started = time.perf_counter()
         for process in processes:
             send(process, "go")
         for process in processes:
-            line(process)
+            read_line(process)
         return (time.perf_counter() - started) * 1000 / (PUTS * writers)
 
 
 @contextmanager
-def all_of(managers: list[Any]) -> Iterator[list[subprocess.Popen[str]]]:
+def wait_for_all(managers: list[Any]) -> Iterator[list[subprocess.Popen[str]]]:
     from contextlib import ExitStack
 
     with ExitStack() as stack:
@@ -218,20 +222,20 @@ def all_of(managers: list[Any]) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @contextmanager
-def a_process(kind: str, folder: Path, number: int) -> Iterator[subprocess.Popen[str]]:
+def start_process(kind: str, folder: Path, number: int) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, __file__, kind, str(folder), str(number)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        if line(process) != "ready":
+        if read_line(process) != "ready":
             raise WrongAnswer(f"{kind} did not start")
         yield process
 
 
-def said(process: subprocess.Popen[str], word: str) -> str:
+def read_answer(process: subprocess.Popen[str], word: str) -> str:
     send(process, word)
-    return line(process)
+    return read_line(process)
 
 
 def send(process: subprocess.Popen[str], word: str) -> None:
@@ -240,18 +244,18 @@ def send(process: subprocess.Popen[str], word: str) -> None:
     process.stdin.flush()
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def main(kind: str, folder: Path, number: int) -> None:
     if kind == "serve":
-        print(json.dumps(asyncio.run(be_server(folder))))
+        print(json.dumps(asyncio.run(run_server(folder))))
         return
-    with opened(folder) as store:
+    with open_store(folder) as store:
         bundle = store.list_bundles().items[0]
-        work = {"put": put_some, "bare": write_some, "ask": ask_some}[kind]
+        work = {"put": put_some, "bare": write_some, "ask": send_queries}[kind]
         print("ready", flush=True)
         sys.stdin.readline()
         work(store, folder, bundle.id, number)
@@ -261,18 +265,18 @@ def main(kind: str, folder: Path, number: int) -> None:
 
 def put_some(store: BundleStore, _folder: Path, bundle: str, number: int) -> None:
     for turn in range(PUTS):
-        store.put_tool(bundle, f"tool-{number}-{turn}", "1", body(random.Random(turn)))
+        store.put_tool(bundle, f"tool-{number}-{turn}", "1", make_body(random.Random(turn)))
 
 
 def write_some(_store: BundleStore, folder: Path, bundle: str, number: int) -> None:
     (place,) = folder.glob(f"*{bundle}")
     for turn in range(PUTS):
-        content = tool_file(f"tool-{number}-{turn}", random.Random(turn), START).text()
-        bare(place, f".{number}-{turn}", content)
+        content = render_tool(f"tool-{number}-{turn}", random.Random(turn), START).text()
+        write_bare(place, f".{number}-{turn}", content)
 
 
-def bare(place: Path, name: str, content: bytes) -> None:
-    """What atomic and durable costs without any store: write, sync, rename, sync the folder."""
+def write_bare(place: Path, name: str, content: bytes) -> None:
+    """Write atomically and durably without a store: write, sync, rename, sync the directory."""
     new = place / f"{name}.new"
     with new.open("xb") as file:
         file.write(content)
@@ -284,7 +288,7 @@ def bare(place: Path, name: str, content: bytes) -> None:
     os.close(descriptor)
 
 
-def ask_some(store: BundleStore, _folder: Path, _bundle: str, _number: int) -> None:
+def send_queries(store: BundleStore, _folder: Path, _bundle: str, _number: int) -> None:
     store.rescan()
     for query in QUERIES:
         store.search(query)
@@ -295,7 +299,7 @@ def ask_some(store: BundleStore, _folder: Path, _bundle: str, _number: int) -> N
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[BundleStore]:
+def open_store(folder: Path) -> Iterator[BundleStore]:
     store = BundleStore(folder)
     try:
         yield store
@@ -303,22 +307,22 @@ def opened(folder: Path) -> Iterator[BundleStore]:
         store.close()
 
 
-def built(folder: Path) -> None:
-    with opened(folder) as store:
+def build_index(folder: Path) -> None:
+    with open_store(folder) as store:
         store.list_bundles()
 
 
 def fill(folder: Path, number: int, *, bundles: int = BUNDLES) -> None:
-    """Files as the store would have written them, without waiting for the disk."""
+    """Write files like the store, without waiting for the disk."""
     chance = random.Random(4)
-    places = [new_folder(folder, f"bundle-{count}") for count in range(bundles)]
+    places = [make_directory(folder, f"bundle-{count}") for count in range(bundles)]
     for count in range(number):
         slug = f"{chance.choice(VERBS)}-{chance.choice(NOUNS)}-{count}"
-        file = tool_file(slug, chance, START + timedelta(seconds=count))
+        file = render_tool(slug, chance, START + timedelta(seconds=count))
         (chance.choice(places) / tool_files(slug, "1")[0]).write_bytes(file.text())
 
 
-def new_folder(folder: Path, slug: str) -> Path:
+def make_directory(folder: Path, slug: str) -> Path:
     bundle = new_id()
     draft = BundleDraft.of({"slug": slug, "displayName": slug, "isEnabled": True})
     place = folder / folders(slug, bundle)[0]
@@ -327,14 +331,14 @@ def new_folder(folder: Path, slug: str) -> Path:
     return place
 
 
-def tool_file(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
+def render_tool(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
     draft = ToolDraft.model_construct(
-        display_name=body(chance)["displayName"],
+        display_name=make_body(chance)["displayName"],
         is_enabled=True,
         type="http",
         http_impl={"method": "GET", "urlTemplate": "https://api.example.com/things"},
         python_impl=None,
-        description=body(chance)["description"],
+        description=make_body(chance)["description"],
         tags=["api", chance.choice(NOUNS)],
         arg_schema={"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
         output_schema=None,
@@ -342,7 +346,7 @@ def tool_file(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
     return ToolFile.new(new_id(), slug, "1", draft, moment)
 
 
-def body(chance: random.Random) -> dict[str, Any]:
+def make_body(chance: random.Random) -> dict[str, Any]:
     verb, noun = chance.choice(VERBS), chance.choice(NOUNS)
     rare = [word(chance) for _ in range(5)]
     return {

@@ -1,4 +1,4 @@
-"""What the bus adds to a call, and that it does not grow with the catalogue. In this process, no pipes."""
+"""Overhead of the bus for a call, in process, with few and with many registered tools."""
 
 import asyncio
 import statistics
@@ -20,41 +20,41 @@ AT_ONCE = 10_000
 
 
 def measure(rounds: int) -> list[Row]:
-    samples = asyncio.run(measured(rounds))
+    samples = asyncio.run(measure_all(rounds))
     return [
         Row("call_tool of an async function, against awaiting it", samples["few"], samples["function"], "us"),
         Row("the same on the server's bus, which logs", samples["logged"], samples["function"], "us"),
         Row(f"call_tool among {MANY:,} tools, against {FEW}", samples["many"], samples["few"], "us", target=1.1),
-        Row(f"a call of {AT_ONCE:,} side by side, against one alone", samples["at once"], samples["few"], "us"),
+        Row(f"call among {AT_ONCE:,} concurrent ones, against one alone", samples["at once"], samples["few"], "us"),
     ]
 
 
-async def measured(rounds: int) -> dict[str, list[float]]:
-    few, many = bus_of(FEW), bus_of(MANY)
+async def measure_all(rounds: int) -> dict[str, list[float]]:
+    few, many = make_bus(FEW), make_bus(MANY)
     async with OneTool() as app:
-        app.bus.register_tool(function_tool(nothing, TOOL))
+        app.bus.register_tool(function_tool(do_nothing, TOOL))
         contestants = {
-            "function": partial(per_call, nothing),
-            "few": partial(per_call, through(few)),
-            "many": partial(per_call, through(many)),
-            "logged": partial(per_call, through(app.bus)),
-            "at once": partial(side_by_side, through(few)),
+            "function": partial(time_call, do_nothing),
+            "few": partial(time_call, make_caller(few)),
+            "many": partial(time_call, make_caller(many)),
+            "logged": partial(time_call, make_caller(app.bus)),
+            "at once": partial(time_concurrent_calls, make_caller(few)),
         }
         return await interleave_async(rounds, contestants)
 
 
-async def nothing() -> None:
-    """Nothing at all."""
+async def do_nothing() -> None:
+    """Do nothing."""
 
 
-def bus_of(size: int) -> ToolBus:
+def make_bus(size: int) -> ToolBus:
     bus = ToolBus()
     for number in range(size):
-        bus.register_tool(function_tool(nothing, f"bench.tool_{number}"))
+        bus.register_tool(function_tool(do_nothing, f"bench.tool_{number}"))
     return bus
 
 
-def through(bus: ToolBus) -> Callable[[], Awaitable[None]]:
+def make_caller(bus: ToolBus) -> Callable[[], Awaitable[None]]:
     context = ToolContext()  # a run has one for all its calls
 
     async def call() -> None:
@@ -65,8 +65,8 @@ def through(bus: ToolBus) -> Callable[[], Awaitable[None]]:
     return call
 
 
-async def per_call(call: Callable[[], Awaitable[None]]) -> float:
-    """The median of some batches: a batch that was interrupted does not count."""
+async def time_call(call: Callable[[], Awaitable[None]]) -> float:
+    """Return the median of several batches, so that interrupted batches do not count."""
     seconds = []
     for _ in range(BATCHES):
         started = time.perf_counter()
@@ -76,7 +76,7 @@ async def per_call(call: Callable[[], Awaitable[None]]) -> float:
     return statistics.median(seconds) * 1e6
 
 
-async def side_by_side(call: Callable[[], Awaitable[None]]) -> float:
+async def time_concurrent_calls(call: Callable[[], Awaitable[None]]) -> float:
     started = time.perf_counter()
     await asyncio.gather(*(call() for _ in range(AT_ONCE)))
     return (time.perf_counter() - started) / AT_ONCE * 1e6

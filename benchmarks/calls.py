@@ -1,6 +1,6 @@
-"""A tool call from inside a cell against a bare JSON line over pipes: both ask an asyncio parent, this process.
+"""A tool call from a cell against a bare JSON line over pipes. The parent of both is this asyncio process.
 
-Both ends time themselves, one call after the other, and tell the median.
+Both callers time themselves, one call after the other, and report the median.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ sorted(timed() for _ in range({calls}))[{calls} // 2]
 
 
 def measure(rounds: int) -> list[Row]:
-    samples = asyncio.run(measured(rounds))
+    samples = asyncio.run(measure_all(rounds))
     return [
         Row("call of an async tool from a cell", samples["async"], samples["line"], "us", target=2),
-        Row("call of a sync tool from a cell (a thread more)", samples["sync"], samples["line"], "us"),
+        Row("call of a sync tool from a cell (one more thread)", samples["sync"], samples["line"], "us"),
     ]
 
 
-async def measured(rounds: int) -> dict[str, list[float]]:
+async def measure_all(rounds: int) -> dict[str, list[float]]:
     child = await asyncio.create_subprocess_exec(sys.executable, SERVERS / "json_lines.py", stdin=PIPE, stdout=PIPE)
     async with OneTool() as app:
-        app.bus.register_tool(at_once)
-        app.bus.register_tool(in_a_thread)
+        app.bus.register_tool(do_nothing)
+        app.bus.register_tool(do_nothing_in_thread)
         contestants = {
-            "async": partial(from_a_cell, app, "at_once"),
-            "sync": partial(from_a_cell, app, "in_a_thread"),
-            "line": partial(over_pipes, child),
+            "async": partial(call_from_cell, app, "at_once"),
+            "sync": partial(call_from_cell, app, "in_a_thread"),
+            "line": partial(call_over_pipes, child),
         }
         samples = await interleave_async(rounds, contestants)
     await end(child)
@@ -49,23 +49,23 @@ async def measured(rounds: int) -> dict[str, list[float]]:
 
 
 @tool("bench.at_once")
-async def at_once() -> None:
-    """Nothing, on the loop."""
+async def do_nothing() -> None:
+    """Do nothing on the event loop."""
 
 
 @tool("bench.in_a_thread")
-def in_a_thread() -> None:
-    """Nothing, in a thread."""
+def do_nothing_in_thread() -> None:
+    """Do nothing in a thread."""
 
 
-async def from_a_cell(app: OneTool, name: str) -> float:
+async def call_from_cell(app: OneTool, name: str) -> float:
     answer = await app.run(CODE.format(name=name, calls=CALLS))
     if answer.is_error:
         raise WrongAnswer(answer.text)
     return float(answer.text) * 1e6
 
 
-async def over_pipes(child: Process) -> float:
+async def call_over_pipes(child: Process) -> float:
     assert child.stdin is not None
     assert child.stdout is not None
     await send(child.stdin, {"calls": CALLS})

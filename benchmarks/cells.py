@@ -1,4 +1,4 @@
-"""What a cell costs, without a server around it, against starting a bare Python process."""
+"""Cost of a cell without a server, against starting a bare Python process."""
 
 import asyncio
 import statistics
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.lib import PATIENCE_SECONDS, Row, WrongAnswer, interleave_async
+from benchmarks.lib import TIMEOUT_SECONDS, Row, WrongAnswer, interleave_async
 
 from onetool._tool import Result
 from onetool.children.channel import Channel
@@ -37,53 +37,53 @@ RUN: dict[str, Any] = {
 
 
 def measure(rounds: int) -> list[Row]:
-    samples = asyncio.run(measured(rounds))
+    samples = asyncio.run(measure_all(rounds))
     against = samples["python"]
     return [
         Row("cell: fork to ready, against starting python -I -S", samples["ready"], against),
-        Row("cell: run to answer where one waits", samples["waiting"], against),
-        Row("cell: run to answer where none waits (fork, ready, run)", samples["fresh"], against),
-        Row("cell: the very first (zygote start, fork, ready, run)", samples["first"], against),
+        Row("cell: run to answer with a waiting cell", samples["waiting"], against),
+        Row("cell: run to answer without one (fork, ready, run)", samples["fresh"], against),
+        Row("cell: first run (zygote start, fork, ready, run)", samples["first"], against),
     ]
 
 
-async def measured(rounds: int) -> dict[str, list[float]]:
-    nursery = Nursery()
+async def measure_all(rounds: int) -> dict[str, list[float]]:
+    nursery = BareLauncher()
     contestants: Mapping[str, Callable[[], Awaitable[float]]] = {
-        "ready": partial(median_of, CELLS, partial(ready, nursery)),
-        "waiting": partial(median_of, CELLS, partial(waiting, nursery)),
-        "fresh": partial(median_of, CELLS, partial(fresh, nursery)),
-        "first": partial(median_of, 1, first),
-        "python": partial(median_of, PROCESSES, bare_python),
+        "ready": partial(compute_median, CELLS, partial(time_ready, nursery)),
+        "waiting": partial(compute_median, CELLS, partial(time_waiting, nursery)),
+        "fresh": partial(compute_median, CELLS, partial(time_fresh, nursery)),
+        "first": partial(compute_median, 1, time_first),
+        "python": partial(compute_median, PROCESSES, time_bare_python),
     }
     samples = await interleave_async(rounds, contestants)
     await nursery.close()
     return samples
 
 
-class Nursery:
-    """Cells without a pool: each is started when it is asked for."""
+class BareLauncher:
+    """A launcher of cells without a pool: each cell is started on request."""
 
     def __init__(self) -> None:
         self._launcher: Launcher = launcher_for(sys.platform)(OPTIONS, self._on_gone, lambda _text: None)
         self._gone: dict[int, asyncio.Future[None]] = {}
 
     async def start(self) -> tuple[int, Channel]:
-        """A cell that has said that it is ready."""
+        """Start a cell and wait until it is ready."""
         ident = len(self._gone) + 1
         loop = asyncio.get_running_loop()
         said: asyncio.Future[None] = loop.create_future()
         self._gone[ident] = loop.create_future()
-        channel = Channel(refuse, lambda _method, _params: said.set_result(None), lambda _kind, _data: None)
+        channel = Channel(reject_request, lambda _method, _params: said.set_result(None), lambda _kind, _data: None)
         await self._launcher.start(ident, channel)
-        await asyncio.wait_for(said, PATIENCE_SECONDS)
+        await asyncio.wait_for(said, TIMEOUT_SECONDS)
         return ident, channel
 
     async def end(self, ident: int, channel: Channel) -> None:
-        """Wait until it is gone, so that its end disturbs nobody."""
+        """Wait until the process is gone, so that its end does not disturb other measurements."""
         channel.close()
         self._launcher.kill(ident)
-        await asyncio.wait_for(self._gone[ident], PATIENCE_SECONDS)
+        await asyncio.wait_for(self._gone[ident], TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         await self._launcher.close()
@@ -93,11 +93,11 @@ class Nursery:
             self._gone[ident].set_result(None)
 
 
-async def refuse(method: str, _params: dict[str, Any]) -> Result:
+async def reject_request(method: str, _params: dict[str, Any]) -> Result:
     return Result(ok=False, error=ToolError(f"nobody is here to answer {method}"))
 
 
-async def ready(nursery: Nursery) -> float:
+async def time_ready(nursery: BareLauncher) -> float:
     started = time.perf_counter()
     cell = await nursery.start()
     seconds = time.perf_counter() - started
@@ -105,7 +105,7 @@ async def ready(nursery: Nursery) -> float:
     return seconds
 
 
-async def waiting(nursery: Nursery) -> float:
+async def time_waiting(nursery: BareLauncher) -> float:
     ident, channel = await nursery.start()
     await asyncio.sleep(PAUSE_SECONDS)
     started = time.perf_counter()
@@ -115,7 +115,7 @@ async def waiting(nursery: Nursery) -> float:
     return seconds
 
 
-async def fresh(nursery: Nursery) -> float:
+async def time_fresh(nursery: BareLauncher) -> float:
     started = time.perf_counter()
     ident, channel = await nursery.start()
     await run(channel)
@@ -124,9 +124,9 @@ async def fresh(nursery: Nursery) -> float:
     return seconds
 
 
-async def first() -> float:
-    nursery = Nursery()
-    seconds = await fresh(nursery)
+async def time_first() -> float:
+    nursery = BareLauncher()
+    seconds = await time_fresh(nursery)
     await nursery.close()
     return seconds
 
@@ -137,7 +137,7 @@ async def run(channel: Channel) -> None:
         raise WrongAnswer(str(answer))
 
 
-async def bare_python() -> float:
+async def time_bare_python() -> float:
     started = time.perf_counter()
     start_python()
     return time.perf_counter() - started
@@ -147,5 +147,5 @@ def start_python() -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
 
 
-async def median_of(times: int, once: Callable[[], Awaitable[float]]) -> float:
+async def compute_median(times: int, once: Callable[[], Awaitable[float]]) -> float:
     return statistics.median([await once() for _ in range(times)]) * 1e3

@@ -1,7 +1,7 @@
-"""`onetool tools` with servers that fail among ten, against ten that work.
+"""`onetool tools` with failing servers among ten, against ten healthy servers.
 
-The lists of the servers that work are cached. The failures of the others are recorded by the first command, which is
-measured too: it waits a second for them.
+The lists of the healthy servers are cached. The first command records the failures of the others; it waits one second
+for them and is measured too.
 """
 
 import json
@@ -41,7 +41,7 @@ def measure(rounds: int) -> list[Row]:
 
 
 def prepare(home: Path, failing: dict[str, Any]) -> Path:
-    """Configure ten servers, and have those that work listed."""
+    """Configure ten servers and cache the lists of the healthy ones."""
     works = {"command": sys.executable, "args": [str(HOSTILE), "good"]}
     servers = {f"server{number}": works for number in range(SERVERS - len(failing))}
     configure(home, servers)

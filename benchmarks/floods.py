@@ -1,14 +1,14 @@
-"""How long a run waits while another run sends the worst messages that are allowed, over one stdio server.
+"""Delay of a run while another run sends the worst allowed messages, over one stdio server.
 
-Rounds alternate between a server that has nothing else to do and one under attack. The attacker also takes a processor,
-so a run that computes and sends nothing is measured too.
+Rounds alternate between an idle server and one under attack. The attacker also uses a processor, so a run that only
+computes is measured too.
 """
 
 import statistics
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.lib import ONETOOL, Client, Row, WrongAnswer, result_of, text_of, turns
+from benchmarks.lib import ONETOOL, Client, Row, WrongAnswer, get_result, get_text, iterate_turns
 
 ROUND_SECONDS = 1.0
 MAX_ROUNDS = 3
@@ -43,14 +43,14 @@ ATTACKS = {
 
 
 @dataclass
-class Neighbour:
-    """A run that is sent again and again, and another beside it."""
+class ConcurrentRun:
+    """A repeated short run and a concurrent attack."""
 
     client: Client
     delays: dict[str, list[float]] = field(default_factory=dict)
 
     def measure(self, name: str) -> None:
-        """Run for one round; begin the attack again whenever it ends."""
+        """Run for one round, and restart the attack whenever it ends."""
         delays, attack = self.delays.setdefault(name, []), ATTACKS.get(name)
         attacking = 0
         end = time.perf_counter() + ROUND_SECONDS
@@ -62,7 +62,7 @@ class Neighbour:
             while (message := self.client.receive()).get("id") != asked:
                 attacking = 0 if message.get("id") == attacking else attacking
             delays.append((time.perf_counter() - started) * 1e3)
-            if text_of(result_of(message)) != "2":
+            if get_text(get_result(message)) != "2":
                 raise WrongAnswer(str(message))
         if attacking:
             self.client.answer(attacking)
@@ -71,22 +71,22 @@ class Neighbour:
 def measure(rounds: int) -> list[Row]:
     with Client(ONETOOL) as client:
         client.open()
-        neighbour = Neighbour(client)
+        neighbor = ConcurrentRun(client)
         client.call("1+1")
-        for name, counts in turns(min(rounds, MAX_ROUNDS), [ALONE, *ATTACKS]):
+        for name, counts in iterate_turns(min(rounds, MAX_ROUNDS), [ALONE, *ATTACKS]):
             if counts:
-                neighbour.measure(name)
-    return [row for name, delays in neighbour.delays.items() for row in rows(name, delays, neighbour.delays[ALONE])]
+                neighbor.measure(name)
+    return [row for name, delays in neighbor.delays.items() for row in make_rows(name, delays, neighbor.delays[ALONE])]
 
 
-def rows(name: str, delays: list[float], alone: list[float]) -> list[Row]:
-    """p50 beside p99, and what is added to the p99 of a server that has nothing else to do."""
-    middle, late = statistics.median(delays), p99(delays)
+def make_rows(name: str, delays: list[float], alone: list[float]) -> list[Row]:
+    """Return rows for p50 and p99, and for the increase over the p99 of an idle server."""
+    middle, late = statistics.median(delays), compute_p99(delays)
     found = [Row(f"1+1 {name}: p50", [middle]), Row(f"1+1 {name}: p99", [late])]
     if name in {ALONE, BUSY}:
         return found
-    return [*found, Row(f"1+1 {name}: added to p99 alone", [late - p99(alone)], target=MAX_ADDED_MS)]
+    return [*found, Row(f"1+1 {name}: added to p99 alone", [late - compute_p99(alone)], target=MAX_ADDED_MS)]
 
 
-def p99(samples: list[float]) -> float:
+def compute_p99(samples: list[float]) -> float:
     return sorted(samples)[int(len(samples) * 0.99)]

@@ -1,4 +1,4 @@
-"""What `grep` adds to ripgrep: the same search over a large tree, by the tool and by the bare program."""
+"""Overhead of `grep` over ripgrep: the same search in a large tree, by the tool and by the program."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as name:
         root = Path(name)
         make_tree(root)
-        samples = asyncio.run(measured(rounds, root))
+        samples = asyncio.run(measure_all(rounds, root))
     about = f"in {FOLDERS * FILES:,} files, against rg itself"
     return [
         Row(f"grep {about}", samples["needle"], samples["bare needle"], target=1.2),
@@ -43,16 +43,16 @@ def make_tree(root: Path) -> None:
         file.write_text("\n".join(lines))
 
 
-async def measured(rounds: int, root: Path) -> dict[str, list[float]]:
+async def measure_all(rounds: int, root: Path) -> dict[str, list[float]]:
     bus = ToolBus()
     bus.register_tool(grep_tools.grep)
     context = ToolContext(permissions=frozenset({Permission.READ}), working_dir=root, sandbox=SANDBOX)
-    contestants = {word: partial(by_tool, bus, context, word, files) for word, files in WORDS.items()}
-    bare = {f"bare {word}": partial(by_ripgrep, root, word, files) for word, files in WORDS.items()}
+    contestants = {word: partial(time_tool, bus, context, word, files) for word, files in WORDS.items()}
+    bare = {f"bare {word}": partial(time_ripgrep, root, word, files) for word, files in WORDS.items()}
     return await interleave_async(rounds, {**contestants, **bare})
 
 
-async def by_tool(bus: ToolBus, context: ToolContext, word: str, expected: int) -> float:
+async def time_tool(bus: ToolBus, context: ToolContext, word: str, expected: int) -> float:
     started = time.perf_counter()
     result = await bus.call_tool("grep", {"pattern": word, "max_results": expected}, context)
     seconds = time.perf_counter() - started
@@ -61,8 +61,8 @@ async def by_tool(bus: ToolBus, context: ToolContext, word: str, expected: int) 
     return seconds * 1000
 
 
-async def by_ripgrep(root: Path, word: str, expected: int) -> float:
-    """As a person would start it, its output read whole."""
+async def time_ripgrep(root: Path, word: str, expected: int) -> float:
+    """Run ripgrep from the command line and read all of its output."""
     command = [grep_tools.ripgrep()[0], "--no-config", "--line-number", "-e", word, "--", str(root)]
     started = time.perf_counter()
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)

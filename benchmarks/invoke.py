@@ -1,4 +1,4 @@
-"""What a stored HTTP tool adds to the request that it makes: against bare httpx2, to the same server on loopback."""
+"""Overhead of a stored HTTP tool over a bare httpx2 request to the same server on loopback."""
 
 import asyncio
 import statistics
@@ -29,27 +29,27 @@ CONTEXT = ToolContext(permissions=frozenset({Permission.NETWORK}))
 def measure(rounds: int) -> list[Row]:
     with served() as site:
         site.pages["/weather/Oslo"] = page(b'{"degrees": 7}', ("content-type", "application/json"))
-        samples = asyncio.run(measured(rounds, site.url("")))
-    return [Row("a stored HTTP tool called, against bare httpx2", samples["tool"], samples["bare"], "us", target=1.3)]
+        samples = asyncio.run(measure_all(rounds, site.url("")))
+    return [Row("call of a stored HTTP tool, against bare httpx2", samples["tool"], samples["bare"], "us", target=1.3)]
 
 
-async def measured(rounds: int, base: str) -> dict[str, list[float]]:
+async def measure_all(rounds: int, base: str) -> dict[str, list[float]]:
     import httpx2
 
     net = Net(HostRules(("127.0.0.1",), allow_private_addresses=True))
     bus = ToolBus()
-    bus.register_tool(stored(base, net))
+    bus.register_tool(store_tool(base, net))
     async with httpx2.AsyncClient(trust_env=False) as client:
         contestants = {
-            "bare": partial(per_call, partial(bare, client, f"{base}/weather/Oslo")),
-            "tool": partial(per_call, partial(by_tool, bus)),
+            "bare": partial(time_call, partial(time_bare, client, f"{base}/weather/Oslo")),
+            "tool": partial(time_call, partial(time_tool, bus)),
         }
         samples = await interleave_async(rounds, contestants)
     await net.close()
     return samples
 
 
-def stored(base: str, net: Net) -> Tool:
+def store_tool(base: str, net: Net) -> Tool:
     impl = HttpImpl.model_validate({"method": "GET", "urlTemplate": base + "/weather/${city}"})
     backend = HttpBackend(impl, lambda: net, Http, lambda _name: None)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -57,19 +57,19 @@ def stored(base: str, net: Net) -> Tool:
     return Tool(name="weather.now", backend=backend, input=Schema.from_json(schema), permissions=needed)
 
 
-async def by_tool(bus: ToolBus) -> None:
+async def time_tool(bus: ToolBus) -> None:
     result = await bus.call_tool("weather.now", {"city": "Oslo"}, CONTEXT)
     if not result.ok or result.value != {"degrees": 7}:
         raise WrongAnswer(str(result.error or result.value))
 
 
-async def bare(client: object, url: str) -> None:
+async def time_bare(client: object, url: str) -> None:
     answer = await client.get(url)  # type: ignore[attr-defined]
     if answer.json() != {"degrees": 7}:
         raise WrongAnswer(answer.text)
 
 
-async def per_call(call: Callable[[], Awaitable[None]]) -> float:
+async def time_call(call: Callable[[], Awaitable[None]]) -> float:
     seconds = []
     for _ in range(CALLS):
         started = time.perf_counter()

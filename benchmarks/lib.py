@@ -1,7 +1,7 @@
-"""What all benchmarks share: rounds in which contestants alternate, a client, what /proc tells, and the table.
+"""Shared parts of the benchmarks: alternating rounds, a client, process statistics from /proc, and the table.
 
-A verdict is never a time: it is the median, over rounds, of our number divided by the yardstick's of the same round.
-Both had the same machine with the same neighbours, so that what they share cancels out.
+A target applies to a ratio: the median, over rounds, of OneTool's number divided by the baseline's number of the same
+round. Both run on the same machine under the same load, so shared effects cancel out.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ SERVERS = Path(__file__).parent / "servers"
 BARE_SDK: Command = (sys.executable, SERVERS / "bare_sdk.py")
 ONETOOL: Command = (Path(sys.executable).with_name("onetool"),)
 PROTOCOL = "2025-06-18"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 READ_SIZE = 1 << 20
-NOT_AS_A_USER_HAS_IT = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # each would slow our children, or the bare ones
+UNUSUAL_VARIABLES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # each slows down child processes
 
 
 # --- rounds --------------------------------------------------------------------------------------------------------
 
 
-def turns(rounds: int, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Whose turn it is, and whether it counts: everybody once a round, in any order; the first round is a warm-up."""
+def iterate_turns(rounds: int, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each contestant once per round in random order, and whether the round counts: the first is a warm-up."""
     for number in range(rounds + 1):
         for name in random.sample(names, len(names)):
             yield name, number > 0
@@ -43,7 +43,7 @@ def turns(rounds: int, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 def interleave(rounds: int, contestants: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
     samples: dict[str, list[T]] = {name: [] for name in contestants}
-    for name, counts in turns(rounds, list(contestants)):
+    for name, counts in iterate_turns(rounds, list(contestants)):
         sample = contestants[name]()
         if counts:
             samples[name].append(sample)
@@ -52,7 +52,7 @@ def interleave(rounds: int, contestants: Mapping[str, Callable[[], T]]) -> dict[
 
 async def interleave_async(rounds: int, contestants: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, list[T]]:
     samples: dict[str, list[T]] = {name: [] for name in contestants}
-    for name, counts in turns(rounds, list(contestants)):
+    for name, counts in iterate_turns(rounds, list(contestants)):
         sample = await contestants[name]()
         if counts:
             samples[name].append(sample)
@@ -60,12 +60,12 @@ async def interleave_async(rounds: int, contestants: Mapping[str, Callable[[], A
 
 
 @contextlib.contextmanager
-def as_on_a_fresh_machine() -> Iterator[None]:
-    """A home and a working folder of their own, and byte code cached as a user has it."""
+def use_fresh_environment() -> Iterator[None]:
+    """Use an empty home and working directory, and cache byte code as on a user's machine."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as folder:
         os.environ["HOME"] = folder
-        for name in NOT_AS_A_USER_HAS_IT:
+        for name in UNUSUAL_VARIABLES:
             os.environ.pop(name, None)
         os.chdir(folder)
         try:
@@ -78,11 +78,11 @@ def as_on_a_fresh_machine() -> Iterator[None]:
 
 
 class WrongAnswer(Exception):
-    """What was measured did not do its work, so its time means nothing."""
+    """The measured program returned a wrong answer, so its time is meaningless."""
 
 
 class Client:
-    """An MCP client that costs as little as possible: JSON lines over the pipes of a process it started."""
+    """A minimal MCP client: JSON lines over the pipes of a process that it starts."""
 
     def __init__(self, command: Command) -> None:
         self.spawned = time.perf_counter()
@@ -98,10 +98,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up, as clients do, and wait until the server is gone; it must not disturb the next turn."""
+        """Close the connection and wait until the server is gone, so that it does not disturb the next turn."""
         self._writer.close()
         try:
-            self._process.wait(PATIENCE_SECONDS)
+            self._process.wait(TIMEOUT_SECONDS)
         finally:
             self._process.kill()
             self._reader.close()
@@ -111,7 +111,7 @@ class Client:
         return self._process.pid
 
     def open(self) -> Self:
-        """Everything up to the answer of `tools/list`."""
+        """Initialize the session and list the tools."""
         about = {"name": "bench", "version": "0"}
         self.request("initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": about})
         self._send({"method": "notifications/initialized"})
@@ -120,8 +120,8 @@ class Client:
         return self
 
     def call(self, text: str) -> str:
-        """The one tool with its one argument."""
-        return text_of(self.answer(self.send_call(text)))
+        """Call the only tool with its only argument."""
+        return get_text(self.answer(self.send_call(text)))
 
     def send_call(self, text: str) -> int:
         return self._send_request("tools/call", {"name": self._tool, "arguments": {self._argument: text}})
@@ -132,10 +132,10 @@ class Client:
     def answer(self, ident: int) -> dict[str, Any]:
         while (message := self.receive()).get("id") != ident:
             pass
-        return result_of(message)
+        return get_result(message)
 
     def receive(self) -> dict[str, Any]:
-        """The next message, whatever it answers."""
+        """Return the next message, whichever request it belongs to."""
         while (end := self._buffer.find(b"\n")) < 0:
             self._buffer += self._read()
         line = bytes(self._buffer[:end])
@@ -144,8 +144,8 @@ class Client:
         return message
 
     def _read(self) -> bytes:
-        if not select.select([self._reader], [], [], PATIENCE_SECONDS)[0]:
-            raise WrongAnswer(f"{self._process.args!r} did not answer within {PATIENCE_SECONDS:g} s")
+        if not select.select([self._reader], [], [], TIMEOUT_SECONDS)[0]:
+            raise WrongAnswer(f"{self._process.args!r} did not answer within {TIMEOUT_SECONDS:g} s")
         chunk = os.read(self._reader.fileno(), READ_SIZE)
         if not chunk:
             raise WrongAnswer(f"{self._process.args!r} has ended")
@@ -162,14 +162,14 @@ class Client:
             left = left[os.write(self._writer.fileno(), left) :]
 
 
-def result_of(message: dict[str, Any]) -> dict[str, Any]:
+def get_result(message: dict[str, Any]) -> dict[str, Any]:
     if "result" not in message:
         raise WrongAnswer(json.dumps(message))
     result: dict[str, Any] = message["result"]
     return result
 
 
-def text_of(result: dict[str, Any]) -> str:
+def get_text(result: dict[str, Any]) -> str:
     text = "\n".join(block["text"] for block in result["content"])
     if result.get("isError"):
         raise WrongAnswer(text)
@@ -179,8 +179,8 @@ def text_of(result: dict[str, Any]) -> str:
 # --- what /proc tells ----------------------------------------------------------------------------------------------
 
 
-def children(pid: int) -> list[int]:
-    """The processes that this one started and that are still there, in the order of their start."""
+def find_children(pid: int) -> list[int]:
+    """Return the live child processes of a process, in the order of their start."""
     found: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -189,11 +189,11 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    return [pid, *(one for child in children(pid) for one in tree(child))]
+    return [pid, *(one for child in find_children(pid) for one in tree(child))]
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """The time that all threads of a process and of its descendants have been on a processor."""
+def read_tree_cpu_seconds(pid: int) -> float:
+    """Return the processor time of all threads of a process and its descendants."""
     spent = 0
     for one in tree(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -205,7 +205,7 @@ def tree_cpu_seconds(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Megabytes: all that is mapped, its fair share of it, and what nobody else has."""
+    """Memory in megabytes: resident, proportional share (PSS) and private."""
 
     resident: float
     share: float
@@ -219,13 +219,13 @@ def memory(pid: int) -> Memory:
     return Memory(kilobytes["Rss"] / 1024, kilobytes["Pss"] / 1024, own / 1024)
 
 
-def machine_load() -> str:
+def describe_load() -> str:
     averages = " ".join(f"{average:.2f}" for average in os.getloadavg())
     return f"load {averages} on {os.cpu_count()} cores"
 
 
-def seconds_waited() -> float:
-    """For how long, since the machine started, some process had to wait for a processor."""
+def read_wait_seconds() -> float:
+    """Return how long, since boot, at least one process has waited for a processor."""
     with contextlib.suppress(OSError):
         return int(Path("/proc/pressure/cpu").read_text().splitlines()[0].rpartition("=")[2]) / 1e6
     return 0.0
@@ -236,20 +236,20 @@ def seconds_waited() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing measured, a sample a round. `target` bounds the ratio; where there is no yardstick, our number."""
+    """One measurement, with one sample per round. `target` limits the ratio, or the number if there is no baseline."""
 
     what: str
     ours: Sequence[float]
-    yardstick: Sequence[float] = ()
+    baseline: Sequence[float] = ()
     unit: str = "ms"
     target: float | None = None
 
     @property
     def ratios(self) -> list[float]:
-        return [ours / theirs for ours, theirs in zip(self.ours, self.yardstick, strict=True)] if self.yardstick else []
+        return [ours / theirs for ours, theirs in zip(self.ours, self.baseline, strict=True)] if self.baseline else []
 
     @property
-    def verdict(self) -> str:
+    def status(self) -> str:
         if self.target is None:
             return ""
         return "ok" if statistics.median(self.ratios or self.ours) <= self.target else "MISS"
@@ -257,34 +257,34 @@ class Row:
     def cells(self) -> list[str]:
         ratio = "-"
         if self.ratios:
-            low, middle, high = quartiles(self.ratios)
+            low, middle, high = compute_quartiles(self.ratios)
             ratio = f"{middle:.2f}x ({low:.2f}-{high:.2f})"
         target = "-" if self.target is None else f"<= {self.target:g}{'x' if self.ratios else f' {self.unit}'}"
-        theirs = amount(self.yardstick, self.unit) if self.yardstick else "-"
-        return [self.what, amount(self.ours, self.unit), theirs, ratio, target, self.verdict]
+        theirs = format_amount(self.baseline, self.unit) if self.baseline else "-"
+        return [self.what, format_amount(self.ours, self.unit), theirs, ratio, target, self.status]
 
-    def as_data(self) -> dict[str, Any]:
-        samples = {"ours": list(self.ours), "yardstick": list(self.yardstick), "ratios": self.ratios}
-        return {"what": self.what, "unit": self.unit, "target": self.target, "verdict": self.verdict, **samples}
+    def to_dict(self) -> dict[str, Any]:
+        samples = {"ours": list(self.ours), "baseline": list(self.baseline), "ratios": self.ratios}
+        return {"what": self.what, "unit": self.unit, "target": self.target, "status": self.status, **samples}
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+def compute_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
 
-def amount(values: Sequence[float], unit: str) -> str:
+def format_amount(values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
     digits = 0 if middle >= 100 or middle == int(middle) else 1 if middle >= 10 else 2
     return f"{middle:.{digits}f} {unit}".strip()
 
 
-HEAD = ["measured", "ours", "yardstick", "ratio (p25-p75)", "target", ""]
+HEAD = ["measured", "OneTool", "baseline", "ratio (p25-p75)", "target", ""]
 
 
-def table(rows: Sequence[Row]) -> str:
+def render_table(rows: Sequence[Row]) -> str:
     lines = [HEAD, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     lines.insert(1, ["-" * width for width in widths])

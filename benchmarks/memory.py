@@ -1,13 +1,24 @@
-"""The memory of a server that has answered one call and is idle again: itself, its zygote, its waiting cells."""
+"""Memory of an idle server after one call: the server process, its zygote and its waiting cells."""
 
 import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks.lib import BARE_SDK, ONETOOL, Client, Command, Memory, Row, WrongAnswer, children, interleave, memory
+from benchmarks.lib import (
+    BARE_SDK,
+    ONETOOL,
+    Client,
+    Command,
+    Memory,
+    Row,
+    WrongAnswer,
+    find_children,
+    interleave,
+    memory,
+)
 
 QUIET_SECONDS = 0.7
-MOST_ROUNDS = 3  # memory hardly varies
+MAX_ROUNDS = 3  # memory hardly varies
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +33,30 @@ class Idle:
 
 
 def measure(rounds: int) -> list[Row]:
-    contestants = {"ours": lambda: idle(ONETOOL), "bare": lambda: idle(BARE_SDK)}
-    found = interleave(min(rounds, MOST_ROUNDS), contestants)
+    contestants = {"ours": lambda: measure_idle(ONETOOL), "bare": lambda: measure_idle(BARE_SDK)}
+    found = interleave(min(rounds, MAX_ROUNDS), contestants)
     ours, bare = found["ours"], found["bare"]
     servers = [one.server.resident for one in ours], [one.server.resident for one in bare]
     shares = [one.together for one in ours], [one.together for one in bare]
     return [
         Row("idle server process, resident", *servers, "MB", target=1.3),
         Row("idle server with zygote and waiting cells, PSS", *shares, "MB"),
-        Row("a waiting cell, its own", [own(one.cells) for one in ours], unit="MB", target=5),
-        Row("the zygote, PSS", [one.zygotes[0].share for one in ours], unit="MB"),
-        Row("the zygote, its own", [own(one.zygotes) for one in ours], unit="MB"),
+        Row("waiting cell, private memory", [compute_private(one.cells) for one in ours], unit="MB", target=5),
+        Row("zygote, PSS", [one.zygotes[0].share for one in ours], unit="MB"),
+        Row("zygote, private memory", [compute_private(one.zygotes) for one in ours], unit="MB"),
     ]
 
 
-def idle(command: Command) -> Idle:
+def measure_idle(command: Command) -> Idle:
     with Client(command) as client:
         client.open().call("1+1")
         time.sleep(QUIET_SECONDS)
-        zygotes = children(client.pid)
-        cells = [cell for zygote in zygotes for cell in children(zygote)]
+        zygotes = find_children(client.pid)
+        cells = [cell for zygote in zygotes for cell in find_children(zygote)]
         if command is ONETOOL and not cells:
             raise WrongAnswer("no cell is waiting")
         return Idle(memory(client.pid), list(map(memory, zygotes)), list(map(memory, cells)))
 
 
-def own(processes: list[Memory]) -> float:
+def compute_private(processes: list[Memory]) -> float:
     return statistics.median(process.own for process in processes)

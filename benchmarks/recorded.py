@@ -1,7 +1,7 @@
-"""How long a report of many recorded calls takes: `python benchmarks/recorded.py [CALLS] [DAYS]`.
+"""Time of a report over many recorded calls: `python benchmarks/recorded.py [CALLS] [DAYS]`.
 
-The calls are spread over a year, over 300 tools and over as many runs. Counted is the processor time of this process,
-because SQLite works in it: what a busy machine adds is not ours.
+The calls are spread over a year, over 300 tools and over as many runs. SQLite runs in this process, so its processor
+time is measured, which excludes the load of the machine.
 """
 
 import sqlite3
@@ -40,13 +40,16 @@ def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
             f"the report {many}": lambda: html(summarise(file)),
             f"the usage of a tool {many}": partial(usage_of, file, "pack.tool7"),
         }
-        rows = [Row(what, [spent(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]
+        rows = [Row(what, [measure_cpu(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]
         recorder = Recorder(file, enabled=True)
         record(recorder)
-        return [*rows, Row(f"writing down 20 calls {many}", [spent(partial(record, recorder)) for _ in range(rounds)])]
+        return [
+            *rows,
+            Row(f"writing down 20 calls {many}", [measure_cpu(partial(record, recorder)) for _ in range(rounds)]),
+        ]
 
 
-def spent(work: Callable[[], object]) -> float:
+def measure_cpu(work: Callable[[], object]) -> float:
     started = time.process_time()
     work()
     return (time.process_time() - started) * 1000
@@ -59,7 +62,7 @@ def record(recorder: Recorder) -> None:
 
 
 def fill(file: Path, calls: int, days: float = DAYS) -> None:
-    """Record so many calls in as many runs, evenly until now; one in ten has failed."""
+    """Record this many calls in as many runs, spread evenly until now. One call in ten is a failure."""
     file.parent.mkdir(parents=True, exist_ok=True)
     step = days * rollup.DAY / calls
     at = f"{time.time()} - ({calls} - i) * {step}"

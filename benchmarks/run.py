@@ -1,6 +1,6 @@
-"""`make bench`: measure, and print one table. Read docs/performance.md for what its rows mean.
+"""Run the benchmarks (`make bench`) and print one table. docs/performance.md explains the rows.
 
-A target that is missed is printed as MISS and is no failure of this program; it fails only where something crashed.
+A missed target is printed as MISS. The program fails only if something crashes or returns a wrong answer.
 """
 
 import argparse
@@ -61,8 +61,8 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a topic found, how long that took, and for how much of it some process, ours or not, lacked a processor."""
+class TopicResult:
+    """The rows of a topic, its duration, and how long at least one process on the machine waited for a processor."""
 
     rows: list[lib.Row]
     seconds: float
@@ -74,70 +74,72 @@ class Measured:
 
 
 def main() -> None:
-    options = arguments()
-    before = lib.machine_load()
-    with lib.as_on_a_fresh_machine():
-        found = {topic: measured(topic, options.rounds) for topic in options.only}
-    text = report(found, options.rounds, before)
+    options = parse_arguments()
+    before = lib.describe_load()
+    with lib.use_fresh_environment():
+        found = {topic: measure_topic(topic, options.rounds) for topic in options.only}
+    text = render_report(found, options.rounds, before)
     print(text)
     if options.json:
-        options.json.write_text(as_json(found, options.rounds))
+        options.json.write_text(to_json(found, options.rounds))
     if options.markdown:
-        options.markdown.write_text(with_report(options.markdown.read_text(), text))
+        options.markdown.write_text(insert_report(options.markdown.read_text(), text))
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds that count, after a warm-up round")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="number of rounds after the warm-up round")
     parser.add_argument(
         "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="NAME", help=" ".join(TOPICS)
     )
-    parser.add_argument("--json", type=absolute, metavar="FILE", help="write every sample here")
-    parser.add_argument("--markdown", type=absolute, metavar="FILE", help="put the table between this page's markers")
+    parser.add_argument("--json", type=to_absolute, metavar="FILE", help="write every sample to this file")
+    parser.add_argument(
+        "--markdown", type=to_absolute, metavar="FILE", help="replace the table between the markers of this page"
+    )
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     return options
 
 
-def absolute(text: str) -> Path:
-    """The benchmarks have a working folder of their own."""
+def to_absolute(text: str) -> Path:
+    """Return an absolute path, because the benchmarks change the working directory."""
     return Path(text).absolute()
 
 
-def measured(topic: str, rounds: int) -> Measured:
+def measure_topic(topic: str, rounds: int) -> TopicResult:
     print(f"{topic} ...", file=sys.stderr, flush=True)
-    started, waited = time.monotonic(), lib.seconds_waited()
+    started, waited = time.monotonic(), lib.read_wait_seconds()
     rows = TOPICS[topic](rounds)
-    return Measured(rows, time.monotonic() - started, lib.seconds_waited() - waited)
+    return TopicResult(rows, time.monotonic() - started, lib.read_wait_seconds() - waited)
 
 
-def report(found: dict[str, Measured], rounds: int, before: str) -> str:
+def render_report(found: dict[str, TopicResult], rounds: int, before: str) -> str:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}, {platform.machine()}"
     return "\n".join(
         [
             f"{system}; {rounds} rounds, {sum(topic.seconds for topic in found.values()):.0f} s",
             f"before: {before}",
-            f"after:  {lib.machine_load()}",
+            f"after:  {lib.describe_load()}",
             f"waited: {', '.join(f'{name} {topic.about}' for name, topic in found.items())}",
             "",
-            lib.table([row for topic in found.values() for row in topic.rows]),
+            lib.render_table([row for topic in found.values() for row in topic.rows]),
         ]
     )
 
 
-def as_json(found: dict[str, Measured], rounds: int) -> str:
+def to_json(found: dict[str, TopicResult], rounds: int) -> str:
     topics = {
-        name: {"seconds": topic.seconds, "waited": topic.waited, "rows": [row.as_data() for row in topic.rows]}
+        name: {"seconds": topic.seconds, "waited": topic.waited, "rows": [row.to_dict() for row in topic.rows]}
         for name, topic in found.items()
     }
     return json.dumps({"rounds": rounds, "topics": topics}, indent=1) + "\n"
 
 
-def with_report(page: str, text: str) -> str:
-    """The page with the report between its two markers, in place of what stood there."""
+def insert_report(page: str, text: str) -> str:
+    """Replace the text between the markers of a page with the report."""
     if BEGIN not in page or END not in page:
-        raise SystemExit(f"the page has no place for the table: write {BEGIN} and {END} where it belongs")
+        raise SystemExit(f"markers not found: add {BEGIN} and {END} to the page")
     block = f"{BEGIN}\n```text\n{text}\n```\n{END}"
     return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, page, flags=re.DOTALL)
 

@@ -1,9 +1,8 @@
-"""How well and how fast the search finds: `python benchmarks/search.py --data FOLDER`.
+"""Quality and speed of the search: `python benchmarks/search.py --data DIRECTORY`.
 
-The folder holds retrieval sets, one JSON file each: {name, tools: [{name, description, server, params}], queries: [{q,
-gold: [[names that are equally right], ...]}]}. They are other people's data and no part of this repository. Baselines
-are read from a table in the README.md beside them, if there is one. Without --data only speed is measured, on made-up
-tools.
+The directory holds retrieval sets, one JSON file each: {name, tools: [{name, description, server, params}], queries:
+[{q, gold: [[names that are equally right], ...]}]}. They are not part of this repository. Baselines are read from a
+table in the README.md beside them, if there is one. Without --data only speed is measured, on generated tools.
 """
 
 import argparse
@@ -44,7 +43,7 @@ def main() -> None:
     if options.data:
         print_quality(options.data)
     else:
-        print("Quality: give --data FOLDER, a folder of retrieval sets (see the top of this file).\n")
+        print("Quality: not measured without --data DIRECTORY (see the top of this file).\n")
     print_speed(semantic=False)
     if SEMANTIC:
         print_speed(semantic=True)
@@ -54,7 +53,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="retrieval sets")
+    parser.add_argument("--data", type=Path, metavar="DIRECTORY", help="retrieval sets")
     options = parser.parse_args()
     if options.data and not any(options.data.glob("*.json")):
         parser.error(f"there are no JSON files in {options.data}")
@@ -65,39 +64,39 @@ def print_quality(folder: Path) -> None:
     sets = [read_set(path) for path in sorted(folder.glob("*.json"))]
     heads = [f"{one.stem} ({len(one.documents)} tools, {len(one.questions)} queries)" for one in sets]
     rows = [["R@1 / R@5 / MRR", *heads]]
-    rows += baselines(folder, [one.stem for one in sets])
-    rows.append(["OneTool, default install", *(shown(quality(one, semantic=False)) for one in sets)])
+    rows += read_baselines(folder, [one.stem for one in sets])
+    rows.append(["OneTool, default install", *(format_scores(measure_quality(one, semantic=False)) for one in sets)])
     if SEMANTIC:
-        rows.append(["OneTool with [semantic]", *(shown(quality(one, semantic=True)) for one in sets)])
+        rows.append(["OneTool with [semantic]", *(format_scores(measure_quality(one, semantic=True)) for one in sets)])
     print_table(rows)
     print("" if SEMANTIC else f"\nOneTool with [semantic]: {NOT_INSTALLED}\n")
 
 
 def read_set(path: Path) -> RetrievalSet:
     data = json.loads(path.read_text(encoding="utf-8"))
-    names = {called(tool): tool["name"] for tool in data["tools"]}
+    names = {qualify_name(tool): tool["name"] for tool in data["tools"]}
     questions = [(query["q"], query["gold"]) for query in data["queries"]]
-    return RetrievalSet(path.stem, [document(tool) for tool in data["tools"]], questions, names)
+    return RetrievalSet(path.stem, [make_document(tool) for tool in data["tools"]], questions, names)
 
 
-def called(tool: dict[str, Any]) -> str:
-    """The name with its server before it, as a proxied tool has it here."""
+def qualify_name(tool: dict[str, Any]) -> str:
+    """Return the name with its server as prefix, like the name of an upstream tool."""
     server, name = tool.get("server") or "", str(tool["name"])
     return name if not server or name.startswith(server) else f"{server}.{name}"
 
 
-def document(tool: dict[str, Any]) -> Document:
+def make_document(tool: dict[str, Any]) -> Document:
     params = "\n".join(f"{name}: {about}" for name, about in (tool.get("params") or {}).items())
-    return Document("tool", called(tool), tool.get("description") or "", params)
+    return Document("tool", qualify_name(tool), tool.get("description") or "", params)
 
 
-def quality(one: RetrievalSet, *, semantic: bool) -> tuple[float, float, float]:
+def measure_quality(one: RetrievalSet, *, semantic: bool) -> tuple[float, float, float]:
     search = Search(None, semantic=semantic)
     search.update(one.documents)
     scores = []
     for question, gold in one.questions:
         found = [one.names[hit.name] for hit in search.search(question)]
-        scores.append(graded(found, gold))
+        scores.append(grade(found, gold))
     return (
         statistics.mean(s[0] for s in scores),
         statistics.mean(s[1] for s in scores),
@@ -105,20 +104,20 @@ def quality(one: RetrievalSet, *, semantic: bool) -> tuple[float, float, float]:
     )
 
 
-def graded(found: list[str], gold: list[list[str]]) -> tuple[float, float, float]:
-    """Shares of the gold groups among the first and the first five, and one divided by the first right place."""
+def grade(found: list[str], gold: list[list[str]]) -> tuple[float, float, float]:
+    """Return recall of the gold groups at 1 and 5, and the reciprocal rank."""
     places = [min((found.index(name) for name in group if name in found), default=len(found) + 1000) for group in gold]
     first = min(places)
     reciprocal = 1 / (first + 1) if first < len(found) else 0.0
     return sum(place < 1 for place in places) / len(gold), sum(place < 5 for place in places) / len(gold), reciprocal
 
 
-def shown(numbers: Iterable[float]) -> str:
+def format_scores(numbers: Iterable[float]) -> str:
     return " / ".join(f"{number:.3f}".removeprefix("0") for number in numbers)
 
 
-def baselines(folder: Path, stems: list[str]) -> list[list[str]]:
-    """The rows of the table in README.md that begins with R@1, its columns in the order of the sets."""
+def read_baselines(folder: Path, stems: list[str]) -> list[list[str]]:
+    """Return the rows of the R@1 table in README.md, with columns in the order of the sets."""
     pages = [
         path.read_text(encoding="utf-8")
         for path in (folder / "README.md", folder.parent / "README.md")
@@ -129,43 +128,43 @@ def baselines(folder: Path, stems: list[str]) -> list[list[str]]:
     head = next((row for row in table if row[0].startswith("R@1")), None)
     if head is None:
         return []
-    columns = [next((place for place, cell in enumerate(head) if same_set(cell, stem)), None) for stem in stems]
+    columns = [next((place for place, cell in enumerate(head) if is_same_set(cell, stem)), None) for stem in stems]
     rows = [row for row in table if len(row) == len(head) and row is not head and not row[0].startswith("-")]
     return [[row[0], *(row[place] if place else "" for place in columns)] for row in rows]
 
 
-def same_set(cell: str, stem: str) -> bool:
+def is_same_set(cell: str, stem: str) -> bool:
     word = re.match(r"\w*", cell.casefold())
     return bool(word and word[0] and (stem.casefold().startswith(word[0]) or word[0].startswith(stem.casefold())))
 
 
 def print_speed(*, semantic: bool) -> None:
-    documents, questions = made_up_tools(), made_up_questions()
+    documents, questions = generate_tools(), generate_queries()
     print(f"{TOOLS:,} made-up tools, {'with [semantic]' if semantic else 'default install'}")
     with tempfile.TemporaryDirectory() as folder:
         search = Search(Path(folder), semantic=semantic)
         search.update(documents)
-        print(f"  first question, which makes the index:     {milliseconds(lambda: search.search('x')):8.1f} ms")
+        print(f"  first question, which makes the index:     {time_call(lambda: search.search('x')):8.1f} ms")
         again = Search(Path(folder), semantic=semantic)
         again.update(documents)
-        print(f"  first question with the index on disk:      {milliseconds(lambda: again.search('x')):8.1f} ms")
-        print_questions(search, questions, bare_fts(documents))
-        print(f"  update of 1 changed tool, then a question: {changed(search, documents):8.1f} ms")
+        print(f"  first question with the index on disk:      {time_call(lambda: again.search('x')):8.1f} ms")
+        print_questions(search, questions, make_bare_fts(documents))
+        print(f"  update of 1 changed tool, then a question: {make_change(search, documents):8.1f} ms")
 
 
 def print_questions(search: Search, questions: dict[str, list[str]], bare: sqlite3.Connection) -> None:
     for what, texts in questions.items():
         ours, theirs = [], []
         for text in texts:  # side by side, so that both see the same machine
-            ours.append(milliseconds(partial(search.search, text)))
-            theirs.append(milliseconds(partial(asked_bare, bare, text)))
-        p50, p95 = percentiles(ours)
-        relation = p50 / percentiles(theirs)[0]
+            ours.append(time_call(partial(search.search, text)))
+            theirs.append(time_call(partial(search_bare, bare, text)))
+        p50, p95 = format_percentiles(ours)
+        relation = p50 / format_percentiles(theirs)[0]
         print(f"  {what:<42} p50 {p50:6.2f} ms, p95 {p95:6.2f} ms, {relation:5.2f} x a bare FTS5 query")
 
 
-def changed(search: Search, documents: list[Document]) -> float:
-    """The median of a few, each with another tool changed."""
+def make_change(search: Search, documents: list[Document]) -> float:
+    """Return the median of several updates, each with a different tool changed."""
 
     def change(number: int) -> None:
         search.update(
@@ -173,21 +172,21 @@ def changed(search: Search, documents: list[Document]) -> float:
         )
         search.search("x")
 
-    return statistics.median(milliseconds(partial(change, number)) for number in range(7))
+    return statistics.median(time_call(partial(change, number)) for number in range(7))
 
 
-def milliseconds(work: Callable[[], object]) -> float:
+def time_call(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1000
 
 
-def percentiles(samples: list[float]) -> tuple[float, float]:
+def format_percentiles(samples: list[float]) -> tuple[float, float]:
     return statistics.median(samples), statistics.quantiles(samples, n=20)[-1]
 
 
-def bare_fts(documents: Iterable[Document]) -> sqlite3.Connection:
-    """What anyone would write first: the same text, porter, bm25, all words of the question."""
+def make_bare_fts(documents: Iterable[Document]) -> sqlite3.Connection:
+    """Build a plain FTS5 index of the same text: porter stemming, BM25, all words of the query."""
     database = sqlite3.connect(":memory:")
     database.execute("create virtual table tools using fts5(name, description, arguments, tokenize = porter)")
     rows = ((one.name, one.description, one.arguments) for one in documents)
@@ -195,43 +194,43 @@ def bare_fts(documents: Iterable[Document]) -> sqlite3.Connection:
     return database
 
 
-def asked_bare(database: sqlite3.Connection, text: str) -> list[Any]:
+def search_bare(database: sqlite3.Connection, text: str) -> list[Any]:
     expression = " OR ".join(f'"{word}"' for word in dict.fromkeys(plain(text)))
     return database.execute("select rowid from tools(?) order by rank limit 20", (expression,)).fetchall()
 
 
-def made_up_tools() -> list[Document]:
+def generate_tools() -> list[Document]:
     chance = random.Random(1)
     words = Words(chance)
-    return [made_up_tool(number, words) for number in range(TOOLS)]
+    return [generate_tool(number, words) for number in range(TOOLS)]
 
 
-def made_up_tool(number: int, words: "Words") -> Document:
+def generate_tool(number: int, words: "Words") -> Document:
     arguments = "\n".join(f"{words.some(1)}: {words.some(6)}" for _ in range(3))
     name = f"pack{number % 250}.{words.some(2).replace(' ', '_')}_{number}"
     return Document("tool", name, words.some(16), arguments)
 
 
-def made_up_questions() -> dict[str, list[str]]:
+def generate_queries() -> dict[str, list[str]]:
     chance = random.Random(2)
     words = Words(chance)
-    sentences = [" ".join(mixed(chance, words)) for _ in range(QUESTIONS)]
-    typos = [misspelt(made_up_tool(number, words).name) for number in range(QUESTIONS)]
+    sentences = [" ".join(shuffle_words(chance, words)) for _ in range(QUESTIONS)]
+    typos = [misspell(generate_tool(number, words).name) for number in range(QUESTIONS)]
     return {"a sentence": sentences, "two words": [words.some(2) for _ in range(QUESTIONS)], "a misspelt name": typos}
 
 
-def mixed(chance: random.Random, words: "Words") -> Iterator[str]:
+def shuffle_words(chance: random.Random, words: "Words") -> Iterator[str]:
     for word in words.some(8).split():
         yield chance.choice(FILLER)
         yield word
 
 
-def misspelt(name: str) -> str:
+def misspell(name: str) -> str:
     return name[:8] + name[9:]
 
 
 class Words:
-    """Words as often as in real text: the n-th commonest is n times rarer than the commonest."""
+    """Random words with a Zipf distribution, as in real text."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

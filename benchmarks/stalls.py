@@ -1,10 +1,10 @@
-"""How long a run of one agent waits while another makes the server work: `python benchmarks/stalls.py [CALLS] [TOOLS]`.
+"""Delay of one agent's runs while another keeps the server busy: `python benchmarks/stalls.py [CALLS] [TOOLS]`.
 
-Short runs are repeated beside an idle server and beside each task in turn: statistics of many recorded calls, and
-building the index of many stored tools, listing and searching them for the first time in a process. One of the short
-runs has a variable with an attribute, which could be the name of a new pack. Each row sets the times beside the idle
-ones of the moment before. A delay counts as ours only as far as this process used a processor meanwhile: what a busy
-machine adds is shown as wall time.
+Short runs are repeated on an idle server and during each task: statistics of many recorded calls, and building the
+index of many stored tools, listing and searching them for the first time in a process. One of the short runs has a
+variable with an attribute, which could be the name of a new pack. Each row compares with the idle times measured just
+before. A delay counts only as far as this process used a processor in the meantime; the load of the machine is shown
+as wall time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ REQUESTS = ("/api/tools", "/api/packs", "/api/tools?q=invoice", "/api/tools/noth
 
 
 class Delays(NamedTuple):
-    """Milliseconds of short runs."""
+    """Durations of short runs in milliseconds."""
 
     wall: list[float]
     ours: list[float]  # the same, at most the processor time of this process
@@ -60,10 +60,10 @@ def measure(_rounds: int, calls: int = FEWER_CALLS, tools: int = FEWER_TOOLS) ->
         folder = Path(place)
         recorded.fill(folder / "stats" / "stats.db", calls)
         bundles.fill(folder / "bundles", tools)
-        return asyncio.run(rows(folder, calls, tools))
+        return asyncio.run(make_rows(folder, calls, tools))
 
 
-async def rows(folder: Path, calls: int, tools: int) -> list[Row]:
+async def make_rows(folder: Path, calls: int, tools: int) -> list[Row]:
     import httpx2
 
     found = []
@@ -78,30 +78,34 @@ async def rows(folder: Path, calls: int, tools: int) -> list[Row]:
             await app.run("1 + 1")
             for name, task in tasks.items():
                 many = f"{calls:,} calls" if name == "statistics" else f"{tools:,} tools"
-                found += await compared(app, f"{name}, {many}", task)
+                found += await compare_delays(app, f"{name}, {many}", task)
     return found
 
 
-async def compared(app: OneTool, name: str, task: Callable[[], Awaitable[object]]) -> list[Row]:
-    idle = await delays(app, asyncio.ensure_future(asyncio.sleep(IDLE_SECONDS)))
+async def compare_delays(app: OneTool, name: str, task: Callable[[], Awaitable[object]]) -> list[Row]:
+    idle = await measure_delays(app, asyncio.ensure_future(asyncio.sleep(IDLE_SECONDS)))
     started, spent = time.perf_counter(), time.process_time()
-    busy = await delays(app, asyncio.ensure_future(task()))
+    busy = await measure_delays(app, asyncio.ensure_future(task()))
     seconds, spent = time.perf_counter() - started, time.process_time() - spent
     sys.stderr.write(f"{name}: {seconds:.1f} s, {spent:.1f} s of CPU, {len(busy.wall)} runs beside it\n")
-    sys.stderr.write(f"  idle: {spread(idle.wall)} | busy: {spread(busy.wall)} | ours: {spread(busy.ours)}\n")
-    extra = max(busy.ours) - quantile(idle.ours, 0.5)
+    sys.stderr.write(
+        f"  idle: {format_spread(idle.wall)} | busy: {format_spread(busy.wall)} | ours: {format_spread(busy.ours)}\n"
+    )
+    extra = max(busy.ours) - compute_quantile(idle.ours, 0.5)
     return [Row(f"delay of another run by {name}, longest", [extra], target=MAX_DELAY_MS)]
 
 
-def spread(values: list[float]) -> str:
-    return f"p50 {quantile(values, 0.5):.1f}, p99 {quantile(values, 0.99):.1f}, max {max(values):.1f} ms"
+def format_spread(values: list[float]) -> str:
+    return (
+        f"p50 {compute_quantile(values, 0.5):.1f}, p99 {compute_quantile(values, 0.99):.1f}, max {max(values):.1f} ms"
+    )
 
 
-def quantile(values: list[float], share: float) -> float:
+def compute_quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
-async def delays(app: OneTool, task: "asyncio.Future[object]") -> Delays:
+async def measure_delays(app: OneTool, task: "asyncio.Future[object]") -> Delays:
     """Repeat short runs until the task is done."""
     found = Delays([], [])
     while not (len(found.wall) >= len(SHORT_RUNS) and task.done()):

@@ -1,14 +1,14 @@
-"""From the start of the process to the answer of `tools/list`, and on to the answer of a first call."""
+"""Time from the start of the process to the answer of `tools/list`, and to the answer of a first call."""
 
 import time
 from dataclasses import dataclass
 
-from benchmarks.lib import BARE_SDK, ONETOOL, Client, Command, Row, interleave, tree_cpu_seconds
+from benchmarks.lib import BARE_SDK, ONETOOL, Client, Command, Row, interleave, read_tree_cpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Milliseconds from the start of the process; `cpu` is what the whole process tree used of it."""
+    """Milliseconds from the start of the process; `cpu` is the processor time of the process tree."""
 
     listed: float
     cpu: float
@@ -31,7 +31,7 @@ def start(command: Command) -> Start:
     with Client(command) as client:
         client.open()
         listed = time.perf_counter() - client.spawned
-        cpu = tree_cpu_seconds(client.pid)
+        cpu = read_tree_cpu_seconds(client.pid)
         client.call("1+1")
         called = time.perf_counter() - client.spawned
     return Start(listed * 1e3, cpu * 1e3, called * 1e3)

@@ -1,6 +1,6 @@
-"""Extension tools: a call to a worker, its start with and without an environment, many at once, and the idle server.
+"""Extensions: a call to a worker, its start with and without an environment, concurrent calls, and an idle server.
 
-Packages come from uv's cache, which a first call fills: what is measured is what our part adds, not the network.
+Packages come from uv's cache, which a first call fills, so the network is not measured.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ import six  # noqa
 
 
 def echo(text: str) -> str:
-    """The same text."""
+    """Return the same text."""
     return text
 '''
 HEADER = """\
@@ -46,21 +46,21 @@ HEADER = """\
 
 
 def measure(rounds: int) -> list[Row]:
-    samples = asyncio.run(measured(rounds))
-    starts = interleave(rounds, {"packs": partial(start_with, PACKS), "none": partial(start_with, 0)})
+    samples = asyncio.run(measure_all(rounds))
+    starts = interleave(rounds, {"packs": partial(time_start, PACKS), "none": partial(time_start, 0)})
     few = samples["crossed"]
     return [
         Row("warm call through bus and worker, against a bare line", samples["call"], samples["line"], "us", target=2),
         Row("the same, against a bare line to an asyncio parent", samples["call"], samples["aline"], "us"),
-        Row("first call, environment made: against uv run", samples["cold"], samples["uv run"], target=1.3),
-        Row("first call, environment known: against its python", samples["warm"], samples["python"], target=1.5),
-        Row(f"{CONCURRENT} calls at once over {WORKERS} workers: lost or crossed", few, unit="", target=0),
+        Row("first call, new environment, against uv run", samples["cold"], samples["uv run"], target=1.3),
+        Row("first call, existing environment, against its python", samples["warm"], samples["python"], target=1.5),
+        Row(f"{CONCURRENT} calls at once over {WORKERS} workers: lost or mixed up", few, unit="", target=0),
         Row(f"start-up to tools/list with {PACKS} packs, against none", starts["packs"], starts["none"], target=1.1),
     ]
 
 
-async def measured(rounds: int) -> dict[str, list[float]]:
-    echo = echo_lines()
+async def measure_all(rounds: int) -> dict[str, list[float]]:
+    echo = start_echo()
     aecho = await asyncio.create_subprocess_exec(
         sys.executable, SERVERS / "echo_lines.py", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -69,14 +69,14 @@ async def measured(rounds: int) -> dict[str, list[float]]:
             pack(f"known{number}", "known")
             await call(app, f"known{number}.echo", "there")
         contestants: dict[str, Callable[[], Awaitable[float]]] = {
-            "call": partial(warm_calls, app),
-            "line": partial(lines, echo),
-            "aline": partial(async_lines, aecho),
-            "cold": partial(cold_start, app),
-            "uv run": uv_run,
-            "warm": partial(warm_start, app),
-            "python": python_start,
-            "crossed": partial(crossed, app),
+            "call": partial(time_warm_calls, app),
+            "line": partial(time_lines, echo),
+            "aline": partial(time_async_lines, aecho),
+            "cold": partial(time_cold_start, app),
+            "uv run": time_uv_run,
+            "warm": partial(time_warm_start, app),
+            "python": time_python_start,
+            "crossed": partial(count_crossed, app),
         }
         samples = await interleave_async(rounds, contestants)
     echo.kill()
@@ -85,7 +85,7 @@ async def measured(rounds: int) -> dict[str, list[float]]:
     return samples
 
 
-def echo_lines() -> "subprocess.Popen[bytes]":
+def start_echo() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, SERVERS / "echo_lines.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -96,7 +96,7 @@ async def call(app: OneTool, name: str, text: str) -> Any:
     return (await app.bus.call_tool(name, {"text": text}, app.context())).unwrap()
 
 
-async def warm_calls(app: OneTool) -> float:
+async def time_warm_calls(app: OneTool) -> float:
     context, seconds = app.context(), []
     for _ in range(CALLS):
         started = time.perf_counter()
@@ -105,37 +105,37 @@ async def warm_calls(app: OneTool) -> float:
     return statistics.median(seconds) * 1e6
 
 
-async def lines(echo: "subprocess.Popen[bytes]") -> float:
+async def time_lines(echo: "subprocess.Popen[bytes]") -> float:
     assert echo.stdin is not None
     assert echo.stdout is not None
     seconds = []
     for ident in range(CALLS):
         started = time.perf_counter()
-        echo.stdin.write(json.dumps(question(ident)).encode() + b"\n")
+        echo.stdin.write(json.dumps(make_request(ident)).encode() + b"\n")
         echo.stdin.flush()
         json.loads(echo.stdout.readline())
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds) * 1e6
 
 
-async def async_lines(echo: asyncio.subprocess.Process) -> float:
+async def time_async_lines(echo: asyncio.subprocess.Process) -> float:
     assert echo.stdin is not None
     assert echo.stdout is not None
     seconds = []
     for ident in range(CALLS):
         started = time.perf_counter()
-        echo.stdin.write(json.dumps(question(ident)).encode() + b"\n")
+        echo.stdin.write(json.dumps(make_request(ident)).encode() + b"\n")
         json.loads(await echo.stdout.readline())
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds) * 1e6
 
 
-def question(ident: int) -> dict[str, Any]:
+def make_request(ident: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": ident, "method": "call", "params": {"function": "echo", "args": {"text": "x"}}}
 
 
-async def crossed(app: OneTool) -> float:
-    """How many of many calls got no answer, or another one's."""
+async def count_crossed(app: OneTool) -> float:
+    """Count the concurrent calls that got no answer, or the answer of another call."""
     texts = [f"{number}-{os.urandom(4).hex()}" for number in range(CONCURRENT)]
     calls = [call(app, f"known{number % WORKERS}.echo", text) for number, text in enumerate(texts)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -152,8 +152,8 @@ def pack(name: str, mark: str) -> Path:
     return file
 
 
-async def first_call(app: OneTool, mark: str) -> float:
-    """Of a pack that has just been written."""
+async def time_first_call(app: OneTool, mark: str) -> float:
+    """Measure the first call of a new pack."""
     name = f"new{os.urandom(4).hex()}"
     file = pack(name, mark)
     started = time.perf_counter()
@@ -165,34 +165,36 @@ async def first_call(app: OneTool, mark: str) -> float:
     return seconds * 1e3
 
 
-async def cold_start(app: OneTool) -> float:
-    return await first_call(app, os.urandom(4).hex())
+async def time_cold_start(app: OneTool) -> float:
+    return await time_first_call(app, os.urandom(4).hex())
 
 
-async def warm_start(app: OneTool) -> float:
-    return await first_call(app, "known")
+async def time_warm_start(app: OneTool) -> float:
+    return await time_first_call(app, "known")
 
 
-async def uv_run() -> float:
+async def time_uv_run() -> float:
     from uv import find_uv_bin
 
-    return timed([find_uv_bin(), "run", "-q", "--script", str(pack(f"run{os.urandom(4).hex()}", os.urandom(4).hex()))])
+    return time_call(
+        [find_uv_bin(), "run", "-q", "--script", str(pack(f"run{os.urandom(4).hex()}", os.urandom(4).hex()))]
+    )
 
 
-async def python_start() -> float:
-    """The same file, run by the interpreter of its environment."""
+async def time_python_start() -> float:
+    """Run the same file with the interpreter of its environment."""
     known = next((Path.home() / ".onetool" / "environments").glob("*.path")).read_text(encoding="utf-8")
-    return timed([known, str(pack("known0", "known"))])
+    return time_call([known, str(pack("known0", "known"))])
 
 
-def timed(command: list[str]) -> float:
+def time_call(command: list[str]) -> float:
     started = time.perf_counter()
     subprocess.run(command, check=True, env=for_uv(os.environ))
     return (time.perf_counter() - started) * 1e3
 
 
-def start_with(packs: int) -> float:
-    """How long the server takes to list its tool, with so many packs in its folder."""
+def time_start(packs: int) -> float:
+    """Measure the time to `tools/list` with this many packs in the directory."""
     tools = Path.home() / ".onetool" / "tools"
     aside = tools.with_name("tools-aside")
     if tools.exists():

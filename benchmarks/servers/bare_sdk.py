@@ -1,4 +1,4 @@
-"""The yardstick: the MCP SDK's low-level server with one tool that gives back its argument. As little as it can be."""
+"""The baseline server: the MCP SDK's low-level server with one tool that returns its argument."""
 
 from typing import Any
 

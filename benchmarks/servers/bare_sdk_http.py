@@ -1,4 +1,4 @@
-"""The yardstick over HTTP: the bare server of `bare_sdk` at /mcp, as the SDK serves it, on uvicorn with h11.
+"""The baseline over HTTP: the server of `bare_sdk` at /mcp, served by the SDK on uvicorn with h11.
 
 It prints its port.
 """

@@ -1,4 +1,4 @@
-"""The yardstick of a call to a worker: a plain Python process that answers every JSON line with one of its own."""
+"""The baseline of a call to a worker: a plain Python process that answers every JSON line with a JSON line."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""The yardstick of a call from a cell: a plain Python process that asks its parent in JSON lines, and times itself.
+"""The baseline of a call from a cell: a plain Python process that calls its parent in JSON lines.
 
-For every line {"calls": N} it makes N calls, one after the other, and tells the median of their seconds.
+For every line {"calls": N} it makes N sequential calls, and prints the median of their seconds.
 """
 
 import json

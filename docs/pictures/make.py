@@ -1,8 +1,8 @@
-# ruff: noqa: INP001, S603 - a script, no part of a package; what it starts is ours
-"""The pictures of the documentation, made of the real thing: `uv run python docs/pictures/make.py [FOLDER]`.
+# ruff: noqa: INP001, S603 - a script, not part of a package; it starts only OneTool
+"""Generate the images of the documentation: `uv run python docs/pictures/make.py [DIRECTORY]`.
 
-`demo.svg` is what `onetool demo` prints in a terminal, cut to the most telling steps. `page.png` is the page after a
-run of the demonstration, in Chromium.
+`demo.svg` shows selected steps of `onetool demo` in a terminal. `page.png` is a screenshot of the admin UI in Chromium
+after a run of the demonstration.
 """
 
 import json
@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))  # for what tests use to open the page
+sys.path.insert(0, str(HERE.parents[1]))  # for the browser helpers of the tests
 
-from tests.page_support import chromium, visiting  # noqa: E402 - after the line above, like the next
+from tests.page_support import chromium, visiting  # noqa: E402 - needs the line above
 from tests.rest_support import serving  # noqa: E402
 
 from onetool import paths  # noqa: E402
 from onetool.cli.demo import stage, steps  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
-KEPT: Final = (" 2", " 6", " 8", "10", "11", "What")
+SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "What")
 WIDTH, MARGIN, BAR, LINE, SIZE = 900, 24, 36, 18, 13
-COLOURS: Final = {
+COLORS: Final = {
     "1": 'fill="#f2f5f9" font-weight="bold"',
     "2": 'fill="#7d8896"',
     "31": 'fill="#ff7b72"',
@@ -36,21 +36,21 @@ COLOURS: Final = {
     "33": 'fill="#e3b341"',
 }
 STYLE: Final = re.compile(r"\033\[(\d+)m(.*?)\033\[0m")
-NOT_SHOWN: Final = re.compile(r"\033\[[0-9;]*[A-Za-z]|[^\x20-\x7e\u00a0-\uffff]")
+CONTROL_CHARACTERS: Final = re.compile(r"\033\[[0-9;]*[A-Za-z]|[^\x20-\x7e\u00a0-\uffff]")
 
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "demo.svg").write_text(picture(telling(printed())), encoding="utf-8")
-    photograph(folder)
+    (folder / "demo.svg").write_text(render_svg(select_steps(record_demo())), encoding="utf-8")
+    take_screenshot(folder)
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def printed() -> str:
-    """What the demonstration writes to a terminal, with its colours and without its progress."""
+def record_demo() -> str:
+    """Return the terminal output of the demonstration, with colors and without progress."""
     ours, theirs = pty.openpty()
     variables = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}
     with subprocess.Popen([PROGRAM, "demo"], stdout=theirs, stderr=subprocess.DEVNULL, env=variables) as process:
@@ -58,30 +58,30 @@ def printed() -> str:
         text = b"".join(iter(lambda: _read(ours), b"")).decode()
     os.close(ours)
     if process.returncode or "Not shown" in text:
-        raise SystemExit(f"the demonstration did not go well:\n{text}")
+        raise SystemExit(f"onetool demo failed:\n{text}")
     return text.replace("\r\n", "\n")
 
 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # Linux says so when nobody has the other end any more
+    except OSError:  # Linux raises this when the other end is closed
         return b""
 
 
-def telling(text: str) -> list[str]:
+def select_steps(text: str) -> list[str]:
     blocks = text.split("\n\n")
-    kept = [block for block in blocks[1:] if NOT_SHOWN.sub("", block).startswith(KEPT)]
+    kept = [block for block in blocks[1:] if CONTROL_CHARACTERS.sub("", block).startswith(SHOWN_STEPS)]
     shown = "\n\n".join([f"\033[2m$\033[0m onetool demo\n{blocks[0]}", *kept])
     return shown.splitlines()
 
 
-def picture(lines: list[str]) -> str:
+def render_svg(lines: list[str]) -> str:
     height = BAR + MARGIN + LINE * len(lines)
-    drawn = "\n".join(_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines))
+    drawn = "\n".join(_render_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines))
     dots = "".join(
-        f'<circle cx="{MARGIN + 20 * number}" cy="{BAR // 2}" r="6" fill="{colour}"/>'
-        for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+        f'<circle cx="{MARGIN + 20 * number}" cy="{BAR // 2}" r="6" fill="{color}"/>'
+        for number, color in enumerate(("#ff5f57", "#febc2e", "#28c840"))
     )
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">
@@ -95,28 +95,28 @@ def picture(lines: list[str]) -> str:
 """
 
 
-def _line(top: int, line: str) -> str:
-    return f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_spans(line))}</text>'
+def _render_line(top: int, line: str) -> str:
+    return f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_render_spans(line))}</text>'
 
 
-def _spans(line: str) -> Iterator[str]:
-    """The line in its colours; what stands between them is plain."""
+def _render_spans(line: str) -> Iterator[str]:
+    """Yield the line as colored and plain spans."""
     plain_from = 0
     for match in STYLE.finditer(line):
-        yield _plain(line[plain_from : match.start()])
-        yield f"<tspan {COLOURS[match[1]]}>{_plain(match[2])}</tspan>"
+        yield _escape(line[plain_from : match.start()])
+        yield f"<tspan {COLORS[match[1]]}>{_escape(match[2])}</tspan>"
         plain_from = match.end()
-    yield _plain(line[plain_from:])
+    yield _escape(line[plain_from:])
 
 
-def _plain(text: str) -> str:
-    return escape(NOT_SHOWN.sub("", text), quote=False)
+def _escape(text: str) -> str:
+    return escape(CONTROL_CHARACTERS.sub("", text), quote=False)
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
+# --- the admin UI ----------------------------------------------------------------------------------------------------
 
 
-def photograph(folder: Path) -> None:
+def take_screenshot(folder: Path) -> None:
     with stage.built() as built:
         own = built.home / paths.FOLDER
         settings = json.loads((own / paths.CONFIG).read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""What the documents show works as they show it: every block in them, in the order in which a reader meets them.
+"""Execute every block of the documents, in order.
 
-A document is a story in a home folder of its own. A block that begins with a comment that is a path is that file; code
-runs with the settings that were written before it; commands are typed; `text` is what the block before it said, with …
-for whatever may stand there. A block of a kind that is not known here is a mistake in the document.
+Each document has its own home directory. A block that begins with a comment that is a path is written to that file.
+Code runs with the settings written before it, and commands are executed. A `text` block is the expected output of the
+block before it, with … for any text. A block of an unknown kind is an error in the document.
 """
 
 import configparser
@@ -39,14 +39,16 @@ DOCUMENTS = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
-OURS = re.compile(r"(?<![\w./-])((?:src|benchmarks|tests/(?:unit|spec|contract|e2e))/[\w./-]*\w\.(?:py|md|json|js))\b")
+REPOSITORY_PATH = re.compile(
+    r"(?<![\w./-])((?:src|benchmarks|tests/(?:unit|spec|contract|e2e))/[\w./-]*\w\.(?:py|md|json|js))\b"
+)
 PATH_IN_COMMENT = re.compile(r"# ([\w./-]+\.(?:py|ya?ml|service))\n")
 IN_QUOTES = re.compile("'[^']*'|#.*")
-FOR_A_SHELL = re.compile(r"[^\w\s./:=,@+\"-]")
-PROGRAM_OF_ITS_OWN = re.compile(r"^(?:from|import) ot\b", re.MULTILINE)
-# Texts that nothing prints, by how they begin.
+SHELL_SYNTAX = re.compile(r"[^\w\s./:=,@+\"-]")
+PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
+# Text blocks that no command prints, by their first characters.
 FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
-# What programs print whose document does not say it.
+# Output of programs that their document does not show.
 PRINTED = {"greet.hello": 'Hello Ada\n["Hello Ada","Hello Alan"]\n'}
 PETSTORE = """\
 openapi: 3.0.0
@@ -72,7 +74,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The path in the comment that it begins with."""
+        """The path in the first comment of the block."""
         found = PATH_IN_COMMENT.match(self.text)
         return found[1] if found else None
 
@@ -88,7 +90,7 @@ def blocks(document: Path) -> list[Block]:
 STORIES = [document for document in DOCUMENTS if document.exists() and blocks(document)]
 
 
-def told(document: Path) -> str:
+def to_label(document: Path) -> str:
     return str(document.relative_to(ROOT))
 
 
@@ -96,41 +98,41 @@ def told(document: Path) -> str:
 
 
 class Story:
-    """What has been written, started and said so far."""
+    """The files, processes and output of one document."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.folder, self._stack = home, home / "project", stack
         (home / "notes").mkdir()
         self.folder.mkdir()
         (self.folder / "petstore.yaml").write_text(PETSTORE, encoding="utf-8")
-        self.said, self._port = "", 0
+        self.output, self._port = "", 0
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
         self.variables = {**environment(home), **uv, "PATH": programs, "NO_COLOR": "1"}
 
-    def go_on(self, block: Block) -> None:
+    def execute(self, block: Block) -> None:
         KINDS[block.kind](self, block)
 
     # --- code ----------------------------------------------------------------------------------------------------
 
     def python(self, block: Block) -> None:
-        if PROGRAM_OF_ITS_OWN.search(block.text):
-            self.said = self._run([sys.executable, "-c", block.text])
+        if PROGRAM.search(block.text):
+            self.output = self._run([sys.executable, "-c", block.text])
             expected = [printed for word, printed in PRINTED.items() if word in block.text]
-            assert not expected or self.said == expected[0]
+            assert not expected or self.output == expected[0]
             return
         self._app.portal.call(self._app.onetool.reload)
         answer = self._app.run(block.text)
         assert not answer.is_error, answer.text
-        self.said = answer.text
+        self.output = answer.text
 
     @cached_property
     def _app(self) -> App:
-        return self._stack.enter_context(opened_in(self.folder, self.home, self.variables))
+        return self._stack.enter_context(open_app(self.folder, self.home, self.variables))
 
     def py(self, block: Block) -> None:
-        file = self._written(block)
-        assert file is not None, "a file of Python begins with a comment that is its path"
+        file = self._write_block(block)
+        assert file is not None, "a block of a Python file begins with a comment that is its path"
         compile(block.text, str(file), "exec")
         if file.name.endswith("_tools.py"):
             read = source.read(file)
@@ -140,35 +142,35 @@ class Story:
     # --- data ----------------------------------------------------------------------------------------------------
 
     def yaml(self, block: Block) -> None:
-        """Settings: in force from here on where the block is a file, else only right."""
-        written = self._written(block)
+        """Write settings that name a file; only validate others."""
+        written = self._write_block(block)
         if written is not None:
-            assert written in self._loaded(self.folder), f"{written} is no file that anybody reads"
+            assert written in self._load_files(self.folder), f"{written} is not a settings file"
             return
         with TemporaryDirectory() as elsewhere:
             self._write(Path(elsewhere), ".onetool/onetool.yaml", block.text)
-            assert self._loaded(Path(elsewhere))
+            assert self._load_files(Path(elsewhere))
 
-    def _loaded(self, folder: Path) -> tuple[Path, ...]:
+    def _load_files(self, folder: Path) -> tuple[Path, ...]:
         return load(find_folders({}, folder, None, self.home), {}, trust=True).files
 
     def json(self, block: Block) -> None:
-        """Where it is a client's configuration, it is understood, and the next command may take it over."""
+        """Parse JSON. The configuration of a client is written to `servers.json` for the next command."""
         data = json.loads(block.text)
         if "mcpServers" in data:
-            servers = {name: at_hand(server) for name, server in data["mcpServers"].items()}
+            servers = {name: use_shared_environment(server) for name, server in data["mcpServers"].items()}
             file = self._write(self.folder, "servers.json", json.dumps({"mcpServers": servers}))
             found = reading.find(files.read(file), self.folder).servers
             assert all("command" in server or "url" in server for server in found.values())
             assert found.keys() == servers.keys()
 
     def ini(self, block: Block) -> None:
-        """A unit of systemd. What it starts is a command of ours, with options that there are."""
+        """Check that a systemd unit starts `onetool` with options that exist."""
         unit = configparser.ConfigParser(interpolation=None, strict=False)
         unit.read_string(block.text)
         program, *arguments = unit["Service"]["ExecStart"].split()
         assert Path(program).name == "onetool"
-        options_exist(self._run, arguments)
+        check_options(self._run, arguments)
 
     def nginx(self, block: Block) -> None:
         lines = [line.strip() for line in block.text.splitlines() if line.strip()]
@@ -177,12 +179,12 @@ class Story:
         assert f"proxy_pass http://127.0.0.1:{PORT};" in lines
 
     def text(self, block: Block) -> None:
-        """What the block before it said."""
+        """Compare with the output of the previous block."""
         if block.text.startswith(tuple(FREE)):
             return
         pattern = ".*".join(re.escape(part) for part in block.text.strip().split("…"))
-        assert self.said.strip(), "nothing was said before it"
-        assert re.fullmatch(pattern, self.said.strip(), re.DOTALL), f"it is\n{self.said}"
+        assert self.output.strip(), "the previous block has no output"
+        assert re.fullmatch(pattern, self.output.strip(), re.DOTALL), f"the output is\n{self.output}"
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -201,20 +203,22 @@ class Story:
         elif words[:3] == ["uv", "tool", "install"]:
             self._run(words, folder=ROOT)
         else:
-            typed = command.replace("uv run onetool", "onetool").replace(f"localhost:{PORT}", f"localhost:{self._port}")
+            typed = command.replace("uv run --no-dev onetool", "onetool").replace(
+                f"localhost:{PORT}", f"localhost:{self._port}"
+            )
             program, *arguments = shlex.split(typed, comments=True)
-            needs_shell = program != "onetool" or FOR_A_SHELL.search(IN_QUOTES.sub("", typed))
-            self.said = self._run(["/bin/sh", "-c", typed] if needs_shell else [self._program, *arguments])
+            needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", typed))
+            self.output = self._run(["/bin/sh", "-c", typed] if needs_shell else [self._program, *arguments])
 
     def _serve(self, options: list[str]) -> None:
-        """In the background, on a port of its own, until the document ends."""
+        """Start a server in the background on a free port, until the document ends."""
         started = [self._program, "serve", *options, "--port", "0", "--json"]
-        # Its error stream may fill a pipe that nobody reads.
+        # A pipe that is not read could fill up.
         errors = self._stack.enter_context((self.home / "stderr").open("ab"))
         server = subprocess.Popen(
             started, cwd=self.folder, env=self.variables, stdout=subprocess.PIPE, stderr=errors, text=True
         )
-        self._stack.callback(ended, server)
+        self._stack.callback(stop_server, server)
         assert server.stdout is not None
         address = server.stdout.readline()
         assert address, (self.home / "stderr").read_text(encoding="utf-8")
@@ -240,7 +244,7 @@ class Story:
 
     # --- files ---------------------------------------------------------------------------------------------------
 
-    def _written(self, block: Block) -> Path | None:
+    def _write_block(self, block: Block) -> Path | None:
         return self._write(self.folder, block.file, block.text) if block.file else None
 
     @staticmethod
@@ -251,8 +255,8 @@ class Story:
         return file
 
 
-def at_hand(server: dict[str, Any]) -> dict[str, Any]:
-    """The same program, from the environment that tests share: what uvx brings, it brings anew for every home."""
+def use_shared_environment(server: dict[str, Any]) -> dict[str, Any]:
+    """Use the environment that tests share, because uvx would install the program for every home directory."""
     return python_server(*server["args"]) if server.get("command") == "uvx" else server
 
 
@@ -270,8 +274,8 @@ KINDS: dict[str, Callable[[Story, Block], None]] = {
 
 
 @contextmanager
-def opened_in(folder: Path, home: Path, variables: dict[str, str]) -> Iterator[App]:
-    """OneTool in this process, with the settings of that folder."""
+def open_app(folder: Path, home: Path, variables: dict[str, str]) -> Iterator[App]:
+    """Open OneTool in this process, with the settings of that directory."""
     read = partial(read_settings, variables, folder, None, home)
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=read, log=Log(), environment=variables)
@@ -279,24 +283,24 @@ def opened_in(folder: Path, home: Path, variables: dict[str, str]) -> Iterator[A
             yield App(portal, app)
 
 
-def ended(server: subprocess.Popen[str]) -> None:
+def stop_server(server: subprocess.Popen[str]) -> None:
     server.terminate()
     server.communicate(timeout=2 * PATIENCE)
 
 
 def commands(text: str) -> Iterator[str]:
-    """What is typed, one command after the other; a quotation or a backslash goes on to the next line."""
+    """Yield the commands. Quotes and backslashes continue a command on the next line."""
     command = ""
     for line in text.splitlines():
         command += f"{line}\n"
-        if not line.endswith("\\") and is_whole(command):
+        if not line.endswith("\\") and is_complete(command):
             if shlex.split(command, comments=True):
                 yield command.strip()
             command = ""
-    assert not command, f"it never ends: {command}"
+    assert not command, f"incomplete command: {command}"
 
 
-def is_whole(command: str) -> bool:
+def is_complete(command: str) -> bool:
     try:
         shlex.split(command, comments=True)
     except ValueError:
@@ -304,46 +308,46 @@ def is_whole(command: str) -> bool:
     return True
 
 
-# --- commands that are looked at and not run -------------------------------------------------------------------------
+# --- commands that are checked but not executed ----------------------------------------------------------------------
 
 
-def is_a_target(words: list[str]) -> None:
+def check_target(words: list[str]) -> None:
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(f"\n{word}:" in rules for word in words[1:] if "=" not in word)
 
 
-def is_a_script(words: list[str]) -> None:
+def check_script(words: list[str]) -> None:
     script, *options = words[3:]
-    assert all(word in help_of(script) for word in options if word.startswith("--"))
+    assert all(word in read_help(script) for word in options if word.startswith("--"))
 
 
 @cache
-def help_of(script: str) -> str:
+def read_help(script: str) -> str:
     asked = [sys.executable, script, "--help"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=6 * PATIENCE).stdout
 
 
-def options_exist(run: Callable[[list[str]], str], arguments: list[str]) -> None:
+def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None:
     command, *options = arguments
     shown = run([str(Path(sys.executable).with_name("onetool")), command, "--help"])
     assert all(word in shown for word in options if word.startswith("--"))
 
 
-def is_ours_or_uv(words: list[str]) -> None:
-    """The index has a package of our name that is somebody else's, so that only this folder is ours."""
+def check_packages(words: list[str]) -> None:
+    """Allow only uv and this directory, because `onetool` on PyPI is a different project."""
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(words[2:]) <= {"uv", ".", *(f".[{extra}]" for extra in extras)}
 
 
-def names_tests(words: list[str]) -> None:
+def check_test_paths(words: list[str]) -> None:
     assert all((ROOT / word).exists() for word in words[3:] if not word.startswith("-"))
 
 
 ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
-    "pip install": is_ours_or_uv,  # it would change the environment that the tests run in
-    "uv run pytest": names_tests,  # it would run itself
-    "make": is_a_target,  # it runs all of the above
-    "uv run python": is_a_script,  # benchmarks take minutes; the reference has a test of its own
+    "pip install": check_packages,  # it would change the environment that the tests run in
+    "uv run pytest": check_test_paths,  # it would run itself
+    "make": check_target,  # it runs all of the above
+    "uv run python": check_script,  # benchmarks take minutes; the reference has a test of its own
 }
 
 
@@ -352,65 +356,65 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("document", STORIES, ids=told)
+@pytest.mark.parametrize("document", STORIES, ids=to_label)
 def test_every_block_of_a_document_works(document: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         story = Story(tmp_path, stack)
         for block in blocks(document):
             try:
-                story.go_on(block)
+                story.execute(block)
             except Exception as error:
                 raise AssertionError(f"{block.place}: {error}") from error
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=told)
-def test_blocks_are_of_known_kinds_and_end(document: Path) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=to_label)
+def test_blocks_have_known_kinds_and_are_closed(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     unknown = [f"{block.place}: {block.kind!r}" for block in blocks(document) if block.kind not in KINDS]
     assert not unknown
     assert sum(line.lstrip().startswith("```") for line in text.splitlines()) == 2 * len(blocks(document))
     free = [block for block in blocks(document) if not block.kind]
-    assert all(block.text.startswith(tuple(FREE)) for block in free), "a block without a kind is a drawing named above"
+    assert all(block.text.startswith(tuple(FREE)) for block in free), "a block without a kind must be listed in FREE"
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=told)
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=to_label)
 def test_documents_link_to_what_exists(document: Path) -> None:
     text = FENCED.sub("", document.read_text(encoding="utf-8"))
     for name, anchor in LINK.findall(text):
         target = document.parent / name if name else document
-        assert target.exists(), f"there is no {name}"
+        assert target.exists(), f"{name} does not exist"
         if anchor:
             assert anchor in anchors(target), f"{name} has no heading #{anchor}; it has {sorted(anchors(target))}"
 
 
 def anchors(document: Path) -> set[str]:
-    """The headings as a browser of documents names them."""
+    """Return the anchors of the headings, as GitHub names them."""
     text = FENCED.sub("", document.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)}
 
 
-@pytest.mark.parametrize("document", [document for document in DOCUMENTS if document.suffix == ".md"], ids=told)
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if document.suffix == ".md"], ids=to_label)
 def test_files_that_documents_name_exist(document: Path) -> None:
-    named = OURS.findall(document.read_text(encoding="utf-8"))
+    named = REPOSITORY_PATH.findall(document.read_text(encoding="utf-8"))
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_every_document_is_reached_from_the_list_for_models() -> None:
+def test_llms_txt_links_to_every_document() -> None:
     listed = (ROOT / "llms.txt").read_text(encoding="utf-8")
-    missing = [told(document) for document in DOCUMENTS if f"({told(document)})" not in listed]
+    missing = [to_label(document) for document in DOCUMENTS if f"({to_label(document)})" not in listed]
     assert missing == ["llms.txt"]
 
 
 @pytest.mark.slow
-def test_the_reference_is_as_the_code_is() -> None:
-    """Where this fails, its message has the command that makes it right."""
+def test_the_reference_is_up_to_date() -> None:
+    """Check that the reference is up to date. The failure message has the command that updates it."""
     made = [sys.executable, str(ROOT / "docs" / "reference" / "make.py"), "--check"]
     done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=6 * PATIENCE)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_reference_tells_nothing_of_this_machine() -> None:
+def test_the_reference_does_not_depend_on_the_machine() -> None:
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
-    told_of = {str(ROOT), str(Path.home()), sys.prefix, sys.version.split()[0]}
+    machine_facts = {str(ROOT), str(Path.home()), sys.prefix, sys.version.split()[0]}
     assert pages
-    assert not [fact for fact in told_of for page in pages if f"{fact}/" in page or f" {fact}" in page]
+    assert not [fact for fact in machine_facts for page in pages if f"{fact}/" in page or f" {fact}" in page]

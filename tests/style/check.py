@@ -1,0 +1,154 @@
+"""Reject wording and names that the project's style retires: `make style`, or `python tests/style/check.py [PATH ...]`.
+
+The check covers src, docs, benchmarks and the documents at the top of the repository. It reports retired words, British
+spelling in identifiers, docstrings that begin with a question word, function names that are not verbs, and public
+classes that share a name. With paths, only problems in these files and directories are reported. `allowed.txt` lists
+exceptions, one per line: a path, a tab and the reported text. An exception that matches nothing is a problem too.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = Path(__file__).with_name("allowed.txt")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "llms.txt")
+DIRECTORIES = ("src", "docs", "benchmarks")
+SUFFIXES = {".py", ".md", ".js", ".html", ".j2"}
+WORDS = {
+    re.compile(pattern): advice
+    for pattern, advice in {
+        r"(?<![Tt]here )\bis no (?!longer\b|more\b)": 'write "is not a"',
+        r"\banew\b": 'write "again"',
+        r"\bmend(s|ed|ing)?\b": 'write "fix"',
+        r"\btold\b": "name the actor and use the present tense",
+        r"\b[Ww]hole numbers?\b": 'write "integer"',
+        r"\b(yes or no|must be given)\b": 'write "boolean", "required"',
+        r"\b(MOST|LONGEST)_[A-Z]": "name the constant MAX_*",
+        r"\byardsticks?\b": 'write "baseline"',
+        r"\b(Sanitis|Authoris|Serialis|Colour|Behaviour|Neighbour|Licence)": "use American spelling",
+        r"(sanitis|authoris|serialis|catalogue|colour|behaviour|neighbour|licence)": "use American spelling",
+    }.items()
+}
+QUESTION = re.compile(r"(What|Who|Whose|Which|How|Where|Whatever|Whoever|Why)\b")
+# Past participles and prepositions that are not verbs. Tests, properties and data classes use nouns.
+NOT_A_VERB = re.compile(
+    r"_*(.+_of|of_.+|own|told|taken|given|shown|opened|answered|asked|written|made|found|heard|kept|said)"
+)
+
+
+class Problem(NamedTuple):
+    """A line or name to change. `kind` groups problems in the summary."""
+
+    kind: str
+    path: str
+    line: int
+    text: str
+    advice: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}\t{self.text}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Report wording and names that the style retires")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="report only problems in these files and directories")
+    parser.add_argument("--summary", action="store_true", help="print only the number of problems of each kind")
+    options = parser.parse_args()
+    allowed = read_allowed()
+    found = [*find_words(), *find_docstrings(), *find_functions(), *find_classes()]
+    unused = allowed - {problem.key for problem in found}
+    problems = [problem for problem in found if problem.key not in allowed and is_selected(problem, options.paths)]
+    if not options.summary:
+        for problem in problems:
+            print(f"{problem.path}:{problem.line}: {problem.text}\n    {problem.advice}")
+    for key in sorted(unused):
+        print(f"{ALLOWED.relative_to(ROOT)}: unused exception: {key}")
+    for kind, count in Counter(problem.kind for problem in problems).items():
+        print(f"{count} {kind}")
+    return 1 if problems or unused else 0
+
+
+def read_allowed() -> set[str]:
+    lines = ALLOWED.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def is_selected(problem: Problem, paths: list[str]) -> bool:
+    return not paths or any((ROOT / problem.path).is_relative_to(Path(path).resolve()) for path in paths)
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+def find_words() -> Iterator[Problem]:
+    """Yield lines with retired words."""
+    for path in find_sources():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for pattern, advice in WORDS.items():
+                if pattern.search(line):
+                    yield Problem("retired words", to_relative(path), number, line.strip(), advice)
+
+
+def find_docstrings() -> Iterator[Problem]:
+    """Yield docstrings that begin with a question word."""
+    advice = "start with a verb (functions) or a noun (classes, modules)"
+    for path, tree in parse_modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if QUESTION.match(first):
+                    yield Problem("docstrings", to_relative(path), getattr(node, "lineno", 1), first, advice)
+
+
+def find_functions() -> Iterator[Problem]:
+    """Yield functions whose names are not verbs. Properties may be nouns."""
+    for path, tree in parse_modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NOT_A_VERB.fullmatch(node.name):
+                is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+                if not is_property:
+                    text, advice = f"def {node.name}", "name the function with a verb"
+                    yield Problem("function names", to_relative(path), node.lineno, text, advice)
+
+
+def find_classes() -> Iterator[Problem]:
+    """Yield public classes that share their name with another."""
+    places = defaultdict(list)
+    for path, tree in parse_modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append((to_relative(path), node.lineno))
+    for name, found in places.items():
+        if len(found) > 1:
+            advice = f"rename one of: {', '.join(place for place, _ in found)}"
+            for place, line in found:
+                yield Problem("shared class names", place, line, f"class {name}", advice)
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def find_sources() -> Iterator[Path]:
+    yield from (ROOT / name for name in DOCUMENTS)
+    for directory in DIRECTORIES:
+        yield from (path for path in sorted((ROOT / directory).rglob("*")) if path.suffix in SUFFIXES)
+
+
+def parse_modules() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def to_relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
