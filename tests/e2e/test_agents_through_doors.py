@@ -303,7 +303,7 @@ def test_an_address_with_another_spelling_is_rejected_where_lists_restrict(featu
                         (f"ot.resources(server='cut', uri={uri!r})", "default")):  # fmt: skip
         answer = features.run(call, agent=agent)
         assert answer.error == "permission_denied", answer.text
-        assert "as another address" in answer.text
+        assert "ambiguous name" in answer.text
 
 
 def test_an_agent_may_be_given_one_address_with_dots(features: App) -> None:

@@ -21,7 +21,7 @@ from tests.rest_support import serving
 from tests.support import PROGRAM, App, command_line, configure, connected, environment, eventually, opened
 
 from onetool.config.model import Settings
-from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, key_of
+from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, cache_key
 from onetool.proxy.pins import Pins
 from onetool.proxy.servers import LIST_SECONDS
 
@@ -39,7 +39,7 @@ def cached(home: Path, servers: dict[str, Any]) -> None:
     """Configure servers whose lists are known already."""
     lists = Lists(cache(home))
     for server in Settings.model_validate({"servers": servers}).servers.values():
-        lists.put(key_of(server), [ECHO])
+        lists.put(cache_key(server), [ECHO])
 
 
 def note_of(app: App, command: str) -> str:
@@ -209,7 +209,7 @@ def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: 
 def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> None:
     server = hostile("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
-    key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
+    key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     for _ in range(20):
         Lists(cache(tmp_path)).put_failure(key, "it failed")
     assert "s (failed: it failed; next attempt in" in command_line(tmp_path, "tools").stderr
@@ -222,7 +222,7 @@ def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> N
 def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line(tmp_path: Path) -> None:
     server = hostile("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
-    key = key_of(Settings.model_validate({"servers": {"s": server}}).servers["s"])
+    key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     Lists(cache(tmp_path)).put_failure(key, "no answer within 1.0 s", is_interrupted=True)
     with connected(tmp_path) as client:
         client.tools()
@@ -354,7 +354,7 @@ def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.Mon
         assert entered.wait(60)
         runs.append(app.start("s.__name__"))
         assert not registry.is_pack("s")
-        assert "not answered yet" in registry.problems()["s"].message
+        assert "not responded yet" in registry.problems()["s"].message
         go_on.set()
         answers = [run.result(60) for run in runs]
         assert not any("NameError" in answer.text for answer in answers)

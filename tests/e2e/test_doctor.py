@@ -330,8 +330,8 @@ CASES = [
         "an extension whose dependency does not exist",
         pack(f"{IMPOSSIBLE}{ECHO}"),
         MINE,
-        "uv could not make the environment",
-        "correct the dependencies in the header",
+        "uv could not create the environment",
+        "fix the dependencies in the header",
         mend=lambda home, _: pack(f"{HEADER}{ECHO}")(home),
     ),
     Case(
@@ -365,7 +365,7 @@ CASES = [
         pack(ECHO, "fs"),
         f"{TOOLS}/fs/fs_tools.py",
         "the name 'fs' is taken",
-        'write `pack = "another_name"`',
+        'add `pack = "another_name"`',
         mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "fs")(home),
     ),
     Case(
@@ -417,7 +417,7 @@ CASES = [
         "a server whose program is not there",
         settings("servers:\n  gone: {command: a-program-that-nobody-has}\n"),
         CONFIG,
-        "there is no program 'a-program-that-nobody-has'",
+        "program 'a-program-that-nobody-has' not found",
         "install a-program-that-nobody-has",
         2,
         lambda home, _: servers(gone=hostile("echo"))(home),
@@ -445,7 +445,7 @@ CASES = [
         "a server whose tools have changed",
         changed_server,
         "",
-        "odd.echo is not what it was",
+        "changed definition of odd.echo",
         "onetool servers accept odd",
         mend=lambda home, _: follow(home, "onetool servers accept odd"),
     ),
@@ -865,4 +865,4 @@ def test_clashes_of_names_are_reported_also_while_the_settings_are_wrong(tmp_pat
 def test_a_server_without_its_program_is_named_where_tools_are_listed(tmp_path: Path) -> None:
     servers(gone={"command": "a-program-that-nobody-has"})(tmp_path)
     listed = command_line(tmp_path, "tools", "machine.now")
-    assert "there is no program 'a-program-that-nobody-has'" in listed.stderr
+    assert "program 'a-program-that-nobody-has' not found" in listed.stderr

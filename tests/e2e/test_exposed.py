@@ -343,7 +343,7 @@ def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path:
         again = {"inputResponses": {key: {"action": "decline"}}, "requestState": asked["requestState"]}
         said = _raw(server, "test_elicitation", {"message": "?"}, **again)
         assert said["isError"] is True
-        assert "went away" in said["content"][0]["text"]
+        assert "lost" in said["content"][0]["text"]
         assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 

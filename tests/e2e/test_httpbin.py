@@ -221,7 +221,7 @@ def test_a_segment_that_would_lead_elsewhere_is_not_sent(world: World) -> None:
     tag = new_slug()
     tool = world.tool(f"/anything/{tag}/${{id}}/end", {"id": TEXT})
     for value in ("", ".", ".."):
-        assert "lead to another place" in tool.error(id=value)["message"]
+        assert "which changes the path" in tool.error(id=value)["message"]
     assert world.httpbin.seen(f"/anything/{tag}/") == []
 
 
@@ -250,7 +250,7 @@ def test_user_and_password_are_right_or_wrong(world: World) -> None:
     named = world.tool(place, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"})
     assert named.value(user="bob") == {"authenticated": True, "user": "bob"}
     assert named.error(user="eve")["status"] == 401
-    assert "must have no colon" in named.error(user="bob:x")["message"]
+    assert "cannot contain a colon" in named.error(user="bob:x")["message"]
 
 
 def test_a_bearer_token_is_taken_and_never_shown(world: World) -> None:
@@ -289,7 +289,7 @@ def test_an_answer_is_data_text_or_bytes_as_it_says(world: World) -> None:
     assert world.value("/json", response={"mode": "text"}).startswith("{")
     lines = world.value("/stream/3", response={"mode": "text"}).splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, 1, 2]
-    assert "is no JSON" in world.error("/html", response={"mode": "json"})["message"]
+    assert "is not valid JSON" in world.error("/html", response={"mode": "json"})["message"]
     assert world.value("/status/200") is None
 
 
@@ -311,7 +311,7 @@ def test_a_selector_takes_its_part(world: World) -> None:
     rows = [{"n": 1, "name": "a"}, {"n": 2, "name": "b"}, {"n": 3, "name": "ß"}]
     assert chosen.value(rows=rows) == {"method": "POST", "big": ["b", "ß"]}
     assert world.value("/json", response={"selector": "nothing.here"}) is None
-    assert "does not fit the answer" in world.error("/json", response={"selector": "abs(slideshow)"})["message"]
+    assert "failed on the response" in world.error("/json", response={"selector": "abs(slideshow)"})["message"]
 
 
 def test_what_was_asked_for_is_unpacked_and_what_was_not_says_so(world: World) -> None:
@@ -330,10 +330,10 @@ def test_a_status_fails_is_nothing_or_is_a_success(world: World, status: int) ->
     path, once = f"/status/{status}", {"retries": 0}
     error = world.error(path, **once)
     assert (error["type"], error["status"]) == ("http_status", status)
-    assert f"answered {status}" in error["message"]
+    assert f"returned {status}" in error["message"]
     assert world.value(path, **once, errorMode="empty") is None
-    answered = world.value(path, **once, successCodes=[200, "400-599"])
-    assert "teapot" in answered if status == 418 else answered is None
+    returned = world.value(path, **once, successCodes=[200, "400-599"])
+    assert "teapot" in returned if status == 418 else returned is None
     assert world.error("/status/200", successCodes=[status])["status"] == 200
 
 
@@ -394,7 +394,7 @@ def test_a_body_is_not_sent_on_to_another_host(world: World) -> None:
     elsewhere = world.httpbin.url(f"/anything/{tag}", "localhost")
     query = {"url": elsewhere, "status_code": "307"}
     error = world.error("/redirect-to", method="POST", query=query, body={"a": 1})
-    assert "its body is not sent to another origin" in error["message"]
+    assert "a request body is not sent to another origin" in error["message"]
     assert not [seen for seen in world.httpbin.seen(f"/anything/{tag}") if seen.target.startswith("/anything")]
 
 
@@ -484,7 +484,7 @@ def test_a_tool_of_its_own_document_is_called_in_a_shell_and_over_rest(imported:
     assert (answer["ok"], answer["error"]["status"]) == (False, 418)
     failed = command_line(imported.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert "answered 401 Unauthorized" in failed.stderr
+    assert "returned 401 Unauthorized" in failed.stderr
 
 
 def test_arguments_that_its_own_document_does_not_know_are_refused(imported: World) -> None:

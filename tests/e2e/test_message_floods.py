@@ -16,7 +16,7 @@ FLOODING = Path(__file__).parent / "servers" / "flooding.py"
 PAUSE = "\ntime.sleep(30)"
 TOO_LONG = "it sent more than 1048576 bytes in one message"
 TOO_MANY = "it sent more than 120000 values in one message"
-NO_MESSAGE = "it sent something that is no message"
+NO_MESSAGE = "it sent an invalid message"
 LISTS = "b','.join([b'[]'] * {count})"
 CALL = """b'{"id":%d,"method":"call","params":{"name":"ot.version","args":[],"kwargs":{"x":[' % n + """
 

@@ -146,7 +146,7 @@ def test_prompts_of_a_server_are_listed_and_filled_in(app: App) -> None:
     filled = app.data("ot.prompt(server='every', name='args-prompt', arguments={'city': 'Bern'})")
     assert filled["messages"] == [{"role": "user", "content": "What's weather in Bern?"}]
     assert "nothing" in app.failure("ot.prompt(server='every', name='nothing')")
-    assert "there is no server 'x'" in app.failure("ot.prompt(server='x')")
+    assert "no server named 'x'" in app.failure("ot.prompt(server='x')")
 
 
 def test_twenty_calls_side_by_side_come_back_in_order(app: App) -> None:

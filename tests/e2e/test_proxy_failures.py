@@ -68,7 +68,7 @@ def configured(home: Path, servers: dict[str, Any]) -> None:
 
 def test_a_server_that_dies_at_its_start_says_its_last_words(app: App) -> None:
     text = app.failure(f"dies.{ECHO}")
-    assert "cannot be reached" in text
+    assert "cannot connect to" in text
     assert "No module named 'a_module_that_nobody_has'" in text
     assert state(app, "dies") == "disconnected"
 
@@ -76,12 +76,12 @@ def test_a_server_that_dies_at_its_start_says_its_last_words(app: App) -> None:
 def test_a_program_that_is_not_there_is_named() -> None:
     with opened({"servers": {"s": {"command": "no-such-program"}}}) as app:
         text = app.failure(f"s.{ECHO}")
-        assert "s cannot be started: there is no program 'no-such-program'" in text
+        assert "cannot start s: program 'no-such-program' not found" in text
         assert "Hint: install no-such-program, or correct servers.s.command" in text
 
 
 def test_a_server_that_never_answers_is_given_up(app: App) -> None:
-    assert "hangs did not answer within 1 s" in app.failure(f"hangs.{ECHO}")
+    assert "hangs did not respond within 1 s" in app.failure(f"hangs.{ECHO}")
     assert state(app, "hangs") == "disconnected"
 
 
@@ -111,7 +111,7 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
             f"import runpy, sys\nsys.argv = ['', 'good']\nrunpy.run_path({server!r}, run_name='__main__')"
         )
         assert eventually(lambda: not app.run(f"s.{ECHO}").is_error)
-        assert "s went away" not in problems(app)
+        assert "connection to s lost" not in problems(app)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_server_that_exits_after_each_call_works_at_each_call(app: App) -> Non
     for _ in range(3):
         assert app.value(f"once.{ECHO}") == "a"
         assert eventually(lambda: state(app, "once") == "disconnected")
-    assert "once went away. It last printed:\nthat was all" in problems(app)
+    assert "connection to once lost. It last printed:\nthat was all" in problems(app)
 
 
 def test_a_server_that_is_killed_shows_as_disconnected_and_comes_back(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_that_stops_answering_is_started_anew(tmp_path: Path) -> None:
     with opened({"servers": {"s": hostile("hangs-later", tmp_path, timeout=0.5)}}) as app:
-        assert "s.echo took longer than 0.5 s" in app.failure(f"s.{ECHO}")
+        assert "s.echo timed out after 0.5 s" in app.failure(f"s.{ECHO}")
         assert eventually(lambda: state(app, "s") == "disconnected")
 
 
@@ -192,7 +192,7 @@ def test_names_and_schemas_that_are_none_break_nothing(app: App) -> None:
     assert app.value("lies.a_b_c()") == "called as a.b@c"
     assert app.value("ot.call('lies.no_schema', x=1)") == "called as no schema"
     assert "lies.no_schema()" in app.value("ot.tools(pattern='lies', info='full')")
-    assert "lies.no schema has a schema that is none" in problems(app)
+    assert "lies.no schema has an invalid input schema" in problems(app)
 
 
 def test_a_schema_that_refers_elsewhere_is_not_fetched(app: App) -> None:
@@ -200,7 +200,7 @@ def test_a_schema_that_refers_elsewhere_is_not_fetched(app: App) -> None:
 
 
 def test_a_list_that_is_none_is_told(app: App) -> None:
-    assert "bad_list does not tell its tools" in app.failure(f"bad_list.{ECHO}")
+    assert "cannot list the tools of bad_list" in app.failure(f"bad_list.{ECHO}")
 
 
 def test_a_list_without_an_end_is_cut_off(app: App) -> None:
@@ -272,7 +272,7 @@ def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
 def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
     with opened({"servers": {"s": hostile("changes", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
-        assert eventually(lambda: "s.echo is not what it was" in problems(app))
+        assert eventually(lambda: "changed definition of s.echo" in problems(app))
         assert '- "description": "What it was given."' in problems(app)
         assert "[REDACTED:trigger]" in problems(app)
         assert app.value(f"s.{ECHO}") == "a"
@@ -344,7 +344,7 @@ def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -
         listed = app.value("ot.tools(pattern='s.', info='full')")
         assert listed.count("Not accepted") == len(SIMILAR)
         assert "previous instructions" not in listed + app.value("ot.help(query='s.added', info='full')")
-        assert "s.added is new and not accepted" in problems(app)
+        assert "new tool, not accepted: s.added" in problems(app)
     accepted = command_line(tmp_path, "servers", "accept", "s")
     assert "accepted added" in accepted.stdout, accepted.stderr
     with opened_here(tmp_path) as app:
@@ -365,7 +365,7 @@ def test_a_renamed_tool_does_not_take_the_name_of_an_accepted_one(tmp_path: Path
 
 def test_accept_names_the_servers_there_are(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("good", tmp_path)})
-    assert "there is no server 'x'. Servers: s." in command_line(tmp_path, "servers", "accept", "x").stderr
+    assert "no server named 'x'" in command_line(tmp_path, "servers", "accept", "x").stderr
 
 
 # --- answers that are never trusted ------------------------------------------------------------------------

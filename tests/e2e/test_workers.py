@@ -625,7 +625,7 @@ def test_a_pack_is_fenced_only_where_its_settings_say_so(fenced: Workers) -> Non
 
 
 def test_a_sandbox_that_cannot_be_kept_is_refused(fenced: Workers) -> None:
-    assert "denied_patterns cannot be kept" in fenced.error("impossible.listed", path="/")
+    assert "denied_patterns is not supported" in fenced.error("impossible.listed", path="/")
 
 
 # --- environments ---------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def test_what_uv_says_about_a_header_reaches_the_caller(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
     with opened_at(tmp_path) as app:
         failure = app.failure("plain.where()")
-        assert "uv could not make the environment" in failure
+        assert "uv could not create the environment" in failure
         assert "no such requirement!" in failure
 
 

@@ -218,7 +218,7 @@ def test_a_bus_alone_reaches_only_what_the_agent_is_given(site: Site) -> None:
     with pytest.raises(NetworkError) as refused:
         get(site.url(), {})
     assert refused.value.message == (
-        "Host 127.0.0.1 is not allowed. To allow it, add this to onetool.yaml: "
+        "host 127.0.0.1 is not allowed. To allow it, add this to onetool.yaml: "
         f'agents: {{default: {{tool_config: {{http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}}}}}}}}'
     )
     with pytest.raises(NetworkError) as refused:
@@ -258,7 +258,7 @@ def test_the_settings_decide_and_an_agent_can_only_narrow_them(site: Site) -> No
                 ask(url, agent)
         with pytest.raises(NetworkError, match=r"agents: {narrow: {tool_config: "):
             ask(site.url(), "narrow")
-        with pytest.raises(NetworkError, match="not a public one"):
+        with pytest.raises(NetworkError, match="not public"):
             ask(site.url(), "public")
         with pytest.raises(NetworkError, match=r"agents: {none: {tool_config: "):
             ask(site.url(), "none")

@@ -15,7 +15,7 @@ from tests.support import family
 
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import Environments, Start, for_uv, for_worker
-from onetool.extensions.pep723 import Header, header_of
+from onetool.extensions.pep723 import Header, parse_header
 
 FILE = Path("/nowhere/notes_tools.py")  # only headers with paths in them have a use for it
 EMPTY = Header("dependencies = []\n")
@@ -23,7 +23,7 @@ Work = Callable[[Environments], Awaitable[object]]
 
 
 def six() -> Header:
-    header = header_of(HEADER)
+    header = parse_header(HEADER)
     assert header is not None
     return header
 
@@ -47,11 +47,11 @@ def imports(python: str, module: str) -> bool:
 
 async def built(environments: Environments, header: Header, file: Path = FILE) -> str:
     await environments.build(header, file, ignore)
-    return python_of(await environments.start_of(header, file))
+    return python_of(await environments.get_start(header, file))
 
 
 def test_a_file_without_a_header_gets_the_servers_own_python(tmp_path: Path) -> None:
-    assert asyncio.run(at(tmp_path).start_of(None, FILE)) == Start((sys.executable,))
+    assert asyncio.run(at(tmp_path).get_start(None, FILE)) == Start((sys.executable,))
     assert not list(tmp_path.iterdir())
 
 
@@ -64,11 +64,11 @@ def test_an_environment_that_was_built_ahead_is_started_without_uv(tmp_path: Pat
 
 def test_one_that_was_not_is_made_by_uv_on_the_way(tmp_path: Path) -> None:
     told: list[str] = []
-    start = asyncio.run(at(tmp_path).start_of(six(), FILE, told.append))
+    start = asyncio.run(at(tmp_path).get_start(six(), FILE, told.append))
     assert start.by_uv
     assert start.command[1] == "run"
     assert start.command[-2] == "--script"
-    assert header_of(Path(start.command[-1]).read_text("utf-8")) == six()
+    assert parse_header(Path(start.command[-1]).read_text("utf-8")) == six()
     assert told
 
 
@@ -83,7 +83,7 @@ def test_a_known_environment_is_not_made_again(tmp_path: Path) -> None:
 def test_where_a_worker_found_its_python_is_remembered(tmp_path: Path) -> None:
     async def remembered() -> Start:
         await at(tmp_path).remember(EMPTY, sys.executable)
-        return await at(tmp_path).start_of(EMPTY, FILE)
+        return await at(tmp_path).get_start(EMPTY, FILE)
 
     assert asyncio.run(remembered()) == Start((sys.executable,))
 
@@ -91,14 +91,14 @@ def test_where_a_worker_found_its_python_is_remembered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", [b"", b"/nowhere/python", b"\xff", b"/tmp", b"a\0b"])
 def test_a_note_that_leads_nowhere_is_no_note(tmp_path: Path, note: bytes) -> None:
     (tmp_path / f"{EMPTY.digest}.path").write_bytes(note)
-    assert asyncio.run(at(tmp_path).start_of(EMPTY, FILE)).by_uv
+    assert asyncio.run(at(tmp_path).get_start(EMPTY, FILE)).by_uv
 
 
 def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     environments = at(tmp_path)
     first = asyncio.run(built(environments, EMPTY))
     shutil.rmtree(Path(first).parent.parent)
-    assert asyncio.run(environments.start_of(EMPTY, FILE)).by_uv
+    assert asyncio.run(environments.get_start(EMPTY, FILE)).by_uv
     again = asyncio.run(built(environments, EMPTY))
     assert imports(again, "json")
 
@@ -118,9 +118,9 @@ def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
         building = asyncio.ensure_future(environments.build(EMPTY, FILE, ignore))
         while not environments._making:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
-        started = await environments.start_of(EMPTY, FILE)
+        started = await environments.get_start(EMPTY, FILE)
         await building
-        return started, await environments.start_of(EMPTY, FILE)
+        return started, await environments.get_start(EMPTY, FILE)
 
     first, second = asyncio.run(during())
     assert first == second
@@ -143,7 +143,7 @@ def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_had_is_told_in_the_words_of_uv(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ToolError, match="uv could not make the environment: ") as caught:
+    with pytest.raises(ToolError, match="uv could not create the environment: ") as caught:
         asyncio.run(built(at(tmp_path), Header(text)))
     assert said in str(caught.value)
     assert not list(tmp_path.glob("*.path"))
@@ -165,7 +165,7 @@ def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.start_of(EMPTY, FILE)):
+    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.get_start(EMPTY, FILE)):
         with pytest.raises(StorageError, match=r"cannot write .*environments"):
             asyncio.run(_awaited(work, at(tmp_path / "file" / "environments")))
 
@@ -218,7 +218,7 @@ def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
         folder = tmp_path / name
         source = with_source(f"./{wheel(folder, version).name}")
         (folder / "notes_tools.py").write_text(source, encoding="utf-8")
-        header = header_of(source)
+        header = parse_header(source)
         assert header is not None
         pythons[version] = asyncio.run(built(environments, header, folder / "notes_tools.py"))
     found = {
@@ -233,9 +233,9 @@ def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
 def test_a_path_that_leads_nowhere_is_told_in_the_words_of_uv(tmp_path: Path) -> None:
     source = with_source("./gone.whl")
     (tmp_path / "notes_tools.py").write_text(source, encoding="utf-8")
-    header = header_of(source)
+    header = parse_header(source)
     assert header is not None
-    with pytest.raises(ToolError, match=r"(?s)uv could not make the environment: .*gone\.whl"):
+    with pytest.raises(ToolError, match=r"(?s)uv could not create the environment: .*gone\.whl"):
         asyncio.run(built(at(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool.context import Permission
-from onetool.extensions.source import LARGEST_FILE, Extension, read, stamp_of
+from onetool.extensions.source import MAX_FILE_BYTES, Extension, read, stamp_file
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
     extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
     assert names(extension) == ["a"]
     assert [problem.message.rpartition(": ")[2] for problem in extension.problems] == [
-        "__all__ names 'LIMIT', which is not a function of this file or of a module beside it",
-        "__all__ names 'gone', which is not a function of this file or of a module beside it",
+        "__all__ contains 'LIMIT', which is not a function of this file or of a module in its directory",
+        "__all__ contains 'gone', which is not a function of this file or of a module in its directory",
     ]
 
 
@@ -101,18 +101,18 @@ def test_a_function_with_permissions_of_its_own_is_refused_rather_than_called_wi
     [
         ("def f(:\n", ", line 1: invalid syntax"),
         ("x = 1\nreturn = 2", ", line 2: invalid syntax"),
-        ("pack = name()", "line 1: pack must be written out"),
-        ("\npack = {[]: 1}", "line 2: pack must be written out"),
-        ("pack = 5", "5 is no name for a pack"),
-        ("pack = 'my-pack'", "'my-pack' is no name for a pack"),
-        ("pack = 'class'", "'class' is no name for a pack"),
-        ("__all__ = 5\ndef f(): ...", "__all__ must be a list of names"),
-        ("__all__ = [['f']]\ndef f(): ...", "__all__ must be a list of names"),
-        ("__all__ = 'f'\ndef f(): ...", "__all__ must be a list of names"),
-        ("__all__ = ['f'] + more", "line 1: __all__ must be written out"),
-        ("permissions = 'read'", "permissions must be a list of some of read, write"),
-        ("permissions = ['fly']", "permissions must be a list of some of read, write"),
-        ("permissions = None", "permissions must be a list of some of read, write"),
+        ("pack = name()", "line 1: pack must be a literal"),
+        ("\npack = {[]: 1}", "line 2: pack must be a literal"),
+        ("pack = 5", "invalid pack name 5"),
+        ("pack = 'my-pack'", "invalid pack name 'my-pack'"),
+        ("pack = 'class'", "invalid pack name 'class'"),
+        ("__all__ = 5\ndef f(): ...", "invalid __all__: expected a list of names"),
+        ("__all__ = [['f']]\ndef f(): ...", "invalid __all__: expected a list of names"),
+        ("__all__ = 'f'\ndef f(): ...", "invalid __all__: expected a list of names"),
+        ("__all__ = ['f'] + more", "line 1: __all__ must be a literal"),
+        ("permissions = 'read'", "expected a list of read, write"),
+        ("permissions = ['fly']", "expected a list of read, write"),
+        ("permissions = None", "expected a list of read, write"),
         ("x = " + "(" * 5000, ""),
         ("x = " + "-" * 100_000 + "1", ""),
         ("x = '\0'", ""),
@@ -144,17 +144,17 @@ def test_bytes_that_are_no_text_are_reported(file: Path, content: bytes) -> None
 
 
 def test_what_is_no_file_is_reported_and_nobody_waits_for_it(file: Path) -> None:
-    assert "cannot be read" in str(read(file).problem)
+    assert "cannot read" in str(read(file).problem)
     os.mkfifo(file)
-    assert "no regular file" in str(read(file).problem)
+    assert "not a regular file" in str(read(file).problem)
     file.unlink()
     file.mkdir()
-    assert "no regular file" in str(read(file).problem)
+    assert "not a regular file" in str(read(file).problem)
 
 
 def test_a_file_that_is_too_large_is_reported(file: Path) -> None:
     with file.open("wb") as opened:
-        opened.truncate(LARGEST_FILE + 1)
+        opened.truncate(MAX_FILE_BYTES + 1)
     assert "more than" in str(read(file).problem)
 
 
@@ -162,12 +162,12 @@ def test_a_broken_header_is_a_small_problem(file: Path) -> None:
     extension = of(file, "# /// script\n# x = [\n# ///\ndef f(): ...")
     assert names(extension) == ["f"]
     assert extension.header is None
-    assert "its header is no TOML" in extension.problems[0].message
+    assert "invalid header: not valid TOML" in extension.problems[0].message
 
 
 def test_the_stamp_tells_that_a_file_was_written_and_the_digest_whether_it_changed(file: Path) -> None:
     first = of(file, "def f(): ...")
-    assert first.stamp == stamp_of(file)
+    assert first.stamp == stamp_file(file)
     os.utime(file, ns=(1, 1))
     again = read(file)
     assert again.stamp != first.stamp

@@ -108,7 +108,7 @@ def test_braces_are_alternatives() -> None:
     assert sorted(alternatives("*.{pem,key}")) == ["*.key", "*.pem"]
     assert sorted(alternatives("{a,{b,c}}")) == ["a", "b", "c"]
     assert alternatives("{a}") == ["{a}"]
-    with pytest.raises(ArgumentError, match="stands for more than"):
+    with pytest.raises(ArgumentError, match="expands to more than"):
         alternatives("{a,b}" * 20)
 
 
@@ -184,7 +184,7 @@ def test_an_absolute_pattern_through_a_link_denies_what_is_behind_the_link(tmp_p
 )
 @pytest.mark.parametrize("value", ["/app", [1], [""], {"a": 1}, [None]])
 def test_rules_that_are_no_list_of_texts_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"sandbox.{key} is a list of texts"):
+    with pytest.raises(ConfigError, match=f"sandbox.{key}: expected a list of strings"):
         rules(**{key: value})
 
 
@@ -202,7 +202,7 @@ def test_who_has_no_home_folder_reads_all_the_same(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pattern_that_leads_out_is_refused() -> None:
-    with pytest.raises(ConfigError, match="leads out"):
+    with pytest.raises(ConfigError, match="leaves the directory"):
         rules(denied_patterns=["../x"])
 
 
@@ -339,13 +339,13 @@ def test_whatever_is_read_is_the_one_file_that_may_be_read(tree: Path, names: li
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        ("", "The path is empty"),
+        ("", "the path is empty"),
         ("a\0b", "NUL"),
-        ("a\ud800", "half a character"),
+        ("a\ud800", "unpaired surrogate"),
         ("x" * 256, "too long"),
         ("\u00e9" * 128, "too long"),
         ("x/" * 2100, "too long"),
-        ("".join(f"{number}/../" for number in range(20)), "goes into too many folders"),
+        ("".join(f"{number}/../" for number in range(20)), "too many `..` segments"),
     ],
 )
 def test_what_can_be_no_path_is_said_so(path: str, complaint: str) -> None:

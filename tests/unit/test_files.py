@@ -157,7 +157,7 @@ def test_links_in_a_circle_end(app: Path, opener: Opener) -> None:
     (app / "two").symlink_to("one")
     (app / "self").symlink_to("self/x")
     for path in ("one", "one/x", "self", "self/y"):
-        with pytest.raises((ToolError, FileNotFoundError), match=r"in a circle|not found"):
+        with pytest.raises((ToolError, FileNotFoundError), match=r"form a circle|not found"):
             text(files(app, opener), path)
 
 
@@ -182,7 +182,7 @@ def test_only_regular_files_are_opened_and_nobody_waits(app: Path, opener: Opene
     for path in ("/dev/null", "/dev/zero", "/dev/tty"):
         with pytest.raises(ToolError, match="not a regular file"):
             text(opened, path)
-    with pytest.raises(ToolError, match="is a folder"):
+    with pytest.raises(ToolError, match="is a directory"):
         text(files(app, opener), "src")
 
 
@@ -260,7 +260,7 @@ def test_a_folder_swapped_for_a_link_wins_nothing(app: Path, opener: Opener, tim
 
 
 def test_a_folder_swapped_all_the_time_ends_in_an_error(app: Path, opener: Opener) -> None:
-    """Each time it is looked at it is a folder, and each time it is opened it is a link."""
+    """Each time it is looked at it is a directory, and each time it is opened it is a link."""
     (app / "other").mkdir()
     (app / "other/a.txt").write_text("alpha")
 
@@ -399,7 +399,9 @@ def test_a_link_in_the_place_of_the_backup_is_replaced(app: Path) -> None:
 def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
     opened = files(app, denied_patterns=["*.bak"])
     assert disk.write(opened, "new.txt", b"new").backup_path is None
-    with pytest.raises(SandboxDenied, match=r"new\.txt\.bak\. A denied pattern covers it\. backup=False"):
+    with pytest.raises(
+        SandboxDenied, match=r"new\.txt\.bak\. It matches a pattern in denied_patterns\. Pass backup=False"
+    ):
         disk.write(opened, "new.txt", b"newer")
     assert disk.write(opened, "new.txt", b"newer", backup=False).size == 5
 
@@ -524,7 +526,7 @@ def test_an_edit_of_what_somebody_else_has_changed_changes_nothing(app: Path) ->
     opened = files(app)
     content = disk.read(opened, "src/a.txt", 100)
     (app / "src/a.txt").write_text("changed")
-    with pytest.raises(ToolError, match="changed by somebody else"):
+    with pytest.raises(ToolError, match="changed since it was read"):
         disk.write(opened, "src/a.txt", b"new", expected=content.facts)
     assert (app / "src/a.txt").read_text() == "changed"
 
@@ -596,7 +598,7 @@ def test_a_list_is_all_or_an_error(app: Path, monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         (app / str(number)).touch()
     assert len(names(app, max_results=6)) == 6
-    with pytest.raises(ToolError, match="More than 5 entries"):
+    with pytest.raises(ToolError, match="more than 5 entries"):
         names(app, max_results=5)
     with pytest.raises(ArgumentError, match="1 at least"):
         names(app, max_results=0)
@@ -608,7 +610,7 @@ def test_a_list_is_all_or_an_error(app: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_names_that_are_no_text_are_left_out_and_a_file_is_no_folder(app: Path) -> None:
     (app / os.fsdecode(b"\xff")).touch()
     assert names(app) == ["src"]
-    with pytest.raises(ToolError, match="not a folder"):
+    with pytest.raises(ToolError, match="not a directory"):
         names(app, "src/a.txt")
     with pytest.raises(FileNotFoundError):
         names(app, "nothing")
@@ -659,7 +661,7 @@ def test_the_trash_is_kept_out_of_lists_and_repositories_and_is_not_deleted(app:
     assert names(app, ".", None, True) == [TRASH, "src", "src/deep"]
     assert names(app, TRASH, "**/a.txt") == [Path(kept).relative_to(app / TRASH).as_posix()]
     for path in (kept, TRASH, str(Path(kept).parent)):
-        with pytest.raises(ToolError, match="in the trash already"):
+        with pytest.raises(ToolError, match="already in the trash"):
             disk.delete(files(app), path, recursive=True)
 
 
@@ -700,9 +702,9 @@ def test_folders_that_rules_speak_of_stay(app: Path) -> None:
         {"allowed_paths": [".", "src/deep"]},
     ]
     for rules in sandbox:
-        with pytest.raises(ToolError, match="stays where it is"):
+        with pytest.raises(ToolError, match="cannot move or delete"):
             disk.move(files(app, **rules), "src", "other", overwrite=False)
-        with pytest.raises(ToolError, match="stays where it is"):
+        with pytest.raises(ToolError, match="cannot move or delete"):
             disk.delete(files(app, **rules), "src", recursive=True)
 
 
@@ -714,7 +716,7 @@ def test_nothing_is_brought_under_a_guarded_name_by_moving_the_folder_around_it(
     (app / "link").symlink_to("made")
     for source in ("made", "link"):
         for target in (".onetool", "config"):
-            with pytest.raises(ToolError, match=f"Nothing is moved to {target}"):
+            with pytest.raises(ToolError, match=f"cannot move to {target}"):
                 disk.move(opened, source, target, overwrite=True)
     assert sorted(path.name for path in app.iterdir()) == ["link", "made", "src"]
 
@@ -722,18 +724,18 @@ def test_nothing_is_brought_under_a_guarded_name_by_moving_the_folder_around_it(
 def test_moving(app: Path, opener: Opener) -> None:
     (app / "x").write_text("x")
     opened = files(app, opener)
-    with pytest.raises(ToolError, match=r"src/a\.txt is there already; overwrite=True"):
+    with pytest.raises(ToolError, match=r"src/a\.txt already exists"):
         disk.move(opened, "x", "src/a.txt", overwrite=False)
     assert disk.move(opened, "x", "src/a.txt", overwrite=True) == f"{app}/src/a.txt"
     assert disk.move(opened, "src", "lib/sub", overwrite=False, create_folders=True) == f"{app}/lib/sub"
     assert snapshot(app) == {"lib": None, "lib/sub": None, "lib/sub/a.txt": b"x", "lib/sub/deep": None}
     with pytest.raises(FileNotFoundError, match="File not found: nothing"):
         disk.move(opened, "nothing", "y", overwrite=False)
-    with pytest.raises(ToolError, match="cannot be moved into itself"):
+    with pytest.raises(ToolError, match="into itself"):
         disk.move(opened, "lib", "lib/sub/x", overwrite=False)
     with pytest.raises(ToolError, match="not a regular file"):
         disk.move(opened, "lib/sub/a.txt", "lib", overwrite=True)
-    with pytest.raises(ToolError, match="only a regular file replaces one"):
+    with pytest.raises(ToolError, match="only a regular file can replace a file"):
         disk.move(opened, "lib/sub/deep", "lib/sub/a.txt", overwrite=True)
 
 
@@ -760,14 +762,14 @@ def test_copying(app: Path, opener: Opener) -> None:
     copied = disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False, create_folders=True)
     assert (copied.path, copied.size) == (f"{app}/new/b.txt", 5)
     assert stat.S_IMODE((app / "new/b.txt").stat().st_mode) == 0o755
-    with pytest.raises(ToolError, match="is there already"):
+    with pytest.raises(ToolError, match="already exists"):
         disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False)
     (app / "c").write_text("longer than alpha")
     disk.copy(opened, "c", "new/b.txt", overwrite=True)
     assert (app / "new/b.txt").read_text() == "longer than alpha"
     disk.copy(opened, "c", "c", overwrite=True)
     assert (app / "c").read_text() == "longer than alpha"
-    with pytest.raises(ToolError, match="is a folder"):
+    with pytest.raises(ToolError, match="is a directory"):
         disk.copy(opened, "src", "d", overwrite=False)
 
 
@@ -779,7 +781,7 @@ def test_names_are_kept_apart_where_the_file_system_cannot_rename_to_a_free_name
 
     monkeypatch.setattr(writing, "rename_without_replacing", missing)
     (app / "x").write_text("x")
-    with pytest.raises(ToolError, match="is there already"):
+    with pytest.raises(ToolError, match="already exists"):
         disk.move(files(app), "x", "src/a.txt", overwrite=False)
     with pytest.raises(ToolError):
         disk.move(files(app), "src/deep", "src/a.txt", overwrite=False)
@@ -799,7 +801,7 @@ def test_a_file_moves_to_another_disk(app: Path) -> None:
         assert disk.move(opened, "src/a.txt", str(other / "a.txt"), overwrite=False) == str(other / "a.txt")
         assert (other / "a.txt").read_text() == "alpha"
         assert not (app / "src/a.txt").exists()
-        with pytest.raises(ToolError, match="to another disk: only regular files can"):
+        with pytest.raises(ToolError, match="to another disk: it is not a regular file"):
             disk.move(opened, "src", str(other / "src"), overwrite=False)
     finally:
         (other / "a.txt").unlink(missing_ok=True)

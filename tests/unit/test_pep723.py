@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.extensions.pep723 import Header, blocks, header_of, mistake_in
+from onetool.extensions.pep723 import Header, blocks, find_mistake, parse_header
 
 # The example of the PEP, with code around it.
 REFERENCE = """\
@@ -24,7 +24,7 @@ def script(*lines: str) -> str:
 
 
 def data_of(source: str) -> dict[str, object]:
-    header = header_of(source)
+    header = parse_header(source)
     assert header is not None
     return header.data
 
@@ -50,10 +50,10 @@ def test_line_ends_of_windows_make_no_difference() -> None:
 )
 def test_all_of_toml_may_stand_in_a_header(lines: list[str], data: dict[str, object] | None) -> None:
     if not lines:  # the PEP wants a line between the two
-        assert header_of(script()) is None
+        assert parse_header(script()) is None
         return
     assert data is None or data_of(script(*lines)) == data
-    assert mistake_in(script(*lines)) is None
+    assert find_mistake(script(*lines)) is None
 
 
 def test_the_last_closing_line_in_a_row_of_comments_counts() -> None:
@@ -64,22 +64,22 @@ def test_the_last_closing_line_in_a_row_of_comments_counts() -> None:
 
 def test_other_blocks_are_not_ours() -> None:
     other = "# /// pyproject\n# x = [\n# ///\n"
-    assert header_of(other) is None
-    assert mistake_in(other) is None
+    assert parse_header(other) is None
+    assert find_mistake(other) is None
     assert data_of(f"{other}\n{script('# a = 1')}") == {"a": 1}
 
 
 def test_two_headers_are_none() -> None:
     source = f"{script('# a = 1')}\n{script('# a = 2')}"
     assert len(blocks(source)) == 2
-    assert header_of(source) is None
-    assert mistake_in(source) == "it has more than one header"
+    assert parse_header(source) is None
+    assert find_mistake(source) == "invalid header: more than one header in the file"
 
 
 @pytest.mark.parametrize("line", ["# dependencies = [", "# a = 1\n# a = 2", "# = 1", "# a = é"])
 def test_a_header_that_is_no_toml_is_none_and_says_why(line: str) -> None:
-    assert header_of(script(line)) is None
-    assert str(mistake_in(script(line))).startswith("its header is no TOML: ")
+    assert parse_header(script(line)) is None
+    assert str(find_mistake(script(line))).startswith("invalid header: not valid TOML: ")
 
 
 @pytest.mark.parametrize(
@@ -95,20 +95,20 @@ def test_a_header_that_is_no_toml_is_none_and_says_why(line: str) -> None:
     ],
 )
 def test_what_looks_like_a_header_and_is_none_says_how_one_looks(source: str) -> None:
-    assert header_of(source) is None
-    assert "`# /// script`" in str(mistake_in(source))
+    assert parse_header(source) is None
+    assert "`# /// script`" in str(find_mistake(source))
 
 
 @pytest.mark.parametrize("source", ["", "x = 1\n", "  # /// script\n  # a = 1\n  # ///\n", "# script\n# ///\n"])
 def test_what_is_no_header_is_no_mistake(source: str) -> None:
-    assert header_of(source) is None
-    assert mistake_in(source) is None
+    assert parse_header(source) is None
+    assert find_mistake(source) is None
 
 
 def test_a_header_can_be_written_again() -> None:
-    header = header_of(REFERENCE)
+    header = parse_header(REFERENCE)
     assert header is not None
-    again = header_of(header.as_script)
+    again = parse_header(header.as_script)
     assert again == header
     assert again.digest == header.digest
     assert Header("a = 2\n").digest != Header("a = 1\n").digest

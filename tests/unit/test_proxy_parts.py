@@ -27,8 +27,8 @@ from onetool.config.model import Server
 from onetool.context import Foreign
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
-from onetool.proxy.definitions import Definition, Lists, key_of, sound
-from onetool.proxy.pins import MOST_LINES, Pins, accept, compare
+from onetool.proxy.definitions import Definition, Lists, cache_key, check_schemas
+from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
 from onetool.results.media import Media
 from onetool.runner.answer import MOST_META, Journal
 from onetool.sanitise import clean_schema
@@ -52,7 +52,7 @@ def text(words: str) -> TextContent:
 
 
 def value(*blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any) -> Any:
-    return content.value_of(CallToolResult(content=list(blocks), **fields), definition, keep or Kept())
+    return content.convert_result(CallToolResult(content=list(blocks), **fields), definition, keep or Kept())
 
 
 def encoded(data: bytes) -> str:
@@ -98,10 +98,10 @@ def test_a_picture_beside_data_of_a_promised_form_is_kept_and_told() -> None:
     picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
     answer = CallToolResult(content=[text("{}"), picture], structured_content={"sum": 3})
     promised = replace(ECHO, output_schema=SUM)
-    assert content.value_of(answer, promised, Kept()) == {"sum": 3}
+    assert content.convert_result(answer, promised, Kept()) == {"sum": 3}
     kept = {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}
-    assert content.left_out(answer, promised, Kept()) == [kept]
-    assert content.left_out(answer, ECHO, Kept()) == []
+    assert content.find_omitted(answer, promised, Kept()) == [kept]
+    assert content.find_omitted(answer, ECHO, Kept()) == []
 
 
 @pytest.mark.parametrize("mark", [{"x-fastmcp-wrap-result": True}, {"title": "echoOutput"}])
@@ -112,14 +112,14 @@ def test_a_wrapped_value_is_unwrapped(mark: dict[str, Any]) -> None:
 
 
 def test_a_promise_of_structured_content_that_is_broken_is_an_error() -> None:
-    with pytest.raises(OutputInvalid, match="echo promises structured content"):
+    with pytest.raises(OutputInvalid, match="echo returned no structured content"):
         value(text("3"), definition=replace(ECHO, output_schema=SUM))
 
 
 def test_a_reported_failure_is_raised_with_its_words() -> None:
     with pytest.raises(ToolError, match=r"^no\nway$"):
         value(text("no"), text("way"), is_error=True)
-    with pytest.raises(ToolError, match="echo failed and did not say why"):
+    with pytest.raises(ToolError, match="echo failed without an error message"):
         value(is_error=True)
 
 
@@ -145,16 +145,16 @@ def test_texts_of_resources_and_links_are_data() -> None:
 
 
 def test_a_picture_that_is_no_base64_is_an_error() -> None:
-    with pytest.raises(OutputInvalid, match="no base64"):
+    with pytest.raises(OutputInvalid, match="not valid base64"):
         value(ImageContent(type="image", data="a", mime_type="image/png"))
-    with pytest.raises(OutputInvalid, match="no base64"):
+    with pytest.raises(OutputInvalid, match="not valid base64"):
         value(ImageContent(type="image", data="é", mime_type="image/png"))
 
 
 def test_messages_of_a_prompt_are_texts_and_handles() -> None:
     picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
     said = [PromptMessage(role="user", content=each) for each in (text("[1]"), picture)]
-    found = content.prompt(GetPromptResult(messages=said, description="d"), Kept())
+    found = content.convert_prompt(GetPromptResult(messages=said, description="d"), Kept())
     assert found["description"] == "d"
     assert found["messages"][0]["content"] == "[1]"
     assert found["messages"][1]["content"]["media"] == "1"
@@ -187,16 +187,16 @@ def test_a_list_that_was_changed_by_somebody_else_is_none(tmp_path: Path) -> Non
 
 def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None:
     server = Server(command="a", args=("b",), env={"KEY": "secret"})
-    assert key_of(server) == key_of(server.model_copy(update={"pin": "strict"}))
-    assert key_of(server) != key_of(server.model_copy(update={"args": ("c",)}))
-    assert "secret" not in key_of(server)
+    assert cache_key(server) == cache_key(server.model_copy(update={"pin": "strict"}))
+    assert cache_key(server) != cache_key(server.model_copy(update={"args": ("c",)}))
+    assert "secret" not in cache_key(server)
 
 
 def test_schemas_that_are_none_are_marked_or_left_out() -> None:
-    assert sound(ECHO) == ECHO
-    assert not sound(replace(ECHO, input_schema={"type": 5})).is_sound
-    assert not sound(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
-    assert sound(replace(ECHO, output_schema={"type": 5})).output_schema is None
+    assert check_schemas(ECHO) == ECHO
+    assert not check_schemas(replace(ECHO, input_schema={"type": 5})).is_sound
+    assert not check_schemas(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
+    assert check_schemas(replace(ECHO, output_schema={"type": 5})).output_schema is None
 
 
 def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
@@ -283,7 +283,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
     compare(pins, "s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
     difference = compare(pins, "s", [replace(ECHO, input_schema=large)]).changed["echo"]
-    assert len(difference.splitlines()) == MOST_LINES + 1
+    assert len(difference.splitlines()) == MAX_DIFF_LINES + 1
     assert "more lines" in difference
 
 

@@ -1,7 +1,7 @@
-"""The backend of HTTP tools: one call is one request, repeated where that makes sense, and a value made of the answer.
+"""The backend of HTTP tools: each call sends one request, with retries, and converts the response to a value.
 
-Secrets are looked up when a request is made and are gone from what comes back. Errors show the template of the URL,
-never the URL itself. It imports little; `http_tool.impl`, which defines the tool, needs pydantic.
+Secrets are looked up when a request is built and redacted from responses. Errors show the template of the URL, never
+the URL itself. This module imports little; `http_tool.impl`, which defines the tool, needs pydantic.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ import anyio.to_thread
 
 from onetool._tool import Tool
 from onetool.backends.http_tool import credentials
-from onetool.backends.http_tool.answer import Hiding, Reader, packed_as
+from onetool.backends.http_tool.answer import Hiding, Reader, get_unsupported_encoding
 from onetool.backends.http_tool.placeholders import Values
 from onetool.backends.http_tool.rates import Rates, SharedRates
-from onetool.backends.http_tool.request import size_of
+from onetool.backends.http_tool.request import measure
 from onetool.backends.http_tool.retry import Repetition
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl
     from onetool.config.model import Http
 
-LARGE: Final = 100_000  # bytes of an answer that is not read on the loop
-LONGEST_URL: Final = 65_536  # that the sender takes
-SHOWN: Final = 2_000  # characters of the body of a failed answer
+LARGE: Final = 100_000  # bytes of a response that is parsed in a thread
+MAX_URL_CHARS: Final = 65_536  # the limit of the HTTP library
+SHOWN: Final = 2_000  # characters of the body of an error response
 IN_MESSAGE: Final = 200
-LOOKED_AT: Final = 65_536  # bytes; a secret that is cut in two could not be seen
+LOOKED_AT: Final = 65_536  # bytes; enough that a secret in the shown part is never cut in two
 
 
 class HttpBackend:
-    """`identity` is what calls are counted by; it outlives this object, and so do `rates`."""
+    """The backend of one HTTP tool. Calls are counted by `identity` in `rates`; both outlive this object."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class HttpBackend:
         self._check_size(request)
         if self.impl.max_calls_per_minute is not None:
             await self._count(self._identity or tool.name, self.impl.max_calls_per_minute)
-        settings, hiding = self._defaults(), self._hiding_of(values.revealed)
+        settings, hiding = self._defaults(), self._get_redactor(values.revealed)
         response = await self._send(request, settings, hiding)
         if self.impl.succeeds(response.status):
             return await self._value(response, hiding, settings.max_response_bytes)
@@ -90,12 +90,14 @@ class HttpBackend:
             self._rates.take(identity, limit)
 
     def _check_size(self, request: Request) -> None:
-        if len(request.url) > LONGEST_URL:
-            raise ArgumentError(f"the URL would have over {LONGEST_URL:,} characters; long values belong into the body")
-        limit = self.impl.max_request_bytes
-        if limit is not None and (size := size_of(request)) > limit:
+        if len(request.url) > MAX_URL_CHARS:
             raise ArgumentError(
-                f"the request would have {size:,} bytes, and the tool's maxRequestBytes is {limit:,}; it was not sent",
+                f"URL too long: more than {MAX_URL_CHARS:,} characters", hint="send long values in the request body"
+            )
+        limit = self.impl.max_request_bytes
+        if limit is not None and (size := measure(request)) > limit:
+            raise ArgumentError(
+                f"request not sent: it has {size:,} bytes (maxRequestBytes of the tool is {limit:,})",
                 size=size,
                 limit=limit,
             )
@@ -112,20 +114,21 @@ class HttpBackend:
                 milliseconds / 1000,
             )
         except ToolTimeout:
-            message = f"{self._name} did not answer within {milliseconds:,} ms"
+            message = f"{self._name} timed out after {milliseconds:,} ms"
             raise ToolTimeout(message, timeout_ms=milliseconds) from None
         except NetworkError as error:
-            raise self._explained(error, hiding) from None
+            raise self._redact_error(error, hiding) from None
 
-    def _explained(self, error: NetworkError, hiding: Hiding | None) -> NetworkError:
-        """A server can put what it was told into the host that it redirects to."""
-        message = error.message
+    def _redact_error(self, error: NetworkError, hiding: Hiding | None) -> NetworkError:
+        """Redact the error: the host of a redirect may contain what the request sent."""
+        message, fields = error.message, error.fields
         if error.fields.get("reason") == "too_large" and error.fields.get("limit") == self.impl.max_response_bytes:
-            message = f"The response is larger than {error.limit:,} bytes, which is the tool's maxResponseBytes"
+            message = f"response larger than {error.limit:,} bytes (maxResponseBytes of the tool)"
+            fields = {**fields, "hint": ""}  # it names the setting, which is not the limit here
         return (
-            NetworkError(hiding.redact(message), **hiding.redact.in_data(error.fields))
+            NetworkError(hiding.redact(message), **hiding.redact.in_data(fields))
             if hiding
-            else NetworkError(message, **error.fields)
+            else NetworkError(message, **fields)
         )
 
     async def _value(self, response: Response, hiding: Hiding | None, max_bytes: int) -> Any:
@@ -135,16 +138,20 @@ class HttpBackend:
         return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
     def _failure(self, response: Response, hiding: Hiding | None) -> HttpStatusError:
-        text = "" if packed_as(response) else dataclasses.replace(response, body=response.body[:LOOKED_AT]).text()
+        text = (
+            ""
+            if get_unsupported_encoding(response)
+            else dataclasses.replace(response, body=response.body[:LOOKED_AT]).text()
+        )
         body = (hiding.redact(text) if hiding else text)[:SHOWN]
         shown = " ".join(body[:IN_MESSAGE].split())
         said = f": {shown}" if shown else ""
         return HttpStatusError(
-            f"{self._name} answered {_status(response.status)}{said}", status=response.status, body=body
+            f"{self._name} returned {_status(response.status)}{said}", status=response.status, body=body
         )
 
-    def _hiding_of(self, revealed: set[str]) -> Hiding | None:
-        """Made again only when the secrets have changed."""
+    def _get_redactor(self, revealed: set[str]) -> Hiding | None:
+        """Return the redactor; it is rebuilt only when the secrets have changed."""
         secrets = frozenset(revealed | self._literals)
         if self._hidden[0] != secrets:
             self._hidden = (secrets, hiding(secrets))
@@ -152,7 +159,7 @@ class HttpBackend:
 
 
 def hiding(secrets: frozenset[str]) -> Hiding:
-    """Secrets as they are, and as URLs and pages show them."""
+    """Build a redactor for secrets, also in URL-encoded and HTML-escaped form."""
     writers: list[Callable[[str], str]] = [str, functools.partial(quote, safe=""), quote_plus, html.escape]
     known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
     known |= {line.strip() for secret in known for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE}

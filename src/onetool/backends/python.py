@@ -1,7 +1,7 @@
-"""The backend for functions in this process. Async ones run on the loop, others in a thread: none blocks another.
+"""The backend of functions in this process. Coroutines run on the event loop, other functions in threads.
 
-Arguments arrive as data that fits the schema; where a parameter is annotated with something richer than data (a
-date, a path, a model), it is made of the data here.
+Arguments arrive as JSON data that fits the schema. They are converted here for parameters with richer annotations, such
+as a date, a path or a model.
 """
 
 import functools
@@ -16,7 +16,7 @@ from onetool.schema import PLAIN_TYPES, signature_of, takes_context
 
 
 class PythonBackend:
-    """One function, in one of the threads where it is no coroutine; runs have threads of their own."""
+    """The backend of one function. A function that is not a coroutine runs in one of `threads`."""
 
     def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
         self.function, self._threads = function, threads or ToolThreads()
@@ -62,7 +62,7 @@ class PythonBackend:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Whether JSON data of this type is what the function wants already."""
+    """Return whether the function takes JSON data of this type without conversion."""
     inner = getattr(annotation, "__args__", ())
     origin = getattr(annotation, "__origin__", annotation)
     try:

@@ -1,7 +1,7 @@
-"""Threads for tools that are no coroutines: so many at once, and as many again for the tools that those call.
+"""Threads for tools that are not coroutines: a limited number for each nesting level of calls.
 
-Tools that wait for tools can so never hold every thread there is, each waiting for another. A thread cannot be ended:
-one that nobody waits for any more runs on, but calls no tool.
+Separate limits prevent a deadlock in which all threads wait for tools that need a thread. A thread cannot be stopped:
+after its call was cancelled it continues to run, but it can no longer call tools.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from onetool.errors import Cancelled, ToolError
 
-DEEPEST = 102  # calls of tools by tools
+MAX_DEPTH = 102  # nested calls of tools by tools
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 _thread: ContextVar["_Thread | None"] = ContextVar("thread", default=None)
 
@@ -35,30 +35,30 @@ class ToolThreads:
             return await anyio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
         finally:
             _thread.reset(token)
-            thread.leave()
+            thread.abandon()
 
 
 class _Thread:
-    """A tool in its thread, and the calls that it waits for. `level` is how many threads wait for this one."""
+    """A tool in a thread, and the calls it waits for. `level` is the number of threads that wait for this one."""
 
     def __init__(self, level: int) -> None:
         self.level, self._loop = level, asyncio.get_running_loop()
         self._calls: set[asyncio.Task[Any]] = set()
-        self._is_left = False
+        self._is_abandoned = False
 
     def wait_for(self, call: Call) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._made(call), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._run_on_loop(call), self._loop).result()
 
-    def leave(self) -> None:
-        """Nobody waits for it any more."""
-        self._is_left = True
+    def abandon(self) -> None:
+        """Cancel its calls, because its result is no longer needed."""
+        self._is_abandoned = True
         for call in self._calls:
             call.cancel()
 
-    async def _made(self, call: Call) -> Any:
-        """On the loop, where it also is left: there is no moment in between."""
-        if self._is_left:
-            raise Cancelled("nobody waits for this tool any more, and so it calls no other")
+    async def _run_on_loop(self, call: Call) -> Any:
+        """Run the call on the event loop, where `abandon` runs too, so that there is no race."""
+        if self._is_abandoned:
+            raise Cancelled("the tool was cancelled and cannot call other tools")
         task = asyncio.current_task()
         assert task is not None
         self._calls.add(task)
@@ -69,10 +69,10 @@ class _Thread:
 
 
 def wait_for(call: Call) -> Any:
-    """In the thread of a tool: what the call gives that is made on the loop."""
+    """Run a call on the event loop from the thread of a tool, and return its result."""
     thread = _thread.get()
     if thread is None or _is_on_a_loop():
-        raise ToolError("call_sync() is for tools in threads; in a coroutine write: await context.call(...)")
+        raise ToolError("call_sync() cannot be used in a coroutine", hint="write: await context.call(...)")
     return thread.wait_for(call)
 
 
@@ -85,11 +85,11 @@ def _is_on_a_loop() -> bool:
 
 
 @contextmanager
-def one_deeper(name: str) -> Iterator[None]:
-    """While a tool runs. One that calls itself without end is stopped before it has used up the machine."""
+def nesting_guard(name: str) -> Iterator[None]:
+    """Limit the nesting of tool calls, so that endless recursion does not exhaust the machine."""
     depth = _depth.get() + 1
-    if depth > DEEPEST:
-        raise ToolError(f"{name} was not called: {DEEPEST} tools are waiting for one another already")
+    if depth > MAX_DEPTH:
+        raise ToolError(f"{name} was not called: tool calls are nested more than {MAX_DEPTH} levels deep")
     token = _depth.set(depth)
     try:
         yield

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from onetool._tool import Result, Tool
-from onetool.backends.threads import ToolThreads, one_deeper, wait_for
+from onetool.backends.threads import ToolThreads, nesting_guard, wait_for
 from onetool.bus.authorise import authorise, in_order
 from onetool.bus.bind import NOTHING, bind, thawed, wrong_call
 from onetool.bus.events import CallFinished, Events, Listener
@@ -137,7 +137,7 @@ class ToolBus:
         invoke = partial(tool.backend.invoke, tool, args, context)
         if tool.timeout is not None:
             invoke = partial(_within, tool.timeout, tool.name, invoke)
-        with one_deeper(tool.name):
+        with nesting_guard(tool.name):
             if context.budget_guard is None:
                 return await invoke()
             return await context.budget_guard.spend(invoke, self._cost_of(tool))

@@ -8,7 +8,7 @@ from onetool.config.model import Server
 from onetool.extensions.packs import Extensions
 from onetool.problem import Location, Problem
 from onetool.proxy.connection import missing_program
-from onetool.proxy.launch import launch_of
+from onetool.proxy.launch import plan_launch
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, python_name
@@ -32,7 +32,7 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
 
 
 def _failure(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
-    if server.command and not launch_of(name, server, read.loaded, servers.environment).has_program():
+    if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
         yield Problem(f"{place}: the server {error.message}", f"{error.hint} ({place})", place)
     elif name in servers.names and (failure := servers.upstream(name).failure):

@@ -1,1 +1,1 @@
-"""Processes that are not ours to trust, seen from the server: `channel` is the line to one, `process` its life."""
+"""Untrusted child processes, seen from the server: `channel` exchanges messages, `process` starts and ends them."""

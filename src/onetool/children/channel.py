@@ -1,9 +1,8 @@
-"""The server's end of the line protocol of cells and workers: JSON-RPC 2.0, one object a line, both directions.
+"""The server side of the protocol of cells and workers: JSON-RPC 2.0 in both directions, one object per line.
 
-It never trusts what it reads. Every message is measured before it is parsed (`onetool_child.messages`), and a message
-over a limit, or one that is not JSON-RPC, ends the conversation. A child that sends much is read slowly (`Pace`). The
-channel starts no process and knows nothing of runs; `on_request`, `on_notify` and `on_piece` say what the other end
-may send.
+Input is not trusted. The size of every message is checked before it is parsed (`onetool_child.messages`), and a message
+over a limit, or one that is not JSON-RPC, closes the channel. A child that sends much is read slowly (`Pace`). The
+channel starts no process and knows nothing about runs: the callbacks handle what it receives.
 """
 
 import asyncio
@@ -20,36 +19,36 @@ from onetool_child import messages
 from onetool_child.data import encode
 from onetool_child.errors import describe, error_type, message_of, restore
 
-MAX_MESSAGES = 200_000  # each costs the server a little, and no run that ends well needs so many
-AT_ONCE = 32  # requests of the other end that are answered at a time; more are not even read
-BURST, BURST_REST_SECONDS = 8, 0.001  # requests that are begun in one go, and the rest after as many
+MAX_MESSAGES = 200_000  # each costs the server a little, and no legitimate run needs so many
+AT_ONCE = 32  # concurrent requests of the other end; more are not read
+BURST, BURST_REST_SECONDS = 8, 0.001  # requests that are started without a pause, and the pause after them
 ROOM_SECONDS = 0.01
-MAX_UNSENT_BYTES = 16 << 20  # answers that the other end has not read, after which it gets no more for now
-LARGE = 20_000  # characters or items: better encoded by a thread
+MAX_UNSENT_BYTES = 16 << 20  # responses that the other end has not read; then no more are written
+LARGE = 20_000  # characters or items: encoded in a thread
 MAX_ITEMS_AT_ONCE = 1_000  # of a list, encoded in one call, which holds the interpreter lock
 TEXTS = frozenset({"type", "class", "message"})  # of an error
-NO_MESSAGE = "it sent something that is no message"
+NO_MESSAGE = "it sent an invalid message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
 OnPiece = Callable[[str, bytes], None]
 
 
 class Reading(Protocol):
-    """Where the lines come from: it can be told to wait."""
+    """A transport whose reading can be paused."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
 class ChannelClosed(Exception):
-    """The other end is gone, or was cut off; the text says why where it is known."""
+    """The channel is closed. The message says why, if that is known."""
 
 
 class Channel(asyncio.Protocol):
-    """`at_once` and `messages` bound what a child may ask for; None is no bound.
+    """A JSON-RPC connection to a child. `at_once` and `messages` limit its requests; None means no limit.
 
-    A child that lives long is not bounded by the number of its messages, and one whose calls lead back to itself needs
-    many at once: what is not read is not answered either.
+    A long-lived child has no limit for the number of its messages. A child whose calls may lead back to itself needs
+    many concurrent requests, because a request that is not read is not answered.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace()
-        self._begun = 0  # requests, since there was a rest
+        self._begun = 0  # requests since the last pause
         self._is_paused = False
         self._resting: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._reading: Reading
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.is_unread = False  # whether the other end was gone before it had read all that was sent
+        self.is_unread = False  # whether the other end closed before it read everything
 
     # --- asyncio.Protocol ---------------------------------------------------------------------------------------
 
@@ -95,12 +94,12 @@ class Channel(asyncio.Protocol):
         self._take_messages()
 
     def _take_messages(self) -> None:
-        """Handle what has been received, until it is enough for now."""
+        """Handle received messages until reading is paused."""
         self._begun = 0
         while not self._is_paused and not self.closed.done():
             started = self._pace.now()
             try:
-                received = self._next()
+                received = self._next_message()
                 if received is None:
                     return
                 self._handle(*received)
@@ -111,8 +110,8 @@ class Channel(asyncio.Protocol):
             else:
                 self._rest(self._pace.charge(started, 0 if received[0] else len(received[1])))
 
-    def _next(self) -> tuple[str, bytes] | None:
-        """Return the kind and the bytes of the next piece, or a line, whose kind is empty."""
+    def _next_message(self) -> tuple[str, bytes] | None:
+        """Return the kind and the bytes of the next piece, or a line with an empty kind."""
         while self._piece is None:
             end = self._buffer.find(b"\n", self._searched)
             if max(end, len(self._buffer) if end < 0 else 0) > messages.MAX_MESSAGE_BYTES:
@@ -137,7 +136,7 @@ class Channel(asyncio.Protocol):
         return data
 
     def _rest(self, seconds: float) -> None:
-        """Read nothing for so long: other children, and requests, come first."""
+        """Stop reading for some seconds, so that other children and requests get their turn."""
         if seconds > 0 and self._resting is None and not self.closed.done():
             self._resting = asyncio.get_running_loop().call_later(seconds, self._end_rest)
             self._pause()
@@ -173,7 +172,7 @@ class Channel(asyncio.Protocol):
         return answer
 
     def is_owed(self, ident: int) -> bool:
-        """Whether a request has not been answered, even where nobody waits for that any more."""
+        """Return whether a request is unanswered, even if its caller no longer waits."""
         return ident in self._waiting and not self.closed.done()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -181,16 +180,16 @@ class Channel(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that the other end has not read yet."""
+        """The number of bytes that the other end has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is still owed to this end."""
+        """Whether a request to the other end is unanswered."""
         return any(not answer.done() for answer in self._waiting.values())
 
     def close(self, reason: str = "") -> None:
-        """End the conversation; whoever waits for an answer learns why."""
+        """Close the channel. Pending requests fail with ChannelClosed and the reason."""
         if self.closed.done():
             return
         self.closed.set_result(reason)
@@ -225,14 +224,14 @@ class Channel(asyncio.Protocol):
         if "method" not in message:
             self._settle(self._waiting[message["id"]], message)
             del self._waiting[message["id"]]
-            self.last_bytes = size  # of the last answer: what is sent behind it must not make it look small
+            self.last_bytes = size  # of the last response, not of messages behind it
         elif "id" in message:
             if type(message["id"]) is not int:
                 raise TypeError("the id of a request must be an integer")
             self._put_strings(message)
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
-            task.add_done_callback(self._answered)
+            task.add_done_callback(self._on_answered)
             self._begun += 1
             if self._begun >= BURST:
                 self._rest(BURST_REST_SECONDS)
@@ -242,13 +241,13 @@ class Channel(asyncio.Protocol):
             self._on_notify(message["method"], message["params"])
 
     def _put_strings(self, message: dict[str, Any]) -> None:
-        """Put the long strings of a request, which came ahead of it, in their places."""
+        """Insert the long strings of a request, which were sent before it."""
         if self._strings or "strings" in message:
             text = self._strings.decode(*messages.UTF8)
             self._strings.clear()
             messages.put_strings(message["params"], message["strings"], text)
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    def _on_answered(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._resume()
 
@@ -261,21 +260,21 @@ class Channel(asyncio.Protocol):
             answer.set_result(message["result"])
 
     async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
-        # An end that does not read what it asked for keeps nobody but itself waiting.
-        while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - no transport of both tells
+        # A child that does not read its responses only delays itself.
+        while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - not all transports have an event for it
             await asyncio.sleep(ROOM_SECONDS)
         try:
             result = await self._on_request(method, params)
-        except (KeyError, TypeError, ValueError):  # it lacks what it needs; tools' errors are in the result
+        except (KeyError, TypeError, ValueError):  # invalid parameters; errors of tools are in the result
             self.close(NO_MESSAGE)
             return
-        except Exception as unforeseen:  # noqa: BLE001 - whoever asked would wait for ever
+        except Exception as unforeseen:  # noqa: BLE001 - the other end would wait forever
             result = Result(ok=False, error=unforeseen)
-        for frame in await _answer(ident, result):
+        for frame in await _encode_result(ident, result):
             self._write(frame)
 
 
-async def _answer(ident: object, result: Result) -> Iterable[bytes]:
+async def _encode_result(ident: object, result: Result) -> Iterable[bytes]:
     if result.error is not None:
         return [_failure(ident, result.error)]
     if isinstance(result.value, RawJson):
@@ -286,7 +285,7 @@ async def _answer(ident: object, result: Result) -> Iterable[bytes]:
         if isinstance(result.value, str | list | dict) and len(result.value) > LARGE:
             return [await anyio.to_thread.run_sync(_large_line, ident, result.value)]
         return [_line(message)]
-    except Exception as no_data:  # noqa: BLE001 - whatever the methods of an object raise that a tool gave
+    except Exception as no_data:  # noqa: BLE001 - objects of tools may raise anything
         return [_failure(ident, no_data)]
 
 
@@ -294,7 +293,7 @@ def _failure(ident: object, error: BaseException) -> bytes:
     kind = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
     try:
         return _error_line(ident, describe(error))
-    except Exception:  # noqa: BLE001 - it has fields that are no data
+    except Exception:  # noqa: BLE001 - its fields cannot be serialized
         return _error_line(ident, kind)
 
 
@@ -307,7 +306,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _large_line(ident: object, value: Any) -> bytes:
-    """Encode a large result. A list is encoded in parts: other threads get their turn after each."""
+    """Encode a large result. A list is encoded in parts, so that other threads get the interpreter lock."""
     if not isinstance(value, list):
         return _line({"id": ident, "result": value})
     parts = (value[start : start + MAX_ITEMS_AT_ONCE] for start in range(0, len(value), MAX_ITEMS_AT_ONCE))
@@ -316,11 +315,11 @@ def _large_line(ident: object, value: Any) -> bytes:
 
 
 class RemoteError(Exception):
-    """The other end answered with an error: `data` is what it said, `original` the exception made of it."""
+    """An error response: `data` is its content, `original` the exception restored from it."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         super().__init__(str(data.get("message", "")))
-        # These are texts, whatever the other end has made of them.
+        # The other end may send anything; these must be strings.
         texts = {key: str(value) for key, value in data.items() if key in TEXTS}
         self.data = {**data, **texts}
 

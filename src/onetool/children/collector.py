@@ -1,9 +1,9 @@
-"""The bytes of one message as they come in. A message over a limit is read to its end and thrown away."""
+"""Collect the bytes of a message. A message over the limit is read to its end and discarded."""
 
 import json
 import re
 
-END_BYTES = 512  # at both ends of a message, where the id is
+END_BYTES = 512  # kept at both ends of a message, where the id is
 ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,100}")'
 VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 ID_FIRST = re.compile(rb"\s*\{\s*(?:" + VERSION + rb"\s*,\s*)?" + ID)
@@ -23,13 +23,13 @@ class Collector:
             del self._data[END_BYTES:-END_BYTES]
 
     def take(self) -> tuple[bytes, str | None]:
-        """Return the message, and what is wrong with its size; begin the next message."""
+        """Return the message, and the problem with its size or None; start the next message."""
         data, size = bytes(self._data), self._size
         self._data, self._size = bytearray(), 0
         return data, f"the message has {size} bytes, the limit is {self._limit}" if size > self._limit else None
 
 
 def find_id(message: bytes) -> int | str | None:
-    """Return the id of a message that is not parsed, if it stands at one of its ends."""
+    """Return the id of an unparsed message, if it is at one of its ends."""
     found = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
     return None if found is None else json.loads(found[1])

@@ -1,7 +1,7 @@
-"""A child that is started as a program of its own: its pipes are a channel, what it prints is for the log.
+"""Child processes: their pipes are a channel, and what they print goes to the log.
 
-What it has started ends with it: a guard inside of it (`onetool_child.guard`) sees to that, and where there is none,
-or one that was stopped, the server does.
+Descendants end with the process: its guard (`onetool_child.guard`) kills them, or the server does if there is no guard
+or if it was stopped.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ import anyio.to_thread
 from onetool_child.guard import end_family
 
 MAX_KEPT, MAX_SHOWN = 4000, 1500  # characters of what a process printed
-MAX_LINE = 8000  # characters; what is longer is not waited for
-READ_SIZE = 1 << 16  # asyncio's own, four times as much, is mapped and unmapped anew for every read
+MAX_LINE = 8000  # characters; a longer line is not waited for
+READ_SIZE = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
 AFTER_KILL_SECONDS = 1.0
 STDERR = 2
-PRINTED = ". It last printed:"  # between why a process failed and what it printed
+PRINTED = ". It last printed:"  # between the reason of a failure and the output
 OnPrinted = Callable[[str], None]
 
 
 class Endpoint(Protocol):
-    """What takes the bytes of a process: a `Channel`, for one."""
+    """A receiver for the output of a process, such as `Channel`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def reads_from(self, transport: Any) -> None: ...
@@ -37,7 +37,7 @@ class Endpoint(Protocol):
 
 
 class Printed:
-    """The end of what a process printed, in whole lines, since `clear` was last called."""
+    """The last complete lines that a process printed since `clear` was called."""
 
     def __init__(self, on_lines: OnPrinted = lambda _text: None) -> None:
         self._on_lines = on_lines
@@ -61,12 +61,12 @@ class Printed:
 
     @property
     def sentence(self) -> str:
-        """Return it as the end of an error message; empty if nothing was printed."""
+        """The output as the end of an error message; empty if nothing was printed."""
         return f"{PRINTED}\n{self.shown}\n" if self.shown else ""
 
 
 def _last_lines(text: str, size: int) -> str:
-    """Return the last whole lines that fit; of a line that is too long by itself, its end."""
+    """Return the last complete lines that fit; if a single line is too long, its end."""
     if len(text) <= size:
         return text
     end = text[-size:]
@@ -91,7 +91,7 @@ class Process(asyncio.SubprocessProtocol):
         cwd: Path | None = None,
         guarded: bool = False,
     ) -> "Process":
-        """`guarded` is whether the child begins with a guard, which can be asked to end what is below it."""
+        """Start a process. `guarded` means that it starts with a guard, which ends its descendants on SIGTERM."""
         child = cls(channel, on_printed, guarded=guarded)
         start = asyncio.get_running_loop().subprocess_exec
         await start(lambda: child, *command, env=dict(env), cwd=cwd, start_new_session=True)
@@ -102,15 +102,15 @@ class Process(asyncio.SubprocessProtocol):
         return self._transport.get_pid()
 
     def kill(self) -> None:
-        """End it at once, with all that it has started: by its guard, or without asking."""
+        """Kill the process and its descendants, by its guard if it has one."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._transport.kill()
-            elif not self.ended.done():  # the transport's own kill would reap the child behind asyncio's back
+            elif not self.ended.done():  # the kill() of the transport would reap the child behind asyncio's back
                 os.killpg(self.pid, signal.SIGTERM if self._guarded else signal.SIGKILL)
 
     async def end(self, seconds: float) -> None:
-        """Give it so long to leave by itself, then make sure that nothing of it is left."""
+        """Wait for the process to exit, then kill it and its descendants."""
         if not await self._has_ended_within(seconds):
             self.kill()
         if not await self._has_ended_within(AFTER_KILL_SECONDS) and sys.platform != "win32":
@@ -147,6 +147,6 @@ class Process(asyncio.SubprocessProtocol):
             self.printed.add(b"", final=True)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """It has ended, and all that it wrote has been read."""
+        """Record the exit status. All output has been read by now."""
         if not self.ended.done():
             self.ended.set_result(self._transport.get_returncode())

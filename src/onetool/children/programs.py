@@ -1,8 +1,7 @@
-"""Running a program for a tool: a group of its own, a time limit, what it prints as it comes, and nothing left of it.
+"""Run programs for tools: in a process group of their own, with a timeout, streaming output and reliable cleanup.
 
-Where the kernel has Landlock, a program can be kept to the files that it is meant to read. One that starts others is
-put under a guard (`onetool_child.guard`), which ends them all, also those that left their group. What to run, and what
-to make of what it prints, is decided elsewhere.
+If the kernel supports Landlock, a program can be limited to the files that it needs to read. A program that starts
+others runs under a guard (`onetool_child.guard`), which ends all of them, even those that left the process group.
 """
 
 import asyncio
@@ -28,19 +27,19 @@ if sys.platform != "win32":
     import resource
 
 T = TypeVar("T")
-Hear = Callable[[bytes], bool | None]  # true for: that is enough
+OnData = Callable[[bytes], bool | None]  # returns true to stop the program
 GUARD = Path(onetool_child.__file__).with_name("guard.py")
-# The guard watches descriptor 0; what it guards gets an empty one, so that it never waits for somebody to type.
+# The guard watches descriptor 0. The program gets an empty standard input, so that it never waits for input.
 WITHOUT_INPUT = ("/bin/sh", "-c", 'exec "$@" </dev/null', "sh")
 READ_SIZE = 1 << 16
-WORDS_KEPT = 16_000
-KILLED_SECONDS = 5.0  # for the kernel to be done with what was killed
-SILENT_SECONDS = 1.0  # for the pipes of what has ended to be read
+MAX_TAIL_BYTES = 16_000
+KILLED_SECONDS = 5.0  # for the kernel to end killed processes
+DRAIN_SECONDS = 1.0  # to read the remaining output of an ended process
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`readable` is all that it may read and execute, `starts_others` whether there will be more to end than itself."""
+    """A program to run. It may read and execute `readable` only; `starts_others` means that it has descendants."""
 
     command: Sequence[str]
     cwd: Path
@@ -53,17 +52,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`status` is None for a program that was ended by us: it took too long, or had said enough."""
+    """The result of a program. `status` is None if it was killed: after a timeout, or because a callback stopped it."""
 
     status: int | None
     timed_out: bool
     seconds: float
 
 
-class LastWords:
-    """The end of what a program prints, in bounded space."""
+class OutputTail:
+    """The last bytes that a program printed."""
 
-    def __init__(self, most: int = WORDS_KEPT) -> None:
+    def __init__(self, most: int = MAX_TAIL_BYTES) -> None:
         self._most, self._kept = most, bytearray()
 
     def __call__(self, data: bytes) -> None:
@@ -74,22 +73,22 @@ class LastWords:
         return self._kept.decode("utf-8", "replace").strip()
 
 
-async def run(program: Program, on_output: Hear, on_error: Hear) -> Ended:
-    """Start it and wait until it has ended, says enough or takes too long. However this ends, the program has too."""
+async def run(program: Program, on_output: OnData, on_error: OnData) -> Ended:
+    """Run the program until it ends, times out or a callback stops it. It never outlives this call."""
     started = time.monotonic()
-    running = await _started(program, on_output, on_error)
+    running = await _start_running(program, on_output, on_error)
     try:
-        over = {running.ended, running.heard_enough}
+        over = {running.ended, running.stopped}
         await asyncio.wait(over, timeout=program.seconds, return_when=asyncio.FIRST_COMPLETED)
         by_itself, timed_out = running.ended.done(), not any(future.done() for future in over)
     finally:
         await running.end()
-    if running.heard_enough.done():
-        running.heard_enough.result()  # or what was raised while listening
+    if running.stopped.done():
+        running.stopped.result()  # raises what a callback raised
     return Ended(running.status if by_itself else None, timed_out, time.monotonic() - started)
 
 
-async def _started(program: Program, on_output: Hear, on_error: Hear) -> "_Running":
+async def _start_running(program: Program, on_output: OnData, on_error: OnData) -> "_Running":
     starting = _in_own_thread(partial(_start, program))
     try:
         process, leash = await asyncio.shield(starting)
@@ -97,10 +96,10 @@ async def _started(program: Program, on_output: Hear, on_error: Hear) -> "_Runni
         starting.add_done_callback(partial(_abandon, program))
         raise
     except OSError as error:
-        raise ToolError(f"{program.command[0]} cannot be started: {error.strerror or error}") from None
+        raise ToolError(f"cannot start {program.command[0]}: {error.strerror or error}") from None
     running = _Running(process, leash, guarded=_is_guarded(program))
     try:
-        await running.listen(on_output, on_error)
+        await running.read(on_output, on_error)
     except BaseException:
         await running.end()
         raise
@@ -108,7 +107,7 @@ async def _started(program: Program, on_output: Hear, on_error: Hear) -> "_Runni
 
 
 def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
-    """Nobody waits for it any more, and now it has started."""
+    """End a program that has started after its caller was cancelled."""
     if not starting.cancelled() and starting.exception() is None:
         process, leash = starting.result()
         _Running(process, leash, guarded=_is_guarded(program)).begin_to_end()
@@ -118,16 +117,16 @@ def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[b
 
 
 def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and the end of a pipe that stays open as long as we live: its leash.
+    """Start the process; return it with the end of a pipe that stays open as long as the server lives (its leash).
 
-    What confines a thread confines what it starts. So this belongs in a thread that ends afterwards.
+    Landlock applies to the calling thread and what it starts, so call this in a thread that ends afterwards.
     """
     if program.readable is not None:
-        _keep_to(program.readable)
+        _restrict_reading(program.readable)
     guard = [sys.executable, "-I", "-S", str(GUARD), *WITHOUT_INPUT] if _is_guarded(program) else []
     collar, leash = os.pipe()
     try:
-        process = subprocess.Popen(  # noqa: S603 - what is run is the caller's decision
+        process = subprocess.Popen(  # noqa: S603 - the caller decides what to run
             [*guard, *program.command],
             cwd=program.cwd,
             env=dict(program.env),
@@ -137,7 +136,7 @@ def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
             start_new_session=True,
         )
         if not guard:
-            _tie(process.pid, collar)
+            _bind_to_pipe(process.pid, collar)
         _limit_memory(process.pid, program.memory_bytes)
     except BaseException:
         os.close(leash)
@@ -147,7 +146,7 @@ def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
     return process, leash
 
 
-def _keep_to(readable: Sequence[str]) -> None:
+def _restrict_reading(readable: Sequence[str]) -> None:
     from onetool_child import confine
 
     with contextlib.suppress(confine.Unavailable):
@@ -158,10 +157,10 @@ def _is_guarded(program: Program) -> bool:
     return program.starts_others and hasattr(os, "fork")
 
 
-def _tie(group: int, collar: int) -> None:
-    """Have the kernel kill the group when the other end of the pipe closes, as it does when we are killed.
+def _bind_to_pipe(group: int, collar: int) -> None:
+    """Have the kernel kill the process group when the other end of the pipe closes, as it does if the server dies.
 
-    The death signal of Linux cannot be used: it comes when the thread ends that started the process.
+    PR_SET_PDEATHSIG cannot be used: it is sent when the thread ends that started the process.
     """
     if sys.platform == "linux":
         set_signal = 10  # F_SETSIG, which Python does not name
@@ -171,28 +170,28 @@ def _tie(group: int, collar: int) -> None:
 
 
 def _limit_memory(process: int, most: int | None) -> None:
-    """What it allocates; files that it maps to read them do not count."""
+    """Limit the memory that the process allocates; mapped files do not count."""
     if sys.platform == "linux" and most is not None:
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # already ended
             resource.prlimit(process, resource.RLIMIT_DATA, (most, most))
 
 
 def _in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Not in one of a pool: it may be changed for good, or wait for very long."""
+    """Run work in a new thread, not in a pool: it may confine the thread, or block for long."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def tell(settle: Callable[[Any], None], what: Any) -> None:
+    def settle_once(settle: Callable[[Any], None], what: Any) -> None:
         if not outcome.done():
             settle(what)
 
     def do() -> None:
         try:
-            told = partial(tell, outcome.set_result, work())
+            report = partial(settle_once, outcome.set_result, work())
         except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
-            told = partial(tell, outcome.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(told)
+            report = partial(settle_once, outcome.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(report)
 
     threading.Thread(target=do, daemon=True).start()
     return outcome
@@ -205,29 +204,29 @@ class _Running:
     def __init__(self, process: subprocess.Popen[bytes], leash: int, *, guarded: bool) -> None:
         self._process, self._leash, self._guarded = process, leash, guarded
         self._pipes: list[asyncio.ReadTransport] = []
-        self._silent: list[asyncio.Future[None]] = []
+        self._closed: list[asyncio.Future[None]] = []
         self._ending: asyncio.Task[None] | None = None
-        self.heard_enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = _in_own_thread(partial(_wait, process))
 
     @property
     def status(self) -> int | None:
         return self._process.returncode
 
-    async def listen(self, on_output: Hear, on_error: Hear) -> None:
-        for stream, hear in ((self._process.stdout, on_output), (self._process.stderr, on_error)):
+    async def read(self, on_output: OnData, on_error: OnData) -> None:
+        for stream, on_data in ((self._process.stdout, on_output), (self._process.stderr, on_error)):
             assert stream is not None
-            await self._listen_to(stream, hear)
+            await self._read_from(stream, on_data)
 
-    async def _listen_to(self, stream: IO[bytes], hear: Hear) -> None:
-        ear = _Ear(hear, self.heard_enough)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: ear, stream)
+    async def _read_from(self, stream: IO[bytes], on_data: OnData) -> None:
+        reader = _OutputReader(on_data, self.stopped)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: reader, stream)
         transport.max_size = READ_SIZE  # type: ignore[attr-defined]
         self._pipes.append(transport)
-        self._silent.append(ear.silent)
+        self._closed.append(reader.closed)
 
     async def end(self) -> None:
-        """Make sure that nothing of it is left. Goes on also where whoever waits for it is cancelled."""
+        """End the program and its descendants, even if the caller is cancelled."""
         await asyncio.shield(self.begin_to_end())
 
     def begin_to_end(self) -> asyncio.Task[None]:
@@ -238,7 +237,7 @@ class _Running:
         return self._ending
 
     def _kill_group(self) -> None:
-        """Until it is reaped, its number is nobody else's: what it left in its group is killed too."""
+        """Kill the process group. The process is not reaped yet, so its id cannot be reused."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._process.kill()
@@ -247,49 +246,49 @@ class _Running:
 
     async def _end(self) -> None:
         try:
-            if self._guarded and not self.ended.done():  # the guard may be stopped, or not on its post yet
+            if self._guarded and not self.ended.done():  # the guard may be stopped, or not running yet
                 await _in_own_thread(partial(end_family, self._process.pid, self._process.pid))
-            if self._silent:
-                await asyncio.wait(self._silent, timeout=SILENT_SECONDS)
+            if self._closed:
+                await asyncio.wait(self._closed, timeout=DRAIN_SECONDS)
             await asyncio.wait([self.ended], timeout=KILLED_SECONDS)
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         os.close(self._leash)
-        for pipe in (*self._pipes, self._process.stdout, self._process.stderr):  # nobody may have listened yet
+        for pipe in (*self._pipes, self._process.stdout, self._process.stderr):  # they may not be connected yet
             pipe.close()  # type: ignore[union-attr]
         if self.ended.done():
             self._process.wait()
-        else:  # the kernel holds on to it, or the server is in a hurry
+        else:  # the kernel has not ended it yet
             threading.Thread(target=self._process.wait, daemon=True).start()
 
 
-class _Ear(asyncio.Protocol):
-    """One of the two streams. It falls silent at its end, and is not listened to any more once that was enough."""
+class _OutputReader(asyncio.Protocol):
+    """A reader of one output stream. It ignores data after a callback has stopped the program."""
 
-    def __init__(self, hear: Hear, enough: asyncio.Future[None]) -> None:
-        self._hear, self._enough = hear, enough
-        self.silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, on_data: OnData, enough: asyncio.Future[None]) -> None:
+        self._on_data, self._enough = on_data, enough
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
         if self._enough.done():
             return
         try:
-            if self._hear(data):
+            if self._on_data(data):
                 self._enough.set_result(None)
         except Exception as error:  # noqa: BLE001 - raised by `run`
             self._enough.set_exception(error)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        if not self.silent.done():
-            self.silent.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end without reaping it, where the system can do that."""
+    """Wait for the end of the process, if possible without reaping it."""
     if hasattr(os, "waitid"):
-        with contextlib.suppress(ChildProcessError):  # it was reaped after all
+        with contextlib.suppress(ChildProcessError):  # already reaped
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()

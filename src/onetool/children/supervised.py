@@ -1,6 +1,6 @@
-"""A worker or a connection that many calls share: started when it is needed, once for all who wait, stopped when idle.
+"""Supervision of a worker or connection that calls share: started on demand, once for all callers, stopped when idle.
 
-After a failed start the next one has to wait, longer each time; whoever needs it meanwhile gets the error at once.
+After a failed start, the next attempt is delayed, longer each time. Callers in the meantime get the error immediately.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-BUSY_LOOK = 1.0  # seconds until the next look at a child that is in use
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 60.0
+BUSY_SECONDS = 1.0  # until the next check of a child that is in use
 
 
 class Stoppable(Protocol):
@@ -22,7 +22,7 @@ Child = TypeVar("Child", bound=Stoppable)
 
 
 class Supervised(Generic[Child]):
-    """`start` raises a ToolError if it fails; `idle` is the idle time in seconds, None while the child is in use."""
+    """A supervised child. `start` raises ToolError; `idle` returns its idle timeout in seconds, None while in use."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Supervised(Generic[Child]):
 
     @property
     def wait_seconds(self) -> float:
-        """Seconds until the next start may be tried."""
+        """The seconds until the next start is allowed."""
         return max(0.0, self._next_try - asyncio.get_running_loop().time())
 
     async def get(self) -> Child:
-        """Return the live child; start it if there is none. A caller that is cancelled leaves the start to others."""
+        """Return the live child; start it if there is none. Cancelling a caller does not cancel the start."""
         if (live := self.live) is not None:
             return live
         starting = self.begin()
@@ -56,11 +56,11 @@ class Supervised(Generic[Child]):
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             if starting.cancelled():
-                raise ToolError(f"{self._name} was closed while it was being started") from None
+                raise ToolError(f"{self._name} was closed during startup") from None
             raise
 
     def begin(self) -> "asyncio.Task[Child]":
-        """Start it, unless that is under way."""
+        """Start the child, unless it is already starting."""
         if self.starting is None:
             self.starting = asyncio.ensure_future(self._run_start())
             self.starting.add_done_callback(self._end_start)
@@ -71,7 +71,7 @@ class Supervised(Generic[Child]):
             child = await self._start()
         except ToolError as error:
             self.failure = error
-            pause = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
+            pause = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**self._failures)
             self._failures, self._next_try = self._failures + 1, asyncio.get_running_loop().time() + pause
             raise
         self._child, self.failure, self._failures = child, None, 0
@@ -82,26 +82,26 @@ class Supervised(Generic[Child]):
     def _end_start(self, task: "asyncio.Task[Child]") -> None:
         self.starting = None
         if not task.cancelled():
-            task.exception()  # nobody may be waiting for it
+            task.exception()  # mark it as retrieved
 
     def lose(self, child: Child, failure: ToolError) -> bool:
-        """Note that the child went away by itself, unless it was replaced. The next start may be tried at once."""
+        """Record that the child was lost; return whether it was the current one. A new start is allowed at once."""
         is_current = self._child is child
         if is_current:
             self._child, self.failure, self._next_try = None, failure, 0.0
         return is_current
 
     def release(self) -> Child | None:
-        """Give the child up for somebody else to stop."""
+        """Return the child without stopping it, and forget it."""
         child, self._child = self._child, None
         return child
 
     def _stop_when_idle(self, child: Child) -> None:
-        """Every use starts the idle time anew."""
+        """Stop the child after its idle time, which restarts with every use."""
         if child.is_over or self._child is not child:
             return
         loop, idle = asyncio.get_running_loop(), self._idle(child)
-        left = BUSY_LOOK if idle is None else self.last_use + idle - loop.time()
+        left = BUSY_SECONDS if idle is None else self.last_use + idle - loop.time()
         if left > 0:
             loop.call_later(left, self._stop_when_idle, child)
         else:

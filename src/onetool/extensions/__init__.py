@@ -1,5 +1,5 @@
-"""Extension packs: a user's plain files, read without running them, and called in workers with environments of uv.
+"""Extension packs: Python files of the user, analyzed without running them, and run in workers.
 
-`packs.Extensions` is the way in. `source` reads a file, `environments` makes what its header asks for, `worker` is one
-process, `pack` keeps the process of a pack. What happens inside of a worker is `onetool_child.worker`.
+`packs.Extensions` is the entry point. `source` reads a file, `environments` creates its environment with uv, `worker`
+is one process, and `pack` supervises the process of a pack. `onetool_child.worker` runs inside the worker.
 """

@@ -1,7 +1,6 @@
-"""The Python that a header asks for: made by uv, once for each header, and known from then on by its path.
+"""Python environments for script headers: created by uv once per header, then reused by the path of the interpreter.
 
-uv resolves, installs, caches and locks; here it is only asked, and its words are passed on. A file without a header
-gets the server's own Python.
+A file without a header uses the Python of the server.
 """
 
 import asyncio
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from onetool.storage import EnvironmentStorage
 
 Tell = Callable[[str], None]
-LONGEST_ERROR = 4000
-LONGEST_LINE = 1 << 20
-# What programs need to find their files, and the network where there are proxies and certificates of one's own.
+MAX_ERROR_CHARS = 4000
+MAX_LINE_BYTES = 1 << 20
+# Variables that programs need to find their files, proxies and certificates.
 PASSED_ON = frozenset({
     *("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TEMP", "TMP", "USER", "LOGNAME", "SHELL"),
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "UV_CACHE_DIR"),
@@ -37,9 +36,9 @@ PASSED_ON = frozenset({
 })  # fmt: skip
 
 
-NO_UV = "no_uv"  # the code of errors for a machine without uv
+NO_UV = "no_uv"  # the error code if uv is not installed
 PREPARING = "uv is preparing the environment"
-# The script that uv runs: the worker, found in the first directory that it is given, working in the second.
+# The script that uv runs: it imports the worker from its first argument and changes to its second.
 BOOT = """
 import os, sys
 home, directory = sys.argv[1:3]
@@ -53,7 +52,7 @@ worker.main()
 
 
 class Start(NamedTuple):
-    """The beginning of a command that ends in the name of a script; `by_uv` names the script already."""
+    """The start of a command, without the script; with `by_uv` it includes the script."""
 
     command: tuple[str, ...]
     by_uv: bool = False
@@ -64,18 +63,18 @@ def for_worker(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_uv(environment: Mapping[str, str]) -> dict[str, str]:
-    """Indexes and their passwords are uv's business, not that of the tools."""
+    """Return the environment for uv, which includes package indexes and their passwords."""
     passed = {name: value for name, value in environment.items() if name in PASSED_ON or name.startswith("UV_")}
     return _with_safe_path(passed)
 
 
 def for_scripts(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what uv gets that prepares a script: it reads no configuration of the working directory."""
+    """Return the environment for uv to prepare a script, without configuration of the working directory."""
     return {**uv_settings(environment), **for_uv(environment), **NO_CONFIG}
 
 
 def _with_safe_path(variables: dict[str, str]) -> dict[str, str]:
-    """Leave out directories of PATH that depend on where a program starts."""
+    """Remove relative directories from PATH."""
     if "PATH" in variables:
         kept = [entry for entry in variables["PATH"].split(os.pathsep) if Path(entry).is_absolute()]
         variables["PATH"] = os.pathsep.join(kept)
@@ -83,20 +82,20 @@ def _with_safe_path(variables: dict[str, str]) -> dict[str, str]:
 
 
 class Environments:
-    """`folder` keeps, for each header, a script that has it, and where its Python is once that is known."""
+    """The environments. `folder` contains a script for each header, and the path of its interpreter once known."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder, self._environment = folder, for_scripts(environment)
         self._interpreters: EnvironmentStorage = InterpreterFiles(folder)
         self._making: dict[str, asyncio.Task[str]] = {}
 
-    async def start_of(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> Start:
-        """How to start a worker. What is not made yet uv makes on the way, unless somebody is at it already."""
+    async def get_start(self, header: Header | None, file: Path, tell: Tell = lambda _line: None) -> Start:
+        """Return how to start a worker. uv creates a missing environment on the way, unless it is being created."""
         if header is None:
             return Start((sys.executable,))
         if header.names_local_files or header.digest in self._making:
             tell(PREPARING)
-            return Start((await self._made(header, file, tell),))
+            return Start((await self._get_python(header, file, tell),))
         known = await anyio.to_thread.run_sync(self._interpreters.get, header.digest)
         if known:
             return Start((known,))
@@ -105,22 +104,22 @@ class Environments:
         return Start((uv, "run", *self._options, "--script", script), by_uv=True)
 
     async def build(self, header: Header, file: Path, tell: Tell) -> None:
-        """Have the environment ready before it is needed."""
+        """Create the environment before it is needed."""
         if not await anyio.to_thread.run_sync(self._interpreters.get, header.digest):
-            await self._made(header, file, tell)
+            await self._get_python(header, file, tell)
 
     async def remember(self, header: Header | None, python: str) -> None:
-        """Where a worker that uv has started found its Python."""
+        """Record the interpreter of a worker that uv started."""
         if header is not None and not header.names_local_files:
             await anyio.to_thread.run_sync(self._interpreters.put, header.digest, python)
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """Of no other directory: a `uv.toml` that somebody cloned must not say where packages come from."""
+        """Options of uv. A `uv.toml` in a cloned repository must not choose the package index."""
         return ("--no-progress", "--no-config", "--project", str(self.folder))
 
     async def close(self) -> None:
-        """Leave what is half made; uv will finish it another time."""
+        """Cancel environments that are being created; uv completes them the next time."""
         tasks = list(self._making.values())
         for task in tasks:
             task.cancel()
@@ -131,14 +130,14 @@ class Environments:
         _write(script, f"{header.as_script}{BOOT}")
         return str(script), _uv_program()
 
-    async def _made(self, header: Header, file: Path, tell: Tell) -> str:
-        """The path of its Python. Several may wait for one that is being made."""
+    async def _get_python(self, header: Header, file: Path, tell: Tell) -> str:
+        """Return the path of the interpreter; callers share the creation of an environment."""
         key = f"{file}" if header.names_local_files else header.digest
         task = self._making.get(key)
         if task is None:
             task = self._making[key] = asyncio.ensure_future(self._make(header, file, tell))
             task.add_done_callback(lambda _: self._making.pop(key, None))
-            # Whoever waited for it may have given up: then nobody else asks what went wrong.
+            # If all callers were cancelled, nobody retrieves the exception.
             task.add_done_callback(lambda made: made.cancelled() or made.exception())
         return await asyncio.shield(task)
 
@@ -154,7 +153,7 @@ class Environments:
         process = await asyncio.create_subprocess_exec(
             uv,
             *arguments,
-            limit=LONGEST_LINE,
+            limit=MAX_LINE_BYTES,
             cwd=self.folder,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
@@ -162,14 +161,14 @@ class Environments:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            output, said = await asyncio.gather(_read(process.stdout), _read(process.stderr, tell))
+            output, errors = await asyncio.gather(_read(process.stdout), _read(process.stderr, tell))
             status = await process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
         if status:
-            raise environment_error(file, said.strip()[-LONGEST_ERROR:])
+            raise environment_error(file, errors.strip()[-MAX_ERROR_CHARS:])
         return output
 
 
@@ -188,17 +187,17 @@ def _uv_program() -> str:
     try:
         return str(find_uv_bin())
     except FileNotFoundError as error:
-        raise ToolError(f"uv is not installed, so extension tools cannot be started: {error}", code=NO_UV) from None
+        raise ToolError(f"cannot start extension tools: uv is not installed: {error}", code=NO_UV) from None
 
 
 class InterpreterFiles:
-    """The interpreters of environments that were made before."""
+    """The recorded interpreters of environments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, digest: str) -> str | None:
-        """Return the path of an interpreter, if it is still there."""
+        """Return the path of an interpreter if it still exists."""
         try:
             python = (self._folder / f"{digest}.path").read_text(encoding="utf-8")
             return python if Path(python).is_file() and os.access(python, os.X_OK) else None
@@ -216,8 +215,8 @@ def _write(file: Path, text: str) -> None:
         raise storage_error(file.parent, error, StorageError) from None
 
 
-def environment_error(file: Path, said: str) -> ToolError:
-    """Return the error for an extension whose environment uv could not make."""
-    hint = f"correct the dependencies in the header of {file}, or see that uv reaches its index"
-    message = f"{file}: uv could not make the environment: {said}"
+def environment_error(file: Path, errors: str) -> ToolError:
+    """Return the error for an extension whose environment could not be created."""
+    hint = f"fix the dependencies in the header of {file}, or check that uv can reach its package index"
+    message = f"{file}: uv could not create the environment: {errors}"
     return ToolError(message, hint=hint, location=Location(str(file)))

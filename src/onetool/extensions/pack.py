@@ -1,6 +1,7 @@
-"""The worker of a pack: started at the first call, replaced when it is gone or its file has changed, stopped when idle.
+"""The backend of an extension pack. It starts the worker on the first call, replaces it and stops it when idle.
 
-It is also the backend of the pack's tools. A start that failed is not tried again at once; the error is kept meanwhile.
+The worker is replaced if it is lost or its file has changed. After a failed start, callers get the same error until
+the next attempt is due.
 """
 
 import asyncio
@@ -17,32 +18,32 @@ from onetool.extensions.worker import CallTool, Launch, Worker
 
 RUNNING = "running"
 FAILED = "failed"
-MOST_LOGGED = 2 << 20  # characters a second
+MAX_LOGGED_PER_SECOND = 2 << 20  # characters
 Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[Launch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long things may take, in seconds."""
+    """The timeouts of a pack in seconds."""
 
     start: float
     call: float
     idle: float
 
 
-class _Printed:
-    """What a worker prints, for the log; not more than a log can take up while a worker prints without end."""
+class _OutputLog:
+    """A logger for the output of a worker, with a limit per second."""
 
     def __init__(self, log: Callable[..., None], pack: str) -> None:
         self._log, self._pack = log, pack
-        self._since, self._taken, self._left_out = 0.0, 0, 0
+        self._since, self._logged, self._left_out = 0.0, 0, 0
 
     def __call__(self, text: str) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._since > 1:
-            self._since, self._taken = now, 0
-        self._taken += len(text)
-        if self._taken > MOST_LOGGED:
+            self._since, self._logged = now, 0
+        self._logged += len(text)
+        if self._logged > MAX_LOGGED_PER_SECOND:
             self._left_out += len(text)
             return
         if self._left_out:
@@ -65,8 +66,8 @@ class Pack:
         self._supervised = Supervised(
             extension.pack, self._start, self._stop, lambda worker: None if worker.in_flight else times.idle
         )
-        self._workers: set[Worker] = set()  # all that have not ended
-        self._told: list[Callable[[str], None]] = []  # those who wait for the start
+        self._workers: set[Worker] = set()  # that have not ended
+        self._listeners: list[Callable[[str], None]] = []  # callers that wait for the start
         self._state = "not started"
         self._is_retired = self._is_closed = False
 
@@ -80,7 +81,7 @@ class Pack:
                 worker.retire()
 
     async def warm_up(self, context: ToolContext) -> None:
-        """Have its process ready; what keeps it from that is raised."""
+        """Start the worker; raise if that fails."""
         await self._ready_worker(context)
 
     @property
@@ -90,22 +91,22 @@ class Pack:
 
     @property
     def failure(self) -> ToolError | None:
-        """Why the last start failed."""
+        """The error of the last start, if it failed."""
         return self._supervised.failure
 
     def retire(self) -> None:
-        """Its file or its settings have changed: calls in flight end on what they began on."""
+        """Stop using the worker because its file or settings have changed. Calls in flight complete."""
         self._is_retired = True
         if (worker := self._supervised.live) is not None:
             worker.retire()
 
     @property
     def is_over(self) -> bool:
-        """Whether it was replaced, and nothing of it is left."""
+        """Whether it was replaced and all its workers have ended."""
         return self._is_retired and not self._workers
 
     async def close(self) -> None:
-        """End all its workers, those too that were retired and still have calls."""
+        """End all workers, including retired ones with calls in flight."""
         self._is_closed = True
         self.retire()
         if self._supervised.starting is not None:
@@ -114,25 +115,24 @@ class Pack:
 
     async def _ready_worker(self, context: ToolContext) -> Worker:
         if (worker := self._supervised.live) is not None:
-            await worker.settle()  # a worker that hangs is replaced, and does not cost the next call its time too
-        self._refuse()
+            await worker.settle()  # replace a stuck worker, so that it does not delay the next call
+        self._raise_if_blocked()
         tell = context.progress
         if tell is None or self._supervised.live is not None:
             return await self._supervised.get()
-        self._told.append(tell)
+        self._listeners.append(tell)
         try:
             return await self._supervised.get()
         finally:
-            self._told.remove(tell)
+            self._listeners.remove(tell)
 
-    def _refuse(self) -> None:
+    def _raise_if_blocked(self) -> None:
         failure, seconds = self._supervised.failure, self._supervised.wait_seconds
         if self._is_closed:
-            raise ToolError(f"{self.extension.pack} is not started any more: OneTool is closing")
+            raise ToolError(f"cannot start {self.extension.pack}: OneTool is shutting down")
         if failure is not None and seconds > 0 and self._supervised.starting is None:
             raise ToolError(
-                f"{failure.message} (Not tried again: the next try is in {seconds:.0f} s, "
-                "or as soon as the file changes.)",
+                f"{failure.message} (next attempt in {seconds:.0f} s, or when the file changes)",
                 **failure.fields,
             )
 
@@ -140,16 +140,16 @@ class Pack:
         name, began = self.extension.pack, asyncio.get_running_loop().time()
         self._state = "starting"
         try:
-            launch = await self._prepared()
-            self._tell("starting")
-            worker = Worker(launch, self._call_tool, _Printed(self._log, name), self._workers.discard)
+            launch = await self._prepare_launch()
+            self._report("starting")
+            worker = Worker(launch, self._call_tool, _OutputLog(self._log, name), self._workers.discard)
             self._workers.add(worker)
             python = await worker.start(self.times.start)
             if launch.remember is not None:
                 await launch.remember(python)
         except ToolError as error:
             failure = self._supervised.failure
-            if failure is None or failure.message != error.message:  # it says why once
+            if failure is None or failure.message != error.message:  # log the same error once
                 self._log("worker.start", pack=name, status="error", text=error.message)
             self._state = FAILED
             raise
@@ -161,20 +161,20 @@ class Pack:
         self._log("worker.start", pack=name, status="ok", duration_ms=round(seconds * 1000, 3))
         return worker
 
-    def _tell(self, line: str) -> None:
-        for tell in self._told:
+    def _report(self, line: str) -> None:
+        for tell in self._listeners:
             tell(f"{self.extension.pack}: {line}")
 
-    async def _prepared(self) -> Launch:
+    async def _prepare_launch(self) -> Launch:
         try:
             async with asyncio.timeout(self.times.start):
-                return await self._prepare(self.extension, self._tell)
+                return await self._prepare(self.extension, self._report)
         except TimeoutError:
             raise ToolTimeout(
-                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s; give it more "
-                "time with workers.start_timeout in onetool.yaml, or try again in a moment: uv goes on with it"
+                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s",
+                hint="raise workers.start_timeout in onetool.yaml, or retry in a moment: uv continues meanwhile",
             ) from None
 
     def _stop(self, worker: Worker) -> None:
         worker.retire()
-        self._state = "stopped"  # nobody called it
+        self._state = "stopped"  # it was idle

@@ -1,6 +1,6 @@
-"""Extension packs as a source of tools: found in folders, read when new or changed, each with its worker.
+"""The source of extension tools: files in directories, read when they are new or changed, each with a worker.
 
-Nothing is read at start-up. `refresh` looks for what is new; a tool looks at its own file before it is called.
+Nothing is read at startup. `refresh` looks for new files; a tool checks its own file before each call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ TOOLS = "tools"
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What the settings say, of which a change means a new worker."""
+    """The settings of a pack. If they change, the worker is replaced."""
 
     settings: PackSettings
     times: Times
@@ -41,7 +41,7 @@ class _Setup:
 
 
 class Extensions(HeldTools):
-    """`taken` are the packs that ship; `still_trusted` decides whether files of a project may be used."""
+    """The extension packs. `taken` returns the built-in packs; `still_trusted` checks the files of a project."""
 
     def __init__(
         self,
@@ -55,30 +55,30 @@ class Extensions(HeldTools):
         self._taken_names, self._call_tool, self._environment = taken, call_tool, environment
         self._log, self._still_trusted = log, still_trusted
         self._packs: dict[str, Pack] = {}
-        self._all: set[Pack] = set()  # those too that were replaced and whose workers have not ended
+        self._all: set[Pack] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._accepted: set[Path] = set()
         self._problems: dict[str, Problem] = {}
-        self.taken: dict[str, Problem] = {}  # packs whose name another one has
-        self.refused: tuple[Problem, ...] = ()  # why files of the project were not used
+        self.taken: dict[str, Problem] = {}  # packs whose name is already in use
+        self.refused: tuple[Problem, ...] = ()  # why project files were rejected
         self._lock = asyncio.Lock()
-        self._next_look: asyncio.Task[None] | None = None
+        self._next_scan: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
         self._loaded: Loaded
         self._made_in: dict[Path, Environments] = {}
         self._environments: Environments
 
     def configure(self, loaded: Loaded, /) -> None:
-        """Use these settings from now on. What they change shows at the next `refresh`."""
+        """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
-        self._found = {}  # a reload reads everything, whatever time stamps say
+        self._found = {}  # a reload reads everything, regardless of timestamps
         folder = loaded.folders.data / "environments"
         self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
 
     @property
     def found(self) -> list[Extension]:
-        """All extension files, also those that cannot be used."""
+        """All extension files, including invalid ones."""
         return list(self._found.values())
 
     @property
@@ -91,13 +91,13 @@ class Extensions(HeldTools):
 
     @property
     def findings(self) -> list[Problem]:
-        """What is wrong with files, and why packs could not be started; names that others have are in `taken`."""
+        """Problems with files and failed starts; name conflicts are in `taken`."""
         found = [each for file in self.found for each in (file.problem, *file.problems) if each is not None]
         return [*found, *self.failures.values()]
 
     @property
     def failures(self) -> dict[str, Problem]:
-        """Why packs could not be started, each with its file."""
+        """Failed starts by pack, each with the location of its file."""
         failures: dict[str, Problem] = {}
         for name, pack in sorted(self._packs.items()):
             if (error := pack.failure) is not None:
@@ -116,22 +116,22 @@ class Extensions(HeldTools):
         return self._packs[pack].extension.description if pack in self._packs else ""
 
     async def refresh(self, _words: Collection[str] | None = None, /) -> None:
-        """Look for files that are new, changed or gone. Callers that come before a look begins share it."""
-        if self._next_look is None:
-            self._next_look = asyncio.ensure_future(self._refresh())
-            self._next_look.add_done_callback(lambda look: look.cancelled() or look.exception())
-        await asyncio.shield(self._next_look)
+        """Look for new, changed and removed files. Callers that wait for the same scan share it."""
+        if self._next_scan is None:
+            self._next_scan = asyncio.ensure_future(self._refresh())
+            self._next_scan.add_done_callback(lambda scan: scan.cancelled() or scan.exception())
+        await asyncio.shield(self._next_scan)
 
     async def _refresh(self) -> None:
         async with self._lock:
-            self._next_look = None
-            found = await anyio.to_thread.run_sync(self._look)
+            self._next_scan = None
+            found = await anyio.to_thread.run_sync(self._scan)
             self._found = {extension.file: extension for extension in found}
-            # The first folder that has a pack wins, for the whole pack.
-            self._become({extension.pack: extension for extension in reversed(found)})
+            # If several directories contain a pack, the first one wins.
+            self._apply({extension.pack: extension for extension in reversed(found)})
 
     async def _refresh_pack(self, name: str) -> None:
-        """Look at the file of one pack; cheap if it is as it was."""
+        """Check the file of one pack; cheap if it is unchanged."""
         pack = self._packs.get(name)
         if pack is not None and _has_changed(pack.extension):
             await self.refresh()
@@ -142,19 +142,19 @@ class Extensions(HeldTools):
         await asyncio.gather(*(environments.close() for environments in self._made_in.values()))
         await asyncio.gather(*(pack.close() for pack in self._all))
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- packs --------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> list[Extension]:
+    def _scan(self) -> list[Extension]:
         directories = self._loaded.folders.pack_directories(self._loaded.settings.tools_dir)
         files = [file for directory in directories for file in extension_files(directory)]
         known = self._found
         return [
             known[file] if file in known and not _has_changed(known[file]) else source.read(file)
-            for file in self._trusted(files)
+            for file in self._filter_trusted(files)
         ]
 
-    def _trusted(self, files: list[Path]) -> list[Path]:
-        """A file that is new in a project's folder runs only after a person has looked at it."""
+    def _filter_trusted(self, files: list[Path]) -> list[Path]:
+        """Return the files that may be used: a new file of a project requires the trust of a person."""
         own = self._loaded.folders.user / TOOLS
         new = {file for file in files if file not in self._accepted and not file.is_relative_to(own)}
         verdict = self._still_trusted(self._loaded) if new else Verdict(trusted=True)
@@ -163,7 +163,7 @@ class Extensions(HeldTools):
         self._accepted.update(accepted)
         return accepted
 
-    def _become(self, extensions: Mapping[str, Extension]) -> None:
+    def _apply(self, extensions: Mapping[str, Extension]) -> None:
         self._problems = {name: each.problem for name, each in extensions.items() if each.problem}
         self.taken = {}
         usable = {name: each for name, each in extensions.items() if not each.problem}
@@ -171,18 +171,18 @@ class Extensions(HeldTools):
             self._forget(name)
         for name, extension in usable.items():
             setup = self._setup(name)
-            if self._is_as_it_was(name, extension, setup):
+            if self._is_unchanged(name, extension, setup):
                 continue
             if name in self._packs:
                 self._forget(name)
             elif name in self._taken_names():
-                message = f"{extension.file}: the name {name!r} is taken by a pack that ships"
-                hint = f'write `pack = "another_name"` into {extension.file}, or give the file another name'
+                message = f"{extension.file}: pack name {name!r} conflicts with a built-in pack"
+                hint = f'add `pack = "another_name"` to {extension.file}, or rename the file'
                 self.taken[name] = Problem(message, hint, Location(str(extension.file)))
                 continue
             self._add(extension, setup)
 
-    def _is_as_it_was(self, name: str, extension: Extension, setup: _Setup) -> bool:
+    def _is_unchanged(self, name: str, extension: Extension, setup: _Setup) -> bool:
         pack = self._packs.get(name)
         if pack is None or self._setups[name] != setup or pack.extension.digest != extension.digest:
             return False
@@ -233,7 +233,7 @@ class Extensions(HeldTools):
     async def _prepare(self, setup: _Setup, extension: Extension, tell: Callable[[str], None]) -> Launch:
         folders = self._loaded.folders
         sandbox = _sandbox(extension, setup.settings, folders.working_dir, folders.home)
-        start = await self._environments.start_of(extension.header, extension.file, tell)
+        start = await self._environments.get_start(extension.header, extension.file, tell)
         own = {**for_worker(self._environment), **setup.secrets}
         variables = {**(for_scripts(self._environment) if start.by_uv else {}), **own}
         directory = self._environments.folder if start.by_uv else folders.working_dir
@@ -252,7 +252,7 @@ class Extensions(HeldTools):
         )
 
     async def _build_ahead(self, extension: Extension) -> None:
-        """So that the first call need not wait for uv. What goes wrong is told to whoever calls."""
+        """Create the environment in the background. The first call reports errors."""
         name, header = extension.pack, extension.header
         if header is None:
             return
@@ -266,7 +266,7 @@ class Extensions(HeldTools):
 
 def _has_changed(extension: Extension) -> bool:
     try:
-        return (source.stamp_of(extension.file), source.siblings_of(extension.file)) != (
+        return (source.stamp_file(extension.file), source.stamp_siblings(extension.file)) != (
             extension.stamp,
             extension.siblings,
         )
@@ -278,10 +278,10 @@ def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> 
     rules: Sandbox | None = own.sandbox
     if rules is None or not rules.enabled:
         return None
-    if rules.denied_patterns:  # the kernel knows folders that are open, not names in them that are not
+    if rules.denied_patterns:  # the kernel can allow directories, but not exclude names in them
         raise ToolError(
-            f"tools.{extension.pack}.sandbox.denied_patterns cannot be kept for a worker: name the folders that it may "
-            "use in allowed_paths, and leave the others out"
+            f"tools.{extension.pack}.sandbox.denied_patterns is not supported for extensions",
+            hint="list the directories that the worker may use in allowed_paths",
         )
     permitted = extension.permissions if own.permissions is None else own.permissions
     write = [str(placed(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]

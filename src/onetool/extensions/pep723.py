@@ -1,4 +1,4 @@
-"""The header of a script (PEP 723): a block of comments that is TOML. A broken one counts as none."""
+"""Script headers (PEP 723): TOML in a block of comments. An invalid header is ignored and reported."""
 
 import re
 import tomllib
@@ -10,10 +10,10 @@ from typing import Any
 
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 SCRIPT = "script"
-OPENING = re.compile(r"(?m)^#[ \t]*///[ \t]*script[ \t]*$")  # also as people write it who do not know the rule
+OPENING = re.compile(r"(?m)^#[ \t]*///[ \t]*script[ \t]*$")  # also with the wrong white space
 LOCAL_SOURCES = frozenset({"path", "workspace"})
 PLACES = frozenset({"find-links", "index", "index-url", "extra-index-url"})
-NO_HEADER = "its header is none: the first line is `# /// script`, the last `# ///`, and each between begins with `# `"
+NO_HEADER = "invalid header: expected `# /// script`, lines that start with `# `, and `# ///`"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Header:
 
     @property
     def as_script(self) -> str:
-        """A script that has this header and nothing else."""
+        """A script with this header only."""
         lines = "".join(f"# {line}".rstrip() + "\n" for line in self.text.splitlines())
         return f"# /// {SCRIPT}\n{lines}# ///\n"
 
@@ -36,14 +36,14 @@ class Header:
 
     @property
     def names_local_files(self) -> bool:
-        """Whether it means other things in another folder."""
+        """Whether it refers to local files, so that it depends on the directory of the script."""
         tool = self.data.get("tool")
         settings = tool.get("uv") if isinstance(tool, dict) else None
         return isinstance(settings, dict) and any(map(_is_local, settings.items()))
 
 
 def _is_local(setting: tuple[str, Any]) -> bool:
-    """Sources name paths by their keys, indexes by what is no address; anything else of uv's is the same anywhere."""
+    """Return whether a setting of uv refers to local files: a path or workspace source, or an index without a URL."""
     name, value = setting
     if name == "sources":
         return bool(LOCAL_SOURCES & set(_keys(value)))
@@ -58,7 +58,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Where things are; an index has a name and other words beside its address."""
+    """Yield the URLs of indexes; other fields of an index are ignored."""
     if isinstance(value, str):
         yield value
     for inner in [value.get("url", "")] if isinstance(value, dict) else _inside(value):
@@ -69,26 +69,26 @@ def _inside(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def header_of(source: str) -> Header | None:
-    """The header, if there is exactly one and it is right."""
+def parse_header(source: str) -> Header | None:
+    """Return the header if there is exactly one and it is valid."""
     found = blocks(source)
-    return Header(found[0]) if found and mistake_in(source) is None else None
+    return Header(found[0]) if found and find_mistake(source) is None else None
 
 
-def mistake_in(source: str) -> str | None:
-    """What is wrong with what looks like a header; None where nothing is."""
+def find_mistake(source: str) -> str | None:
+    """Return the problem with the header of a file, or None."""
     found = blocks(source)
     if len(found) > 1:
-        return "it has more than one header"
+        return "invalid header: more than one header in the file"
     try:
         tomllib.loads(found[0] if found else "")
     except tomllib.TOMLDecodeError as error:
-        return f"its header is no TOML: {error}"
+        return f"invalid header: not valid TOML: {error}"
     return NO_HEADER if not found and OPENING.search(source) else None
 
 
 def blocks(source: str) -> list[str]:
-    """The TOML of each header, without the marks of comments."""
+    """Return the TOML of each header, without comment markers."""
     text = source.replace("\r\n", "\n")
     return [
         "".join(line[2:] if line.startswith("# ") else line[1:] for line in match["content"].splitlines(keepends=True))

@@ -1,7 +1,6 @@
-"""One worker as the server sees it: a process that has loaded an extension file, from its start to its end.
+"""The server side of a worker: a process that runs an extension file.
 
-It fails calls with words that say what became of the process. When to start one, and which one a call goes to, is
-decided in `pack`.
+If the process ends, calls fail with an error that says why. `pack` decides when to start a worker.
 """
 
 import asyncio
@@ -26,11 +25,11 @@ from onetool.util.raw_json import RawJson
 from onetool_child.guard import SIGNALLED
 from onetool_child.messages import MAX_MESSAGE_BYTES
 
-MOST_UNREAD = 64 << 20
-MOST_NESTED = 10_000  # calls of a worker at a time, which may lead back to it
+MAX_UNSENT_BYTES = 64 << 20
+MAX_NESTED_CALLS = 10_000  # concurrent calls of a worker, which may lead back to it
 SETTLE_SECONDS = 0.01
-STUCK_SECONDS = 2.0  # for a call that was cancelled to give up
-LAST_WORDS_SECONDS = 1.0  # for a process that is gone to be gone altogether
+STUCK_SECONDS = 2.0  # for a cancelled call to stop
+EXIT_SECONDS = 1.0  # to learn the exit status of a lost process
 END_SECONDS = 3.0
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 CallTool = Callable[..., Awaitable[Result]]
@@ -38,7 +37,7 @@ CallTool = Callable[..., Awaitable[Result]]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All that a worker is started with."""
+    """The parameters of a worker process."""
 
     pack: str
     file: Path
@@ -46,15 +45,15 @@ class Launch:
     environment: Mapping[str, str]
     settings: Mapping[str, Any]
     cwd: Path
-    start_in: Path | None = None  # where the process starts before it changes to `cwd`: uv reads files there
+    start_in: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: Mapping[str, Any] | None = None
-    hidden: tuple[str, ...] = ()  # variables of the environment that are for uv and not for the tools
+    hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
     max_bytes: int = 104_857_600
-    remember: Callable[[str], Awaitable[None]] | None = None  # to be told where Python was found
+    remember: Callable[[str], Awaitable[None]] | None = None  # called with the path of the interpreter
 
     @property
     def command(self) -> list[str]:
-        """Ours is on the path only while it is loaded; the current folder never is."""
+        """The command. Our own directory is on the path only during startup, the current directory never."""
         home = str(Path(onetool_child.__file__).parent.parent)
         if self.start.by_uv:
             return [*self.start.command, home, str(self.cwd)]
@@ -62,7 +61,7 @@ class Launch:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What is printed comes at once and in UTF-8; the worker takes these words out again."""
+        """The environment, with unbuffered UTF-8 output; the worker removes these variables."""
         return {**self.environment, **SWITCHES}
 
     @property
@@ -82,8 +81,8 @@ class _Call:
     context: ToolContext
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
-    nested: set[asyncio.Future[Result]] = field(default_factory=set)  # what it has called itself
-    variables: Context = field(default_factory=copy_context)  # how deep it is in calls of tools by tools
+    nested: set[asyncio.Future[Result]] = field(default_factory=set)  # its calls of other tools
+    variables: Context = field(default_factory=copy_context)  # the nesting depth of tool calls
 
 
 class Worker:
@@ -95,15 +94,15 @@ class Worker:
         on_end: Callable[["Worker"], None],
     ) -> None:
         self._launch, self._call_tool, self._on_printed, self._on_end = launch, call_tool, on_printed, on_end
-        self._channel = Channel(self._request, self._notice, self._piece, at_once=MOST_NESTED, messages=None)
+        self._channel = Channel(self._request, self._notice, self._piece, at_once=MAX_NESTED_CALLS, messages=None)
         self._process: Process | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
         self._retired = False
         self._ending: asyncio.Task[None] | None = None
-        self._is_loading = False  # whether there is a Python, and it has begun with the file
+        self._is_loading = False  # whether Python runs and has started to load the file
         self.is_stuck = False
-        self._cancelled: set[int] = set()  # calls of which nobody knows yet whether they have given up
+        self._cancelled: set[int] = set()  # calls that may still be running
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +113,7 @@ class Worker:
         return len(self._calls)
 
     async def start(self, seconds: float) -> str:
-        """The path of its Python. Raises what kept it from being ready."""
+        """Start the process and return the path of its interpreter. Raise if it does not become ready."""
         launch = self._launch
         try:
             self._process = await Process.start(
@@ -126,15 +125,15 @@ class Worker:
                 guarded=True,
             )
         except OSError as error:
-            raise ToolError(f"{launch.pack} could not be started: {error}") from None
-        self._channel.notify("begin", launch.options)  # not as arguments, which anybody on the machine can read
-        self._channel.closed.add_done_callback(lambda _closed: self._lost())
+            raise ToolError(f"cannot start {launch.pack}: {error}") from None
+        self._channel.notify("begin", launch.options)  # not as arguments, which other users can read
+        self._channel.closed.add_done_callback(lambda _closed: self._on_closed())
         try:
             async with asyncio.timeout(seconds):
                 return await self._ready
         except TimeoutError:
             self.kill()
-            raise ToolTimeout(f"{launch.pack} was not ready within {seconds:g} s{self._last_words()}") from None
+            raise ToolTimeout(f"{launch.pack} was not ready within {seconds:g} s{self._stderr_tail()}") from None
         except asyncio.CancelledError:
             self.kill()
             raise
@@ -142,14 +141,14 @@ class Worker:
     # --- calls --------------------------------------------------------------------------------------------------
 
     async def call(self, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float) -> Any:
-        if self._channel.unsent > MOST_UNREAD:
-            raise ToolError(f"{self._launch.pack} does not read what it is sent; try again later")
+        if self._channel.unsent > MAX_UNSENT_BYTES:
+            raise ToolError(f"{self._launch.pack} is not reading its input; retry later")
         if self._process is not None and not self._calls:
             self._process.printed.clear()
         loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
         ident = self._channel.last_id
         call = self._calls[ident] = _Call(context)
-        timer = loop.call_later(seconds, self._too_late, answer, function, seconds)
+        timer = loop.call_later(seconds, self._time_out, answer, function, seconds)
         try:
             return _value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
@@ -158,52 +157,52 @@ class Worker:
         except RemoteError as error:
             raise error.original from None
         except ChannelClosed as closed:
-            raise await self._autopsy(function, str(closed)) from None
+            raise await self._exit_error(function, str(closed)) from None
         finally:
             timer.cancel()
             del self._calls[ident]
             self._end_if_done()
 
-    def _too_late(self, answer: asyncio.Future[Any], function: str, seconds: float) -> None:
+    def _time_out(self, answer: asyncio.Future[Any], function: str, seconds: float) -> None:
         if not answer.done():
             answer.set_exception(ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s"))
 
     def _cancel(self, ident: int, call: _Call) -> None:
-        """Tell the worker, and what it waits for; one that goes on regardless gets no more calls."""
+        """Cancel a call and its nested calls. A worker that does not stop gets no more calls."""
         self._channel.notify("cancel", {"id": ident})
         self._cancelled.add(ident)
         for nested in call.nested:
             nested.cancel()
 
-        def look() -> None:
+        def check() -> None:
             if self._channel.is_owed(ident):
                 self.is_stuck = True
                 self._end_if_done()
 
-        asyncio.get_running_loop().call_later(STUCK_SECONDS, look)
+        asyncio.get_running_loop().call_later(STUCK_SECONDS, check)
 
     async def settle(self) -> None:
-        """Wait until every cancelled call has given up, or the worker is known to be stuck."""
+        """Wait until every cancelled call has stopped, or the worker is known to be stuck."""
         while self._cancelled and not self.is_over:
             self._cancelled = {ident for ident in self._cancelled if self._channel.is_owed(ident)}
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
 
-    async def _autopsy(self, function: str, reason: str) -> ToolError:
-        """Why it is gone, from the process itself where it has said so."""
+    async def _exit_error(self, function: str, reason: str) -> ToolError:
+        """Return the error for a call whose process has ended."""
         assert self._process is not None
         if not reason:
-            await asyncio.wait([self._process.ended], timeout=LAST_WORDS_SECONDS)
-        why = reason or f"its process {self._fate()}"
+            await asyncio.wait([self._process.ended], timeout=EXIT_SECONDS)
+        why = reason or f"its process {self._exit_status()}"
         return ToolError(
-            f"{self._launch.pack}.{function} got no answer: {why}{self._last_words()}. The next call starts it anew."
+            f"{self._launch.pack}.{function} failed: {why}{self._stderr_tail()}. The next call restarts it."
         )
 
-    def _fate(self) -> str:
+    def _exit_status(self) -> str:
         status = self._process.ended.result() if self._process and self._process.ended.done() else None
-        return "is gone" if status is None else f"ended with {_named(status)}"
+        return "is gone" if status is None else f"ended with {_describe_status(status)}"
 
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         return self._process.printed.sentence if self._process else ""
 
     # --- what the worker says -----------------------------------------------------------------------------------------
@@ -211,15 +210,15 @@ class Worker:
     async def _request(self, method: str, params: dict[str, Any]) -> Result:
         call = self._calls.get(params["within"])
         if method != "call" or call is None:
-            return Result(ok=False, error=ToolError("the call that this belongs to has ended"))
+            return Result(ok=False, error=ToolError("the calling tool has already ended"))
         name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
-        asked = partial(self._call_tool, name, kwargs, call.context, positional=args, raw=True)
-        nested = call.variables.copy().run(lambda: asyncio.ensure_future(asked()))
+        call_nested = partial(self._call_tool, name, kwargs, call.context, positional=args, raw=True)
+        nested = call.variables.copy().run(lambda: asyncio.ensure_future(call_nested()))
         call.nested.add(nested)
         try:
             return await nested
-        except asyncio.CancelledError:  # the worker must have an answer: it waits for one
-            return Result(ok=False, error=Cancelled(f"{name} was cancelled, as was what called it"))
+        except asyncio.CancelledError:  # the worker waits for a response
+            return Result(ok=False, error=Cancelled(f"{name} was cancelled with its caller"))
         finally:
             call.nested.discard(nested)
 
@@ -230,26 +229,26 @@ class Worker:
             case "ready" if not self._ready.done():
                 self._ready.set_result(str(params["python"]))
             case "failed" if not self._ready.done():
-                self._ready.set_exception(_cannot_be_loaded(self._launch, params))
+                self._ready.set_exception(_load_error(self._launch, params))
                 self.kill()
             case _:
-                raise ValueError(f"a worker does not send {method!r}")
+                raise ValueError(f"unexpected message {method!r} from a worker")
 
     def _piece(self, kind: str, data: bytes) -> None:
-        """Take a part of a large result, by the id of its call."""
+        """Collect a part of a large result; `kind` is the id of the call."""
         call = self._calls.get(int(kind))
         if call is None:  # it was cancelled
             return
         call.size += len(data)
         if call.size > self._launch.max_bytes + MAX_MESSAGE_BYTES:
-            self._channel.close("it sent more than a result may have")
+            self._channel.close("it sent a result over the size limit")
         elif data:
             call.pieces.append(data)
 
     # --- its end ------------------------------------------------------------------------------------------------
 
     def retire(self) -> None:
-        """No more calls; it ends when those in flight have their answers."""
+        """Accept no more calls, and end when those in flight are complete."""
         self._retired = True
         self._end_if_done()
 
@@ -260,7 +259,7 @@ class Worker:
         self.retire()
 
     async def end(self) -> None:
-        """Let it leave by itself, then make sure that nothing of it is left."""
+        """Let the process exit, then kill it and its descendants."""
         await asyncio.shield(self._begin_to_end())
 
     def _begin_to_end(self) -> asyncio.Task[None]:
@@ -272,35 +271,35 @@ class Worker:
     async def _end(self) -> None:
         if self._process is not None:
             await self._process.end(END_SECONDS)
-        if not self._ready.done():  # only now has all been read that it printed
-            self._ready.set_exception(self._stillborn())
-            self._ready.exception()  # nobody may be waiting for it
+        if not self._ready.done():  # only now all output has been read
+            self._ready.set_exception(self._start_error())
+            self._ready.exception()  # mark it as retrieved
         self._on_end(self)
 
     def _end_if_done(self) -> None:
         if (self._retired or self.is_stuck) and not self._calls:
             self._begin_to_end()
 
-    def _lost(self) -> None:
+    def _on_closed(self) -> None:
         if self._channel.closed.result() and self._process is not None:
-            self._process.kill()  # it was cut off, and need not be given time
+            self._process.kill()  # the channel was closed because of an error
         if self._ending is None:
             self._retired = True
             self._begin_to_end()
 
-    def _stillborn(self) -> ToolError:
+    def _start_error(self) -> ToolError:
         words = self._process.printed.shown if self._process else ""
         if self._launch.start.by_uv and not self._is_loading:
             return environment_error(self._launch.file, words)
         return ToolError(
-            f"{self._launch.file}: {self._launch.pack} cannot be used: "
-            f"its process {self._fate()} at import{self._last_words()}",
+            f"{self._launch.file}: cannot load {self._launch.pack}: "
+            f"its process {self._exit_status()} at import{self._stderr_tail()}",
             location=Location(str(self._launch.file)),
         )
 
 
-def _named(status: int) -> str:
-    """Python says -9 for a process that was killed, shells, uv and our guard say 137."""
+def _describe_status(status: int) -> str:
+    """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
     number = -status if status < 0 else status - SIGNALLED
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
@@ -308,18 +307,18 @@ def _named(status: int) -> str:
 
 
 def _value(result: Any, pieces: list[bytes]) -> Any:
-    """Return what the worker answered; a large value, which came in pieces, is not parsed here."""
+    """Return the result of the worker; a large one, sent in pieces, is not parsed."""
     if not isinstance(result, dict):
-        raise ToolError("the worker answered with something that is no answer")
+        raise ToolError("the worker returned an invalid response")
     return RawJson(pieces) if pieces else result.get("value")
 
 
-def _cannot_be_loaded(launch: Launch, about: Mapping[str, Any]) -> ToolError:
+def _load_error(launch: Launch, about: Mapping[str, Any]) -> ToolError:
     line, missing = int(about.get("line") or 0), about.get("missing")
     where = f"{launch.file}{f', line {line}' if line else ''}"
     return ToolError(
-        f"{launch.pack} cannot be loaded: {about.get('class')}: {about.get('message')} ({where})",
-        hint=f'name the package in the header of the file: # dependencies = ["{missing}"]' if missing else "",
+        f"cannot load {launch.pack}: {about.get('class')}: {about.get('message')} ({where})",
+        hint=f'add the package to the header of the file: # dependencies = ["{missing}"]' if missing else "",
         location=Location(str(launch.file), line),
         file=str(launch.file),
     )

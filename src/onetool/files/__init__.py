@@ -1,4 +1,4 @@
-"""Files and folders as tools may touch them. `Files` decides and opens; the rest is done with what it opened."""
+"""File access for tools. `Files` checks a path and opens it; the other modules work on what it opened."""
 
 from onetool.files.files import Files
 from onetool.files.listing import Entry, entries

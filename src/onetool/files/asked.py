@@ -1,4 +1,4 @@
-"""A path as somebody asked for it: checked for what no file system takes, and placed; and where it really leads."""
+"""Requested paths: validated, made absolute and resolved."""
 
 import os
 import posixpath
@@ -10,26 +10,26 @@ from pathlib import Path
 from onetool.errors import ArgumentError, ToolError
 from onetool.paths import placed
 
-LONGEST_NAME = 255
-LONGEST_PATH = 4095
-MOST_LEFT = 16  # each of them is decided too
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 4095
+MAX_DETOURS = 16  # each of them is checked against the rules too
 ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`given` is what messages show. `whole` is absolute, and may still hold `..`, which links can bend."""
+    """A requested path. Messages show `given`; `whole` is absolute, and may contain `..`, which links can redirect."""
 
     given: str
     whole: str
-    left: frozenset[str] = frozenset()  # paths that are named on the way and left again by `..`
+    left: frozenset[str] = frozenset()  # directories that the path enters and leaves again by `..`
 
     @property
     def plain(self) -> str:
         return plain(self.whole)
 
     def passed(self) -> Iterator[str]:
-        """All that is named: what is left again, and at last the asked path."""
+        """Yield every path that the request names: the directories it leaves again, then the path itself."""
         yield from self.left
         yield self.plain
 
@@ -38,8 +38,8 @@ def asked(path: str, working_dir: Path) -> Asked:
     _check(path)
     whole = absolute(path, working_dir.absolute())
     left = _left(whole)
-    if len(left) > MOST_LEFT:
-        raise ArgumentError(f"The path {path[:60]!r}… goes into too many folders and out again by `..`.", field="path")
+    if len(left) > MAX_DETOURS:
+        raise ArgumentError(f"invalid path {path[:60]!r}…: too many `..` segments after directories", field="path")
     return Asked(path, whole, left)
 
 
@@ -50,7 +50,7 @@ def _left(whole: str) -> frozenset[str]:
 
 
 def absolute(path: str, base: Path) -> str:
-    """The path that was meant; for somebody without a home folder `~` is a name like any other."""
+    """Return the absolute path. If the user has no home directory, `~` is an ordinary name."""
     if path.startswith("/"):
         return str(Path(path))
     try:
@@ -61,32 +61,32 @@ def absolute(path: str, base: Path) -> str:
 
 
 def real_path(path: str) -> str:
-    """Return where a path really leads. It need not exist; links in a circle stay in it, and opening it fails.
+    """Return the path with its links resolved. It need not exist; a circle of links stays, and opening it fails.
 
-    `realpath` raises when a link that it has seen is none any more the moment after; then it looks again.
+    `realpath` raises if a link is replaced while it resolves it; then it is called again.
     """
     for _ in range(ATTEMPTS):
         with suppress(OSError):
             return os.path.realpath(path)
-    raise ToolError("The links of the path keep changing. Name the file itself.")
+    raise ToolError("cannot resolve the path: its links keep changing", hint="use the path of the file itself")
 
 
 def plain(path: str) -> str:
-    """The path without `.`, `..` and needless slashes."""
+    """Return the path without `.`, `..` and redundant slashes."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def _check(path: str) -> None:
     if not path:
-        raise ArgumentError('The path is empty; "." is the working folder.', field="path")
+        raise ArgumentError("the path is empty", field="path", hint='use "." for the working directory')
     if "\0" in path:
-        raise ArgumentError(f"The path {path[:200]!r} has a NUL character, which no path can have.", field="path")
+        raise ArgumentError(f"invalid path {path[:200]!r}: it contains a NUL character", field="path")
     try:
         data = path.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"The path {path[:200]!r} holds half a character.", field="path") from None
-    if len(data) > LONGEST_PATH or any(len(name) > LONGEST_NAME for name in data.split(b"/")):
+        raise ArgumentError(f"invalid path {path[:200]!r}: it contains an unpaired surrogate", field="path") from None
+    if len(data) > MAX_PATH_BYTES or any(len(name) > MAX_NAME_BYTES for name in data.split(b"/")):
         raise ArgumentError(
-            f"The path {path[:60]!r}… is too long: a name has {LONGEST_NAME} bytes at most, a path {LONGEST_PATH}.",
+            f"path too long: {path[:60]!r}… (at most {MAX_NAME_BYTES} bytes per name, {MAX_PATH_BYTES} in all)",
             field="path",
         )

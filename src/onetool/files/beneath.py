@@ -1,7 +1,7 @@
-"""Opening folders without ever following a link: by the kernel in one step, or name by name where it cannot.
+"""Open directories without following links: in one system call (`openat2`), or name by name if it is unavailable.
 
-Both take a descriptor to start at and real names below it, and open exactly that or raise. What a name leads to is
-the business of `files.py`: whoever swaps a folder for a link meanwhile makes them fail, and nothing else.
+Both ways take a descriptor to start at and resolved names below it, and open exactly that or raise. `files.py` resolves
+the names: if somebody replaces a directory by a link in the meantime, opening fails.
 """
 
 import errno
@@ -13,7 +13,7 @@ from typing import Any
 
 Opener = Callable[[int, Sequence[str], int], int]
 
-# Some systems lack some of them; where none is there, tools for files cannot work, but others can.
+# Some systems lack some of these flags. File tools may not work there, but the server must still start.
 PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 FOLDER = getattr(os, "O_DIRECTORY", 0)
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -26,7 +26,7 @@ _RESOLVE = _NO_MAGIC_LINKS | _NO_LINKS | _BENEATH
 
 
 def best_opener() -> Opener:
-    """The kernel's own way where this kernel, and whatever guards this process, has it."""
+    """Return `open_by_kernel` if the kernel and the sandbox of this process allow it, else `open_by_walking`."""
     try:
         top = os.open("/", PATH_ONLY | FOLDER | PRIVATE)
     except OSError:
@@ -69,8 +69,8 @@ def open_by_walking(start: int, names: Sequence[str], flags: int) -> int:
 
 
 def _replaced(folder: int, name: str, flags: int) -> int:
-    """What is opened in the folder, which is closed."""
-    if name == "..":  # real names have none; that it would lead out is worth a line
+    """Open a name in the directory, close the directory and return the new descriptor."""
+    if name == "..":  # resolved names have none, and it would lead out of the directory
         os.close(folder)
         raise _error(errno.EXDEV, os.fsencode(name))
     try:
@@ -80,7 +80,7 @@ def _replaced(folder: int, name: str, flags: int) -> int:
 
 
 def rename_without_replacing(old: str, old_folder: int, new: str, new_folder: int) -> None:
-    """FileExistsError where the new name is taken, another OSError where the file system cannot do both in one step."""
+    """Rename atomically. Raise FileExistsError if the new name exists, another OSError if that is not supported."""
     import ctypes
 
     libc = _libc()
@@ -95,7 +95,7 @@ def _error(number: int, path: bytes) -> OSError:
 
 
 def location(descriptor: int) -> str | None:
-    """Where the kernel says that the opened thing is; None where it does not say."""
+    """Return the path of an open descriptor as the kernel reports it, or None if it does not."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path would change what it says
     except OSError:

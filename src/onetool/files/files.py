@@ -1,8 +1,8 @@
-"""The one way to the disk for tools: every path is decided here, and opened so that the decision holds.
+"""File access for tools: check each path against the rules, and open it so that the check still holds.
 
-A path is resolved, the result is judged, and its folder is opened without following any link. What was opened is
-judged again. Whatever is done is then done with names in that open folder, so that nobody who swaps a folder or a
-file for a link meanwhile gains anything: the attempt fails, and is made again from the start.
+A path is resolved and checked, and its directory is opened without following links. What was opened is checked again.
+All operations then use names in that open directory. If somebody replaces a directory or a file by a link in the
+meantime, the operation fails and is retried from the start.
 """
 
 import errno
@@ -25,22 +25,22 @@ from onetool.files.rules import Refusal, Rules, allowed_paths, names_of
 
 ATTEMPTS = 40
 _REASONS = {
-    Refusal.DENIED: "A denied pattern covers it.",
-    Refusal.HIDDEN: "OneTool keeps it for itself.",
-    Refusal.PROTECTED: "Tools never write what OneTool loads or executes; a person may.",
+    Refusal.DENIED: "It matches a pattern in denied_patterns.",
+    Refusal.HIDDEN: "It is reserved for OneTool.",
+    Refusal.PROTECTED: "Tools cannot write files that OneTool loads or executes.",
 }
-# A link that has come in the place of a folder is no folder to the kernel, as a file is none.
+# If a link has replaced a directory, the kernel reports ENOTDIR, as it does for a file.
 _MAY_HAVE_MOVED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EAGAIN}
 Done = TypeVar("Done")
 
 
 class Moved(Exception):
-    """What was there a moment ago is somewhere else or something else now."""
+    """A file or directory was moved or replaced during an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in an open folder. `real` is the path of both together when the folder was opened."""
+    """A name in an open directory. `real` is the resolved path at the time when the directory was opened."""
 
     folder: int
     name: str
@@ -50,7 +50,7 @@ class Place:
         return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
 
     def followed(self) -> os.stat_result:
-        """The facts of what is no link; one that has come meanwhile is followed by another attempt."""
+        """Return the status of a file that is not a link; raise Moved if a link has replaced it."""
         facts = self.facts()
         if stat.S_ISLNK(facts.st_mode):
             raise Moved
@@ -64,7 +64,7 @@ class Place:
 
 
 class Files:
-    """What a caller may open. Made for one call, of its context. The disk is looked at by the first question."""
+    """File access for one call, by the rules of its context. Nothing is read from disk before the first use."""
 
     def __init__(self, context: ToolContext, opener: Opener | None = None) -> None:
         self.context = context
@@ -81,15 +81,15 @@ class Files:
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def admits(self, path: Path, *, writing: bool = False) -> bool:
-        """Whether the path may be opened. Links are followed; it need not exist."""
+        """Return whether the path may be opened. Links are followed; it need not exist."""
         try:
             asked = read_path(str(path), self.context.working_dir)
-        except ArgumentError:  # what cannot be asked for cannot be had
+        except ArgumentError:  # an invalid path
             return False
         return self._refusal(asked, real_path(asked.whole), writing) is None
 
     def search_root(self, path: str) -> Path:
-        """The real file or folder at this path, if it may be read: SandboxDenied or FileNotFoundError otherwise."""
+        """Return the resolved path if it may be read; raise SandboxDenied or FileNotFoundError otherwise."""
 
         def real(place: Place) -> Path:
             place.followed()
@@ -98,10 +98,9 @@ class Files:
         return self.at(path, real)
 
     def denied_globs(self, root: Path) -> list[str]:
-        """What below this folder is not to be searched, as `--glob` values for ripgrep started in that folder.
+        """Return `--glob` values that exclude denied files, for ripgrep started in this directory.
 
-        They keep ripgrep away from what is denied as far as its patterns can say it. What it finds is to be asked
-        about with `admits` all the same.
+        Not every rule can be expressed as a pattern of ripgrep: check what it finds with `admits`.
         """
         return self.rules.globs_below(str(root))
 
@@ -110,13 +109,13 @@ class Files:
         return next(filter(None, named), None) or self.rules.refusal(real, writing=writing)
 
     def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:
-        """Raise where this real path, which was reached by asking for that one, is not to be opened."""
+        """Raise if the resolved path `real` of the requested `path` may not be opened."""
         refusal = self.rules.refusal(real, writing=writing)
         if refusal is not None:
             raise _denied(read_path(path, self.context.working_dir), refusal, self.context, advice)
 
     def check_opened(self, path: str, descriptor: int, *, writing: bool = False, name: str = "") -> None:
-        """Raise where what was really opened, or this name in it, is not to be opened."""
+        """Raise if the file that was actually opened, or this name in it, may not be opened."""
         real = location(descriptor)
         if real is not None and real.endswith(" (deleted)") and os.fstat(descriptor).st_nlink == 0:
             raise Moved
@@ -134,9 +133,9 @@ class Files:
         follow: bool = True,
         create_folders: bool = False,
     ) -> Done:
-        """Do something at a path. With `follow` off it is done to a link itself, not to what the link leads to.
+        """Run an operation at a path. Without `follow`, it applies to a link itself, not to its target.
 
-        The operation must not have changed anything when it raises `Moved`.
+        The operation must not have changed anything when it raises `Moved`: it is retried.
         """
         asked = read_path(path, self.context.working_dir)
         last: OSError | None = None
@@ -211,10 +210,10 @@ def _resolved(asked: Asked, follow: bool) -> str:
 
 
 def _denied(asked: Asked, refusal: Refusal, context: ToolContext, advice: str = "") -> SandboxDenied:
-    """Say no in the same words, whether or not there is anything at the path."""
+    """Return the error for a rejected path. It does not reveal whether the path exists."""
     reason = _REASONS.get(refusal)
     if reason is None:
-        kind = "It may be read, not written. To allow that" if refusal is Refusal.READ_ONLY else "To allow it"
+        kind = "It is read-only. To allow writing" if refusal is Refusal.READ_ONLY else "To allow it"
         paths = [*allowed_paths(context.sandbox or {}), asked.plain]
         listed = ", ".join(json.dumps(path, ensure_ascii=False) for path in paths)
         setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
@@ -223,10 +222,14 @@ def _denied(asked: Asked, refusal: Refusal, context: ToolContext, advice: str = 
 
 
 def _explained(error: OSError | None, path: str) -> Exception:
-    """The error as a caller is to see it: with the path as it was asked for and nothing else of the machine."""
+    """Return the error for the caller, which shows the requested path and no other path of the machine."""
     if error is None or error.errno in {errno.ELOOP, errno.EXDEV, errno.EAGAIN}:
-        return ToolError(f"The links of {path} lead in a circle, or keep changing. Name the file itself.", path=path)
-    if error.errno is None:  # it was explained already
+        return ToolError(
+            f"cannot resolve {path}: its links form a circle, or keep changing",
+            path=path,
+            hint="use the path of the file itself",
+        )
+    if error.errno is None:  # already an error for the caller
         return error
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         return FileNotFoundError(f"File not found: {path}")

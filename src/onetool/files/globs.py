@@ -1,7 +1,7 @@
-"""Patterns for paths: `*` stays inside a name, `**` stands for any number of folders, also none.
+"""Glob patterns for paths: `*` matches inside a name, `**` any number of directories, including none.
 
-A pattern is stepped through name by name, so that it tells early whether anything below a folder can still fit, and
-no pattern takes longer than its length times the path's. Names that differ only in how Unicode spells them are one.
+A pattern is matched name by name, so that a walk knows early whether anything below a directory can still match. The
+time is bounded by the length of the pattern times that of the path. Names are compared in Unicode normal form C.
 """
 
 import fnmatch
@@ -18,12 +18,12 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _STARS = re.compile(r"\*+")
 _TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 _PLAIN_CLASS = re.compile(r"\[(!?[\w.,@~+-]+|[*?[])\]", re.ASCII)
-_MOST_ALTERNATIVES = 256
+_MAX_ALTERNATIVES = 256
 _SPECIAL = {"\\": r"\\", "{": "[{]", "}": "[}]", "[": "[[]", "]": "[]]", " ": "[ ]"}
 
 
 class Glob:
-    """One pattern. A path fits when its last name leads to a state that is `complete`."""
+    """A pattern. A path matches if its last name leads to a state that is `complete`."""
 
     def __init__(self, pattern: str) -> None:
         self._parts = _parts(pattern)
@@ -34,7 +34,7 @@ class Glob:
         return self._reached({0})
 
     def after(self, states: States, name: str) -> States:
-        """Where a name leads from these states."""
+        """Return the states that a name leads to from these."""
         name, reached = normalize("NFC", name), set[int]()
         for state in states:
             if state < len(self._tests):
@@ -49,7 +49,7 @@ class Glob:
         return len(self._parts) in states
 
     def through(self, names: Sequence[str]) -> Iterator[States]:
-        """The states before the first name and after each."""
+        """Yield the states before the first name and after each name."""
         states = self.start
         yield states
         for name in names:
@@ -57,16 +57,16 @@ class Glob:
             yield states
 
     def covers(self, names: Sequence[str]) -> bool:
-        """Whether the path, or a folder on the way to it, fits."""
+        """Return whether the path or one of its parent directories matches."""
         return any(map(self.complete, self.through(names)))
 
     def bound_to(self, names: Sequence[str]) -> bool:
-        """Whether what fits below this folder would not fit any more if the folder had another name."""
+        """Return whether a match below this directory depends on the name of the directory."""
         *_, states = self.through(names)
         return bool(states - self.start)
 
     def rests(self, names: Sequence[str]) -> list[str]:
-        """The patterns that say the same seen from this folder."""
+        """Return equivalent patterns relative to this directory."""
         *_, states = self.through(names)
         return ["/".join(self._parts[state:]) for state in sorted(states) if state < len(self._parts)]
 
@@ -80,7 +80,7 @@ class Glob:
 def _parts(pattern: str) -> tuple[str, ...]:
     names = [name for name in pattern.split("/") if name not in {"", "."}]
     parts = [name if name == ANY else _STARS.sub("*", normalize("NFC", name)) for name in names]
-    if parts and parts[-1] == ANY:  # `a/**` is all that is in a, and not a
+    if parts and parts[-1] == ANY:  # `a/**` matches everything in a, but not a itself
         parts.append("*")
     return tuple(part for place, part in enumerate(parts) if part != ANY or parts[place - 1 : place] != [ANY])
 
@@ -91,7 +91,7 @@ def _test(part: str) -> re.Pattern[str]:
 
 
 def alternatives(pattern: str) -> list[str]:
-    """The patterns that `{a,b}` stands for."""
+    """Expand `{a,b}` into a list of patterns."""
     done = set[str]()
     waiting = [pattern]
     while waiting:
@@ -101,13 +101,13 @@ def alternatives(pattern: str) -> list[str]:
             done.add(text)
         else:
             waiting += [text[: braces.start()] + choice + text[braces.end() :] for choice in braces[1].split(",")]
-        if len(waiting) + len(done) > _MOST_ALTERNATIVES:
-            raise ArgumentError(f"the pattern {pattern[:100]!r} stands for more than {_MOST_ALTERNATIVES} patterns")
+        if len(waiting) + len(done) > _MAX_ALTERNATIVES:
+            raise ArgumentError(f"pattern {pattern[:100]!r} expands to more than {_MAX_ALTERNATIVES} patterns")
     return sorted(done)
 
 
 def for_ripgrep(pattern: str) -> list[str]:
-    """The pattern as `--glob` takes it, in both spellings of Unicode; none where ripgrep would read it differently."""
+    """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read it differently."""
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
     for token in tokens:
         ranges = re.findall(r"(.)-(.)", token)

@@ -1,4 +1,4 @@
-"""What is in a folder, as far as the caller may see it. Links are shown as what they lead to, and not walked into."""
+"""Directory listings, limited to what the caller may read. Links are listed as their targets and not entered."""
 
 import os
 import posixpath
@@ -14,22 +14,22 @@ from onetool.files.globs import Glob, States
 from onetool.files.reading import facts_of, kind_of
 from onetool.files.trash import TRASH
 
-MOST_SEEN = 100_000
+MAX_SCANNED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    name: str  # seen from the listed folder
+    name: str  # relative to the listed directory
     type: str
     size: int
 
 
 def entries(files: Files, path: str, pattern: str, most: int) -> list[Entry]:
-    """All that fit, in order. More than `most` are an error, never a part that looks like all."""
+    """Return all matching entries in order. Raise if there are more than `most`: a list is never silently cut."""
 
     def operate(place: Place) -> list[Entry]:
         if kind_of(place.followed()) != "dir":
-            raise ToolError(f"{path} is not a folder; fs.stat({path!r}) says what it is.", path=path)
+            raise ToolError(f"not a directory: {path}", path=path, hint=f"fs.stat({path!r}) shows its type")
         with closing(place.open(os.O_RDONLY | FOLDER)) as folder:
             files.check_opened(path, folder)
             found = _Walk(files, folder, place.real, Glob(pattern), path).found(most)
@@ -52,16 +52,17 @@ class _Walk:
                 fitting.append(entry)
                 if len(fitting) > most:
                     raise ToolError(
-                        f"More than {most} entries of {self._path} fit. Narrow the pattern, or raise max_results.",
+                        f"more than {most} entries match in {self._path}",
                         path=self._path,
                         max_results=most,
+                        hint="narrow the pattern or raise max_results",
                     )
         return fitting
 
     def _in_folder(self, names: tuple[str, ...], states: States) -> Iterator[Entry]:
         try:
             folder = self._files.open_beneath(self._folder, names, os.O_RDONLY | FOLDER)
-        except OSError:  # it is gone, or may not be looked into
+        except OSError:  # removed in the meantime, or not readable
             return
         with closing(folder), os.scandir(folder) as scan:
             for item in scan:
@@ -69,10 +70,11 @@ class _Walk:
 
     def _looked_at(self, item: "os.DirEntry[str]", names: tuple[str, ...], states: States) -> Iterator[Entry]:
         self._seen += 1
-        if self._seen > MOST_SEEN:
+        if self._seen > MAX_SCANNED:
             raise ToolError(
-                f"There are more than {MOST_SEEN} entries in {self._path} to look at. List a folder in it.",
+                f"{self._path} has more than {MAX_SCANNED:,} entries",
                 path=self._path,
+                hint="list a subdirectory instead",
             )
         reached = self._glob.after(states, item.name)
         whole = (*names, item.name)
@@ -86,7 +88,7 @@ class _Walk:
             self._waiting.append((whole, reached))
 
     def _entry(self, item: "os.DirEntry[str]", names: tuple[str, ...]) -> Iterator[Entry]:
-        with suppress(FileNotFoundError):  # it went while we looked
+        with suppress(FileNotFoundError):  # removed in the meantime
             facts = item.stat(follow_symlinks=False)
             if item.is_symlink():
                 yield from self._linked(names)
@@ -94,20 +96,20 @@ class _Walk:
                 yield Entry("/".join(names), kind_of(facts), facts.st_size if kind_of(facts) == "file" else 0)
 
     def _linked(self, names: tuple[str, ...]) -> Iterator[Entry]:
-        """A link is what it leads to, nothing where that is denied, and `other` where there is nothing."""
+        """Yield the target of a link; nothing if the target is denied, and type `other` if there is none."""
         kind, size = "other", 0
         try:
             _, facts = facts_of(self._files, posixpath.join(self._real, *names))
             kind, size = kind_of(facts), facts.st_size
         except SandboxDenied:
             return
-        except (OSError, ToolError):  # it leads nowhere, or in a circle
+        except (OSError, ToolError):  # a broken link, or a circle of links
             pass
         yield Entry("/".join(names), kind, size if kind == "file" else 0)
 
 
 def _is_text(name: str) -> bool:
-    """Whether the name can be asked for: some are bytes of another encoding."""
+    """Return whether the name is valid text; some names are bytes in another encoding."""
     try:
         name.encode()
     except UnicodeEncodeError:

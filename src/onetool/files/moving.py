@@ -1,4 +1,4 @@
-"""Moving and copying. Both ends are decided by themselves, and the new name has all of the file or is not there."""
+"""Move and copy files. Both paths are checked, and the target is written completely or not at all."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from onetool.files.writing import Written, old_file, pieces_of, put, replace, se
 
 
 def move(files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False) -> str:
-    """Give a file or a folder another name. A link is moved itself. The new path."""
+    """Move a file or directory and return the new path. A link itself is moved, not its target."""
 
     def operate(old: Place) -> str:
         if not stat.S_ISREG(old.facts().st_mode):
@@ -60,7 +60,7 @@ def _existing(new: Place, target: str, overwrite: bool) -> os.stat_result | None
 def _copied(descriptor: int, new: Place, target: str, overwrite: bool) -> Written:
     existing = _existing(new, target, overwrite)
     facts = os.fstat(descriptor)
-    os.lseek(descriptor, 0, os.SEEK_SET)  # a second attempt starts again
+    os.lseek(descriptor, 0, os.SEEK_SET)  # a retry starts from the beginning
     with temporary(new, pieces_of(descriptor), mode=facts.st_mode & 0o777) as made:
         size = made.facts().st_size
         try:
@@ -72,16 +72,16 @@ def _copied(descriptor: int, new: Place, target: str, overwrite: bool) -> Writte
 
 
 def _require_room_for_folder(files: Files, target: str, new: Place, existing: os.stat_result | None) -> None:
-    """A folder, or a link to one, would bring along what may not be written below its new name."""
+    """Raise if a directory, or a link to one, would create files at the target that rules forbid to write."""
     if existing is not None:
-        raise ToolError(f"{target} is a file, and only a regular file replaces one.", path=target)
+        raise ToolError(f"cannot replace {target}: only a regular file can replace a file", path=target)
     if files.rules.holds_guarded(new.real):
-        raise ToolError(f"Nothing is moved to {target}: rules of the sandbox speak of what is in it.", path=target)
+        raise ToolError(f"cannot move to {target}: sandbox rules apply to files in it", path=target)
 
 
 def _moved_to_another_disk(files: Files, source: str, old: Place, new: Place, overwrite: bool) -> None:
     if not stat.S_ISREG(old.facts().st_mode):
-        raise ToolError(f"{source} cannot be moved to another disk: only regular files can.", path=source)
+        raise ToolError(f"cannot move {source} to another disk: it is not a regular file", path=source)
     with closing(open_regular(files, source, old)) as descriptor:
         _copied(descriptor, new, new.real, overwrite)
     os.unlink(old.name, dir_fd=old.folder)
@@ -91,11 +91,11 @@ def _refused(error: OSError, source: str, target: str) -> Exception:
     if isinstance(error, FileExistsError):
         return _taken(target)
     if error.errno == errno.EINVAL:
-        return ToolError(f"{source} cannot be moved into itself.", path=source)
+        return ToolError(f"cannot move {source} into itself", path=source)
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(f"File not found: {source}")
     return error
 
 
 def _taken(target: str) -> ToolError:
-    return ToolError(f"{target} is there already; overwrite=True replaces it.", path=target)
+    return ToolError(f"{target} already exists", path=target, hint="pass overwrite=True to replace it")

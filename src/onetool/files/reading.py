@@ -1,4 +1,4 @@
-"""Looking at files: their bytes, bounded while they are read, and what is known about them."""
+"""Read files up to a size limit, and their status."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`facts` are those of the very file that was read."""
+    """The content of a file, and the status of the file that was read."""
 
     data: bytes
     path: str
@@ -21,7 +21,7 @@ class Content:
 
 
 def read(files: Files, path: str, most: int) -> Content:
-    """The bytes of a regular file that has `most` bytes at most."""
+    """Read a regular file of at most `most` bytes."""
 
     def operate(place: Place) -> Content:
         with closing(open_regular(files, path, place)) as descriptor:
@@ -32,12 +32,12 @@ def read(files: Files, path: str, most: int) -> Content:
 
 
 def facts_of(files: Files, path: str) -> tuple[str, os.stat_result]:
-    """The real path, and what is known about the file or folder there."""
+    """Return the resolved path and the status of the file or directory."""
     return files.at(path, lambda place: (place.real, place.followed()))
 
 
 def open_regular(files: Files, path: str, place: Place) -> int:
-    """A descriptor for reading. Opening alone can wake whoever waits at a pipe or a device, so they are not opened."""
+    """Open a regular file for reading. Pipes and devices are not opened, because opening alone has side effects."""
     _require_regular(place.followed(), path)
     descriptor = place.open(os.O_RDONLY | NEVER_WAIT)
     try:
@@ -51,11 +51,9 @@ def open_regular(files: Files, path: str, place: Place) -> int:
 
 def _require_regular(facts: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(facts.st_mode):
-        raise ToolError(f"{path} is a folder, not a file; fs.list({path!r}) shows what is in it.", path=path)
+        raise ToolError(f"{path} is a directory", path=path, hint=f"fs.list({path!r}) lists its entries")
     if not stat.S_ISREG(facts.st_mode):
-        raise ToolError(
-            f"{path} is not a regular file but a pipe, socket or device, which are never opened.", path=path
-        )
+        raise ToolError(f"cannot open {path}: it is a pipe, socket or device, not a regular file", path=path)
 
 
 def kind_of(facts: os.stat_result) -> str:
@@ -63,20 +61,21 @@ def kind_of(facts: os.stat_result) -> str:
 
 
 def _bytes(descriptor: int, size: int, most: int, path: str) -> bytes:
-    """All of it. The size counts as it is read, for a file may grow, and those of the kernel claim to be empty."""
+    """Read everything. The limit applies to what is read: a file may grow, and files in /proc report a size of 0."""
     data = bytearray()
     while size <= most:
         try:
             piece = os.read(descriptor, min(_PIECE, most + 1 - len(data)))
         except BlockingIOError:
-            raise ToolError(f"{path} has nothing to read now and would have to be waited for.", path=path) from None
+            raise ToolError(f"cannot read {path}: reading would block", path=path) from None
         if not piece:
             return bytes(data)
         data += piece
         size = max(size, len(data))
     raise ToolError(
-        f"File too large: {size} bytes, and max_size is {most}. Read it with grep, or pass a larger max_size.",
+        f"File too large: {size} bytes (max_size is {most})",
         path=path,
         size=size,
         max_size=most,
+        hint="search it with grep, or pass a larger max_size",
     )

@@ -1,8 +1,8 @@
-"""What the sandbox of a context says about a path. It decides on texts; `files.py` sees that they are the real ones.
+"""The sandbox rules of a context. They decide on path strings; `files.py` resolves the paths.
 
-A denied pattern beats everything, then come hidden and protected paths, then the folders that are allowed. Patterns
-see what is below an allowed folder, not the way to it: a project in `/build` may deny `build`. Hidden and protected
-paths hold without a sandbox too; they match whatever the case and the Unicode spelling of their names.
+Denied patterns take precedence, then hidden and protected paths, then allowed directories. Patterns are matched
+relative to an allowed directory: a project in `/build` can deny `build`. Hidden and protected paths apply without a
+sandbox too, and are compared without regard to case and Unicode normal form.
 """
 
 import posixpath
@@ -34,7 +34,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An allowed folder or file: where it really is, and as it was named."""
+    """An allowed directory or file: its resolved path, and its path as configured."""
 
     real: str
     named: str
@@ -48,11 +48,11 @@ class Root:
 
     @property
     def base(self) -> str:
-        """The folder from which it is opened."""
+        """The directory from which it is opened."""
         return self.real if self.is_folder else posixpath.dirname(self.real)
 
     def seen(self, path: str) -> Iterator[Names]:
-        """The names that patterns are to see; a file that is allowed by itself shows its own."""
+        """Yield the relative names that patterns are matched with; for an allowed file, its own name."""
         for own in {self.real, self.named}:
             if path == own and not self.is_folder:
                 yield names_of(path)[-1:]
@@ -62,15 +62,15 @@ class Root:
 
 @dataclass(frozen=True)
 class Rules:
-    """`everything` is open where there is no sandbox."""
+    """The rules for paths. Without a sandbox, `everything` is allowed."""
 
     roots: tuple[Root, ...]
     everything: bool = False
     hidden: tuple[Names, ...] = ()
-    hidden_names: frozenset[str] = frozenset()  # folded; hidden wherever they are, with all that is below
+    hidden_names: frozenset[str] = frozenset()  # folded; hidden in every directory, with everything below
     protected: tuple[Names, ...] = ()
     protected_patterns: tuple[Glob, ...] = ()  # of folded names
-    denied: tuple[Glob, ...] = ()  # seen from each root
+    denied: tuple[Glob, ...] = ()  # relative to each root
     denied_absolute: tuple[Glob, ...] = ()
 
     @classmethod
@@ -80,7 +80,7 @@ class Rules:
         hidden = _both_ways(texts(sandbox, "hidden_paths"), base)
         names = frozenset(map(fold, texts(sandbox, "hidden_names")))
         protected = _both_ways(texts(sandbox, "protected_paths"), base)
-        # The files that make a directory in this folder a pack.
+        # The files that turn a subdirectory into a pack.
         packs = tuple(
             Glob(f"/{_literally((*map(fold, folder), ''))}*/*_tools.py")
             for folder in _both_ways(texts(sandbox, "pack_directories"), base)
@@ -100,16 +100,16 @@ class Rules:
         )
 
     def refusal(self, path: str, *, writing: bool) -> Refusal | None:
-        """Why this real path is not to be opened; None where it is."""
+        """Return why this resolved path may not be opened, or None."""
         if not any(is_below(path, root.real) for root in self.roots):
-            # What no setting can allow is not called outside, for that would propose a setting.
+            # OUTSIDE suggests a setting; no setting can allow hidden and protected paths.
             if self._is_hidden(spelled(path)):
                 return Refusal.HIDDEN
             return Refusal.PROTECTED if writing and self._is_protected(path) else Refusal.OUTSIDE
         return self.named_refusal(path) or (self._writing_refusal(path) if writing else None)
 
     def named_refusal(self, path: str) -> Refusal | None:
-        """Why a path of this name is not to be opened, wherever it leads."""
+        """Return why a path of this name may not be opened, whatever its target, or None."""
         if self.is_denied(path):
             return Refusal.DENIED
         return Refusal.HIDDEN if self._is_hidden(spelled(path)) else None
@@ -138,9 +138,9 @@ class Rules:
         return any(pattern.covers(names) for names in self._seen_from_roots(path) for pattern in self.denied)
 
     def holds_guarded(self, folder: str) -> bool:
-        """Whether rules speak of what is in this folder by its name, so that giving it another would undo them.
+        """Return whether rules apply to files below this directory, which renaming it would evade.
 
-        Whether such files exist is not looked at, so the answer does not tell.
+        It does not check whether such files exist, so the result does not reveal that.
         """
         names = tuple(map(fold, spelled(folder)))
         if any(_begins(guarded, names) for guarded in (*self._folded_hidden, *self._folded_protected)):
@@ -152,20 +152,20 @@ class Rules:
         return any(pattern.bound_to(seen) for seen in self._seen_from_roots(folder) for pattern in self.denied)
 
     def root_of(self, path: str) -> Root:
-        """The allowed folder or file that this admitted path belongs to."""
+        """Return the innermost root that contains this allowed path."""
         return max((root for root in self.roots if is_below(path, root.real)), key=lambda root: len(root.real))
 
     def globs_below(self, folder: str) -> list[str]:
-        """What ripgrep, started in this folder, is to leave out."""
+        """Return the globs that ripgrep, started in this directory, must exclude."""
         seen = [(pattern, names) for pattern in self.denied for names in self._seen_from_roots(folder)]
         seen += [(pattern, names_of(folder)) for pattern in self.denied_absolute]
         rests = {rest for pattern, names in seen for rest in pattern.rests(names)}
         own = len(spelled(folder))
         rests |= {_literally(hidden[own:]) for hidden in self.hidden if _begins(hidden, spelled(folder))}
         rests |= {f"**/{_literally((name,))}" for name in self.hidden_names}
-        least = (rest for rest in sorted(rests) if f"**/{rest}" not in rests)  # each is tried on every file
+        least = (rest for rest in sorted(rests) if f"**/{rest}" not in rests)  # ripgrep tries each one on every file
         globs = [glob for rest in least for glob in for_ripgrep(rest)]
-        # A name that may be anywhere needs no anchor, and ripgrep is faster without it.
+        # A name that matches in every directory needs no anchor, and ripgrep is faster without one.
         names = {glob: glob[3:] for glob in globs if glob.startswith("**/") and "/" not in glob[3:]}
         return [f"!{names.get(glob, f'/{glob}')}" for glob in globs]
 
@@ -182,7 +182,7 @@ class Rules:
 
 
 def allowed_paths(sandbox: Mapping[str, Any]) -> tuple[str, ...]:
-    """As they are configured; without any it is the working folder."""
+    """Return the configured paths; by default the working directory."""
     return texts(sandbox, "allowed_paths") or (".",)
 
 
@@ -191,7 +191,9 @@ def texts(sandbox: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not all(
         isinstance(value, str | Path) and str(value) for value in values
     ):
-        raise ConfigError(f"sandbox.{key} is a list of texts like [src, docs], not {values!r}", key=key)
+        raise ConfigError(
+            f"invalid sandbox.{key}: expected a list of strings like [src, docs], not {values!r}", key=key
+        )
     return tuple(map(str, values))
 
 
@@ -200,14 +202,14 @@ def names_of(path: str) -> Names:
 
 
 def spelled(path: str) -> Names:
-    """The names in one spelling of Unicode, for some file systems take any."""
+    """Return the names in Unicode normal form C, because some file systems accept any form."""
     return names_of(normalize("NFC", path))
 
 
 def fold(name: str) -> str:
-    """Return one form for all spellings of a name that some file system takes for the same.
+    """Return the same string for all spellings of a name that a file system may treat as equal.
 
-    Some file systems ignore case, and some ignore characters that nobody can see.
+    Some file systems ignore case, and some ignore invisible characters.
     """
     if name.isascii():
         return name.lower()
@@ -216,7 +218,7 @@ def fold(name: str) -> str:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether the path is this one or inside of it, by whole names."""
+    """Return whether the path is this directory or inside it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
@@ -229,18 +231,20 @@ def _roots(paths: Iterable[str], base: Path, writable: bool) -> Iterable[Root]:
 
 
 def _both_ways(paths: Iterable[str], base: Path) -> tuple[Names, ...]:
-    """The paths as they are named, and where they really are."""
+    """Return the paths as configured and resolved."""
     named = [absolute(path, base) for path in paths]
     return tuple({spelled(form) for path in named for form in (plain(path), real_path(path))})
 
 
 def _patterns(pattern: str) -> Iterable[str]:
-    """What a configured pattern stands for: without a slash a name anywhere, with `~` or `/` in front whole paths."""
+    """Expand a configured pattern: without a slash, a name in any directory; with a leading `~` or `/`, full paths."""
     for text in filter(None, alternatives(pattern)):
         if ".." in text.split("/"):
-            raise ConfigError(f"the denied pattern {pattern!r} leads out of its folder; write an absolute path")
+            raise ConfigError(
+                f"invalid denied pattern {pattern!r}: `..` leaves the directory", hint="use an absolute path"
+            )
         path = absolute(text, Path("/")) if text.startswith("~/") else text.rstrip("/") or text
-        if path.startswith("/"):  # as it is, and with the links resolved in the part that names folders plainly
+        if path.startswith("/"):  # as written, and with links resolved in the part before the first wildcard
             names = path.split("/")
             count = next((place for place, name in enumerate(names) if set(name) & set("*?[")), len(names))
             real = real_path("/".join(names[:count]) or "/").rstrip("/")

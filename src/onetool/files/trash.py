@@ -1,7 +1,7 @@
-"""Deleting so that it can be undone: into the folder `.onetool-trash` of the allowed folder, under the time of day.
+"""Reversible deletion: files are moved to `.onetool-trash` in the allowed directory, into a subdirectory per deletion.
 
-Nothing is taken out of it again but by a person, or by moving it back. A file `.gitignore` in it keeps it out of
-repositories. Where the allowed folder is on another disk than the file, the trash is beside the file.
+The trash is never emptied automatically. A `.gitignore` keeps it out of repositories. If the allowed directory is on
+another disk than the file, the trash is next to the file.
 """
 
 import errno
@@ -21,7 +21,7 @@ TRASH = ".onetool-trash"
 
 
 def delete(files: Files, path: str, *, recursive: bool) -> str:
-    """Move it to the trash; where it is now."""
+    """Move a file or directory to the trash and return its new path."""
 
     def operate(place: Place) -> str:
         mode = place.facts().st_mode
@@ -32,11 +32,11 @@ def delete(files: Files, path: str, *, recursive: bool) -> str:
         elif stat.S_ISLNK(mode):
             require_movable(files, path, place)
         for folder in _folders(files, place.real):
-            with suppress(PermissionError):  # the next place may be writable
+            with suppress(PermissionError):  # the next directory may be writable
                 moved = _moved(files, folder, place)
                 if moved is not None:
                     return moved
-        raise ToolError(f"{path} cannot be deleted: there is no place beside it where it could be kept.", path=path)
+        raise ToolError(f"cannot delete {path}: no writable directory for the trash", path=path)
 
     return files.at(path, operate, writing=True, follow=False)
 
@@ -46,19 +46,19 @@ def _require_free(files: Files, path: str, place: Place, recursive: bool) -> Non
     if TRASH in place.real.split("/"):
         raise _already_there(path)
     if not recursive:
-        raise ToolError(f"{path} is a folder; recursive=True deletes it with all that is in it.", path=path)
+        raise ToolError(f"{path} is a directory", path=path, hint="pass recursive=True to delete it with its contents")
 
 
 def require_movable(files: Files, path: str, place: Place) -> None:
-    """Raise where a folder or link is an allowed one itself, or where rules speak of what is in it by its name."""
+    """Raise if a directory or link contains an allowed directory, or if rules apply to files in it."""
     if place.name == "." or any(is_below(root.real, place.real) for root in files.rules.roots):
-        raise ToolError(f"{path} is an allowed folder itself, or holds one, and stays where it is.", path=path)
+        raise ToolError(f"cannot move or delete {path}: it is or contains an allowed directory", path=path)
     if files.rules.holds_guarded(place.real) or _holds_settings(files, place):
-        raise ToolError(f"{path} stays where it is: rules of the sandbox speak of what is in it.", path=path)
+        raise ToolError(f"cannot move or delete {path}: sandbox rules apply to files in it", path=path)
 
 
 def _holds_settings(files: Files, place: Place) -> bool:
-    """Whether a project's settings are in this directory: trust belongs to where they are."""
+    """Return whether the directory contains the settings of a project: trust is bound to their path."""
     for name in files.rules.hidden_names:
         with suppress(OSError):
             os.stat(posixpath.join(place.name, name), dir_fd=place.folder, follow_symlinks=False)
@@ -67,11 +67,13 @@ def _holds_settings(files: Files, place: Place) -> bool:
 
 
 def _already_there(path: str) -> ToolError:
-    return ToolError(f"{path} is in the trash already; a person empties it, and fs.move takes things out.", path=path)
+    return ToolError(
+        f"{path} is already in the trash", path=path, hint="only a person can empty it; fs.move restores files"
+    )
 
 
 def _folders(files: Files, real: str) -> list[str]:
-    """Where the trash may be, the best place first."""
+    """Return the directories where the trash may be, the preferred one first."""
     root, working_dir = files.rules.root_of(real), real_path(str(files.context.working_dir))
     beside = posixpath.dirname(real)
     if not files.rules.everything:
@@ -80,7 +82,7 @@ def _folders(files: Files, real: str) -> list[str]:
 
 
 def _moved(files: Files, folder: str, place: Place) -> str | None:
-    """Where it is now; None where that is another disk."""
+    """Move to the trash in this directory and return the new path; None if it is on another disk."""
     stamp = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
     target = posixpath.join(folder, TRASH, f"{stamp}-{os.urandom(4).hex()}", place.name)
 

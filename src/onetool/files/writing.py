@@ -1,7 +1,6 @@
-"""Writing files whole: into a temporary file beside, then renamed into place. The old bytes are kept where asked.
+"""Atomic file writes: into a temporary file in the same directory, then renamed. Optionally keep a backup.
 
-Nothing is ever changed in place, so whoever reads meanwhile, and whoever finds the file after a crash, sees the old
-file or the new one. A name that has become a link is replaced, never followed.
+Readers see the old file or the new one, also after a crash. A name that has become a link is replaced, never followed.
 """
 
 import errno
@@ -39,15 +38,15 @@ def write(
     create_folders: bool = False,
     expected: os.stat_result | None = None,
 ) -> Written:
-    """Put these bytes at the path. `expected` is the file as it was read: one that is another by now is left alone."""
+    """Write bytes to the path. Raise if the file is not the one that `expected` describes any more."""
 
     def operate(place: Place) -> Written:
         old = old_file(place, path)
         if expected is not None and (old is None or _version(old) != _version(expected)):
-            raise ToolError(f"{path} was changed by somebody else meanwhile. Read it again.", path=path)
+            raise ToolError(f"{path} changed since it was read", path=path, hint="read it again")
         kept = place.beside(place.name + BACKUP) if backup and old is not None else None
         if kept is not None:
-            advice = " backup=False writes without keeping the old file."
+            advice = " Pass backup=False to write without a backup."
             files.check(path + BACKUP, kept.real, writing=True, advice=advice)
         with temporary(place, [data], old, mode) as new:
             if kept is not None:
@@ -60,14 +59,14 @@ def write(
 
 
 def old_file(place: Place, path: str) -> os.stat_result | None:
-    """The facts of the file that would be replaced, None where there is none."""
+    """Return the status of the file that would be replaced, or None."""
     try:
         old = place.followed()
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(old.st_mode):
-        raise ToolError(f"{path} is not a regular file, and nothing else is ever replaced.", path=path)
-    # Of a link that has come in its place meanwhile nothing is told, and nothing of what that leads to.
+        raise ToolError(f"cannot replace {path}: it is not a regular file", path=path)
+    # Do not follow a link that has replaced it: the error must not reveal anything about its target.
     if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True, follow_symlinks=False):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return old
@@ -81,7 +80,7 @@ def _version(facts: os.stat_result) -> tuple[int, ...]:
 def temporary(
     place: Place, pieces: Iterable[bytes], old: os.stat_result | None = None, mode: int | None = None
 ) -> Iterator[Place]:
-    """A file beside the place with these bytes, safe on the disk. Unless it was renamed, it is gone afterwards."""
+    """Create a temporary file with these bytes in the same directory. Remove it unless it was renamed."""
     new = place.beside(f".{os.urandom(8).hex()}.onetool-tmp")
     descriptor = new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -97,7 +96,7 @@ def temporary(
 
 
 def _dress(descriptor: int, old: os.stat_result | None, mode: int | None) -> None:
-    """Owner and permissions of the old file; what lets a program run as somebody else is not handed on."""
+    """Set owner and permissions of the old file, without the setuid and setgid bits."""
     if old is not None:
         with suppress(PermissionError):
             os.fchown(descriptor, old.st_uid, old.st_gid)
@@ -106,11 +105,11 @@ def _dress(descriptor: int, old: os.stat_result | None, mode: int | None) -> Non
 
 
 def _keep(place: Place, kept: Place) -> None:
-    """The old file under another name: the file itself, or its bytes where it cannot have two names."""
+    """Keep the old file as a backup: a hard link, or a copy if links are not supported."""
     second = place.beside(f".{os.urandom(8).hex()}.onetool-tmp")
     try:
         os.link(place.name, second.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
-    except FileNotFoundError:  # it was replaced that very moment
+    except FileNotFoundError:  # replaced in the meantime
         raise Moved from None
     except OSError as error:
         if error.errno not in _CANNOT_LINK:
@@ -118,11 +117,11 @@ def _keep(place: Place, kept: Place) -> None:
         _keep_copy(place, kept)
         return
     try:
-        if not stat.S_ISREG(second.facts().st_mode):  # it was swapped for a link after it was looked at
+        if not stat.S_ISREG(second.facts().st_mode):  # replaced by a link after the check
             raise Moved
         replace(second, kept)
     finally:
-        with suppress(FileNotFoundError):  # two names of one file are not renamed onto each other
+        with suppress(FileNotFoundError):  # renaming a hard link onto the same file does nothing
             os.unlink(second.name, dir_fd=second.folder)
 
 
@@ -145,7 +144,7 @@ def replace(source: Place, target: Place) -> None:
 
 
 def put(source: Place, target: Place) -> None:
-    """Rename to a name that is free: FileExistsError where it is not."""
+    """Rename without replacing. Raise FileExistsError if the target exists."""
     try:
         rename_without_replacing(source.name, source.folder, target.name, target.folder)
     except OSError as error:
@@ -155,7 +154,7 @@ def put(source: Place, target: Place) -> None:
 
 
 def _put_in_steps(source: Place, target: Place) -> None:
-    """For file systems without that renaming. A file has both names for a moment, and never none."""
+    """Rename on file systems without `renameat2`. A file has both names for a moment, never none."""
     if stat.S_ISREG(source.facts().st_mode):
         os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
         os.unlink(source.name, dir_fd=source.folder)
@@ -167,6 +166,6 @@ def _put_in_steps(source: Place, target: Place) -> None:
 
 
 def settle(place: Place) -> None:
-    """Make the new name safe on the disk. A folder that may not be read, and some file systems, cannot be asked to."""
+    """Sync the directory to disk. Errors are ignored: not every directory and file system supports it."""
     with suppress(OSError), closing(os.open(".", os.O_RDONLY | FOLDER, dir_fd=place.folder)) as folder:
         os.fsync(folder)

@@ -1,8 +1,8 @@
-"""Requests to other machines: the one HTTP client, and the rules about which hosts and addresses it may reach.
+"""The HTTP client for outgoing requests, and the rules for the hosts and addresses it may reach.
 
-`Net.send` is the way out and `HostRules` what it asks. `urls` takes a URL apart once, `hosts` knows the allow-list,
-`addresses` what is public, `outgoing` what a redirect may carry on; `sending` follows, `transport` connects, `bodies`
-reads. What a request is for, and whether it is tried again, others decide.
+`Net.send` sends a request that `HostRules` allow. `urls` parses URLs, `hosts` is the allow-list, `addresses` knows
+public addresses, `outgoing` decides what a redirect keeps, `sending` follows redirects, `transport` connects and
+`bodies` reads responses. Callers decide about retries.
 """
 
 from onetool.net.client import Net

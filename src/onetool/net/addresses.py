@@ -1,7 +1,7 @@
-"""Which addresses are public: those that belong to a machine on the open internet and to nothing nearer.
+"""Public IP addresses: those of hosts on the internet.
 
-The ranges are written out, because what Python calls global changes between its versions and counts multicast and
-translated addresses in. An IPv6 address that only wraps an IPv4 address is as public as the one inside.
+The ranges are listed here, because `ipaddress.is_global` differs between Python versions and includes multicast and
+translated addresses. An IPv6 address that embeds an IPv4 address is public if the embedded address is.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ SPECIAL: Final = tuple(
         (
             "0.0.0.0/8",  # this machine
             "10.0.0.0/8",  # private
-            "100.64.0.0/10",  # shared by the customers of a provider
+            "100.64.0.0/10",  # shared address space of providers (CGNAT)
             "127.0.0.0/8",  # loopback
-            "168.63.129.16/32",  # the platform under virtual machines of Azure
-            "169.254.0.0/16",  # link-local, and what clouds tell their machines
+            "168.63.129.16/32",  # platform services of Azure
+            "169.254.0.0/16",  # link-local, cloud metadata services
             "172.16.0.0/12",  # private
             "192.0.0.0/24",  # protocols
             "192.0.2.0/24",  # documentation
-            "192.88.99.0/24",  # relays of 6to4, given up
+            "192.88.99.0/24",  # 6to4 relays (deprecated)
             "192.168.0.0/16",  # private
             "198.18.0.0/15",  # benchmarks
             "198.51.100.0/24",  # documentation
@@ -39,7 +39,7 @@ TRANSLATED: Final = IPv6Network("64:ff9b::/96")  # NAT64
 
 
 def parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """The address that the text is, in its one proper spelling; names and other spellings are none."""
+    """Return the address in canonical notation, or None for names and other notations."""
     try:
         return ip_address(text)
     except ValueError:
@@ -61,7 +61,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _wrapped(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that packets to this one end up at."""
+    """Yield the IPv4 addresses that packets to this address are sent to."""
     if address.ipv4_mapped is not None:
         yield address.ipv4_mapped
     if address.sixtofour is not None:

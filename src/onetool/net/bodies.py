@@ -1,7 +1,7 @@
-"""Reading a body: undone from its compression piece by piece, and no further than a limit.
+"""Read and decompress response bodies up to a limit.
 
-The limit holds for what comes over the wire and for what becomes of it. More than one layer of compression is
-refused: a few bytes could keep the layers busy with each other and never become anything.
+The limit applies to the compressed and to the decompressed size. More than one layer of compression is rejected: a few
+bytes could keep the layers busy without producing output.
 """
 
 import zlib
@@ -11,9 +11,9 @@ from typing import Final, Protocol
 from onetool.errors import NetworkError
 
 PIECE: Final = 1 << 18
-FILES: Final = 10_000  # one after the other; empty ones take time and never reach a limit
+FILES: Final = 10_000  # members of a gzip stream; empty ones take time and never reach the size limit
 GZIP, ZLIB, RAW = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
-ZLIB_METHOD, ZLIB_CHECK = 8, 31  # how the two bytes at the start of a zlib stream are known
+ZLIB_METHOD, ZLIB_CHECK = 8, 31  # identify the two-byte header of a zlib stream
 
 
 class Decoder(Protocol):
@@ -39,22 +39,23 @@ async def read(stream: AsyncIterable[bytes], encodings: Sequence[str], limit: in
 
 def too_large(limit: int) -> NetworkError:
     return NetworkError(
-        f"The response is larger than {limit:,} bytes. To allow more, raise http.maxResponseBytes in onetool.yaml",
+        f"response larger than {limit:,} bytes",
         reason="too_large",
         limit=limit,
+        hint="raise http.maxResponseBytes in onetool.yaml",
     )
 
 
-def encodings_of(headers: Iterable[tuple[str, str]]) -> list[str]:
+def get_encodings(headers: Iterable[tuple[str, str]]) -> list[str]:
     values = (value for name, value in headers if name.lower() == "content-encoding")
     words = (word.strip().lower() for value in values for word in value.split(","))
     return [word for word in words if word not in {"", "identity"}]
 
 
 def decoder_for(encodings: Sequence[str]) -> Decoder:
-    """For an encoding that nobody asked for: the bytes as they are, and its name is in the headers."""
+    """Return the decoder. An encoding that was not requested is not decoded; the headers name it."""
     if len(encodings) > 1:
-        raise NetworkError("The response is compressed more than once", reason="protocol")
+        raise NetworkError("invalid response: it is compressed more than once", reason="protocol")
     known: dict[str, Callable[[], Decoder]] = {"gzip": Gzip, "x-gzip": Gzip, "deflate": Deflate}
     return known.get("".join(encodings), Plain)()
 
@@ -64,21 +65,21 @@ class Plain:
         yield data
 
     def end(self) -> None:
-        """It may end anywhere."""
+        """Accept the end: uncompressed data may end anywhere."""
 
 
 class Gzip:
-    """One compressed file after another, as the format allows; what follows them and is none is passed over."""
+    """A decoder for concatenated gzip members, as the format allows. Trailing data is ignored."""
 
     def __init__(self) -> None:
         self._file = zlib.decompressobj(GZIP)
-        self._is_missing, self._is_over = True, False  # whether there is more to come, or nothing that counts
+        self._is_missing, self._is_over = True, False  # whether a member is incomplete, and whether the rest is ignored
         self._files = 1
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         while data and not self._is_over:
             try:
-                for piece in _inflated(self._file, data):
+                for piece in _inflate(self._file, data):
                     self._is_missing = True
                     yield piece
             except zlib.error:
@@ -97,7 +98,7 @@ class Gzip:
 
 
 class Deflate:
-    """Compressed data with its two bytes in front, or without, as some servers send it."""
+    """A decoder for deflate data with the zlib header, or without it, as some servers send it."""
 
     def __init__(self) -> None:
         self._start = b""
@@ -106,7 +107,7 @@ class Deflate:
     def feed(self, data: bytes) -> Iterator[bytes]:
         if self._data is None:
             self._start += data
-            if len(self._start) < 2:  # noqa: PLR2004 - bytes in front
+            if len(self._start) < 2:  # noqa: PLR2004 - bytes of the header
                 return
             data = self._start
             is_zlib = data[0] & 0x0F == ZLIB_METHOD and int.from_bytes(data[:2], "big") % ZLIB_CHECK == 0
@@ -114,7 +115,7 @@ class Deflate:
         if self._data.eof:
             return
         try:
-            yield from _inflated(self._data, data)
+            yield from _inflate(self._data, data)
         except zlib.error:
             raise _damaged() from None
 
@@ -123,11 +124,11 @@ class Deflate:
             raise _damaged()
 
 
-def _inflated(file: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
+def _inflate(file: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
     while piece := file.decompress(data, PIECE):
         yield piece
         data = file.unconsumed_tail
 
 
 def _damaged() -> NetworkError:
-    return NetworkError("The response is compressed, and damaged or cut off", reason="protocol")
+    return NetworkError("invalid response: the compressed body is damaged or truncated", reason="protocol")

@@ -1,7 +1,7 @@
-"""The client that everybody shares: to an allowed host, at an allowed address, in a given time, up to a given size.
+"""The shared HTTP client: requests to allowed hosts and addresses, with a timeout and a size limit.
 
-Nothing is kept between requests but connections: no cookies, no credentials. Neither proxies nor passwords are taken
-from the environment. How a request is sent is in `sending`, which is loaded with the first.
+Only connections are kept between requests: no cookies, no credentials. Proxies and passwords are not read from the
+environment. `sending` sends requests; it is imported with the first one.
 """
 
 import importlib
@@ -28,7 +28,7 @@ LOOKUPS: Final = 32
 
 
 class Net:
-    """`resolve` gives the addresses of a host; tests bring their own. `own_ports` are those of OneTool's servers."""
+    """The HTTP client. `resolve` returns the addresses of a host, `own_ports` the ports of OneTool's own servers."""
 
     def __init__(self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple) -> None:
         self.rules, self._own_ports = rules, own_ports
@@ -41,13 +41,13 @@ class Net:
         self,
         request: Request,
         *,
-        timeout: float,  # noqa: ASYNC109 - for everything together, redirects too
+        timeout: float,  # noqa: ASYNC109 - for the whole request with its redirects
         max_bytes: int,
         follow_redirects: bool = True,
         rules: HostRules | None = None,
     ) -> Response:
-        """`rules` can only narrow: a URL must be allowed by them and by those of this Net."""
-        if SENDING not in sys.modules:  # it takes a moment to import, and the loop is everybody's
+        """Send a request. A URL must be allowed by `rules` and by the rules of this client."""
+        if SENDING not in sys.modules:  # importing takes long enough to block the event loop
             await anyio.to_thread.run_sync(importlib.import_module, SENDING)
         from onetool.net.outgoing import Outgoing
         from onetool.net.sending import Terms
@@ -58,10 +58,10 @@ class Net:
         async with self._sending() as sender:
             with anyio.move_on_after(timeout):
                 return await sender.follow(outgoing, terms)
-        raise ToolTimeout(f"{outgoing.name} did not answer within {timeout:g} s", timeout_ms=round(timeout * 1000))
+        raise ToolTimeout(f"{outgoing.name} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
 
     async def close(self) -> None:
-        """At once, or when what is under way has ended: that goes on by the rules it began with."""
+        """Close the connections, or let the requests in flight finish under their rules and close them then."""
         self._is_closed = True
         if self._sender is not None and not self._requests:
             await self._sender.close()
@@ -87,4 +87,4 @@ class Net:
         try:
             return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=self._lookups)
         except (OSError, UnicodeError):
-            raise NetworkError(f"Host {host} is not known: there is no address of it", reason="connect") from None
+            raise NetworkError(f"cannot resolve host {host}: no address found", reason="connect") from None

@@ -1,4 +1,4 @@
-"""What is sent and what comes back: plain data."""
+"""Requests and responses of the HTTP client."""
 
 import codecs
 import re
@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Others that Python knows take quadratic time, or are no way to write a text
+# Other codecs of Python take quadratic time, or are not text encodings.
 CHARSETS: Final = (
     *("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-"),
     *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
 )
 CHARSET: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
-OUTGOING: Final = "OneTool-Outgoing"  # a header of every request of a tool, by which our own server knows it
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # of a host and a port, its addresses
+OUTGOING: Final = "OneTool-Outgoing"  # a header of every request of a tool, so that our own server recognizes it
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Request:
     url: str
     headers: Sequence[tuple[str, str]] = ()
     content: bytes | None = None
-    credentials: frozenset[str] = frozenset()  # lower-case names of more headers that stay with the origin
-    secret_query: frozenset[str] = frozenset()  # parameters whose values nobody is shown
+    credentials: frozenset[str] = frozenset()  # lower-case names of further headers that are only sent to the origin
+    secret_query: frozenset[str] = frozenset()  # parameters whose values are never shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class Response:
     seconds: float
 
     def header(self, name: str) -> str | None:
-        """The first of this name."""
+        """Return the first header with this lower-case name."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
     @property
     def charset(self) -> str:
-        """The codec that the content type names, where it is one for texts; else UTF-8."""
+        """The codec that Content-Type names if it is a text encoding, else UTF-8."""
         named = re.search(CHARSET, self.header("content-type") or "")
         return _codec(named[1] if named else "")
 
     def text(self) -> str:
-        """What cannot be read is replaced. Never raises."""
+        """Return the body as text. Invalid bytes are replaced; it never raises."""
         return self.body.decode(self.charset, "replace")
 
 

@@ -1,7 +1,7 @@
-"""The allow-list: which hosts may be called. An empty one allows none.
+"""The allow-list of hosts. An empty list allows none.
 
-A pattern is a host, `*.example.com` for every host below example.com but not itself, or `*`; with a port it is for
-that port alone. An address in the list does not make it public: `allow_private_addresses` is a word of its own.
+A pattern is a host, `*.example.com` for every subdomain of example.com but not the domain itself, or `*`; with a port,
+it allows that port only. Listing a private address does not allow it: that needs `allow_private_addresses`.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import is_public, parsed
-from onetool.net.urls import Target, host_and_port, target_of
+from onetool.net.urls import Target, host_and_port, parse_target
 
 HOSTS: Final = "HOSTS"
 
@@ -21,11 +21,11 @@ HOSTS: Final = "HOSTS"
 class HostRules:
     allowed_hosts: tuple[str, ...] = ()
     allow_private_addresses: bool = False
-    setting: str = f"http: {{allowedHosts: [{HOSTS}]}}"  # what to type to have a host allowed
+    setting: str = f"http: {{allowedHosts: [{HOSTS}]}}"  # the setting that allows a host
 
     def check(self, url: str) -> None:
-        """Raises unless the URL may be called; the address behind a name is looked at when it is connected to."""
-        self.admit(target_of(url))
+        """Raise unless the URL is allowed. The address of a host name is checked when connecting."""
+        self.admit(parse_target(url))
 
     def admit(self, target: Target) -> None:
         if not any(_pattern(text).admits(target) for text in self.allowed_hosts):
@@ -40,18 +40,18 @@ class HostRules:
         )
         line = self.setting.replace(HOSTS, ", ".join(quoted))
         is_port_alone = any(_pattern(text).names(target.host) for text in self.allowed_hosts)
-        at_port = f" at port {target.port}" if is_port_alone else ""
-        return f"Host {target.host} is not allowed{at_port}. To allow it, add this to onetool.yaml: {line}"
+        at_port = f" on port {target.port}" if is_port_alone else ""
+        return f"host {target.host} is not allowed{at_port}. To allow it, add this to onetool.yaml: {line}"
 
 
 def require_public(host: str, addresses: Iterable[str]) -> None:
-    """One address that is not public is one too many: nobody knows which of them will be used."""
+    """Raise unless all addresses are public, because any of them may be used."""
     private = next((address for address in addresses if not is_public(address)), None)
     if private is None:
         return
-    where = f"Address {host}" if private == host else f"Host {host} has the address {private}, which"
+    where = f"address {host}" if private == host else f"host {host} has the address {private}, which"
     raise NetworkError(
-        f"{where} is not a public one. To allow such addresses, add this to onetool.yaml: "
+        f"{where} is not public. To allow private addresses, add this to onetool.yaml: "
         "http: {allowPrivateAddresses: true}",
         reason="address_not_allowed",
         host=host,
@@ -78,7 +78,7 @@ def _pattern(text: str) -> Pattern:
         return _read(text.strip())
     except NetworkError:
         raise ConfigError(
-            f"{text!r} in the list of allowed hosts is no host: write example.com, *.example.com, example.com:8080 or *"
+            f"invalid host {text!r} in allowedHosts: expected example.com, *.example.com, example.com:8080 or *"
         ) from None
 
 
@@ -88,5 +88,5 @@ def _read(text: str) -> Pattern:
     name = text.removeprefix("*.")
     host, port = host_and_port(name)
     if name != text and parsed(host) is not None:
-        raise NetworkError("an address has no hosts below it", reason="host_not_allowed")
+        raise NetworkError("an IP address has no subdomains", reason="host_not_allowed")
     return Pattern(host, is_parent=name != text, port=port)

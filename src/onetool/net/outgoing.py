@@ -1,7 +1,6 @@
-"""One request as it goes out: checked words, and what of it may go on to where a redirect leads.
+"""Validated outgoing requests, and what of them is sent to the target of a redirect.
 
-Headers that carry credentials stay with the origin (scheme, host and port) they were given for, and so does a body,
-because nobody knows what is in it.
+Headers with credentials and request bodies are only sent to the origin (scheme, host and port) they were given for.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from typing import Final, Self
 
 from onetool.errors import ArgumentError, NetworkError
 from onetool.net.exchange import OUTGOING, Request
-from onetool.net.urls import Target, target_of
+from onetool.net.urls import Target, parse_target
 from onetool.version import __version__
 
 TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -47,12 +46,12 @@ class Outgoing:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        headers = tuple(_checked(name, value) for name, value in request.headers)
+        headers = tuple(_validate(name, value) for name, value in request.headers)
         given = {name.lower() for name, _ in headers}
         missing = tuple(header for header in DEFAULTS if header[0].lower() not in given)
         content = b"" if request.content is None and request.method.upper() in WITH_A_BODY else request.content
         credentials = CREDENTIALS | request.credentials
-        return cls(_method(request.method), target_of(request.url), (*headers, *missing), content, credentials)
+        return cls(_method(request.method), parse_target(request.url), (*headers, *missing), content, credentials)
 
     @property
     def name(self) -> str:
@@ -65,20 +64,20 @@ class Outgoing:
 
     def redirected(self, status: int, location: str) -> Self:
         target = self.target.joined(location)
-        following = dataclasses.replace(self._as_asked(status), target=target)
+        following = dataclasses.replace(self._repeat(status), target=target)
         if target.origin == self.target.origin:
             return following
         if following.content:
             raise NetworkError(
-                f"{self.name} was redirected to {target.origin}, and its body is not sent to another origin. "
-                "Call that one itself if it is right",
+                f"{self.name} was redirected to {target.origin}: a request body is not sent to another origin",
                 reason="redirects",
+                hint=f"send the request to {target.origin} directly",
             )
         kept = tuple(header for header in following.headers if header[0].lower() not in self.credentials)
         return dataclasses.replace(following, headers=kept)
 
-    def _as_asked(self, status: int) -> Self:
-        """What browsers do: some redirects turn a request into a GET, the others repeat it."""
+    def _repeat(self, status: int) -> Self:
+        """Return the request to repeat. As in browsers, some redirects turn it into a GET."""
         if self.method == "HEAD" or status not in (AS_GET if self.method == "POST" else {SEE_OTHER}):
             return self
         headers = tuple(header for header in self.headers if not header[0].lower().startswith("content-"))
@@ -88,18 +87,16 @@ class Outgoing:
 def _method(method: str) -> str:
     word = method.upper()
     if not TOKEN.fullmatch(word) or word in METHODS_NOT_SENT:
-        raise ArgumentError(f"{method[:20]!r} is no method that can be sent: use GET, POST, PUT, PATCH, DELETE or HEAD")
+        raise ArgumentError(f"invalid method {method[:20]!r}: expected GET, POST, PUT, PATCH, DELETE or HEAD")
     return word
 
 
-def _checked(name: str, value: str) -> Header:
-    """Values are never repeated in an error: they may be secret."""
+def _validate(name: str, value: str) -> Header:
+    """Validate a header. Errors never contain its value, which may be secret."""
     if not TOKEN.fullmatch(name):
-        raise ArgumentError(f"{name[:100]!r} is no name of a header: use letters, digits and -")
+        raise ArgumentError(f"invalid header name {name[:100]!r}: expected letters, digits and -")
     if name.lower() in OURS:
-        raise ArgumentError(f"The header {name} is set by OneTool itself: leave it out")
+        raise ArgumentError(f"header {name} cannot be set: OneTool sets it")
     if FORBIDDEN_IN_VALUES.search(value):
-        raise ArgumentError(
-            f"The value of the header {name} holds a line break or another character that cannot be sent"
-        )
+        raise ArgumentError(f"invalid value of header {name}: it contains a line break or control character")
     return name, value.strip(" \t")

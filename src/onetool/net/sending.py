@@ -1,6 +1,6 @@
-"""What becomes of a request: it is checked, sent, redirected and checked again, and its answer read.
+"""Send requests: check the target, follow redirects, checking each of them, and read the response.
 
-This loads the HTTP library, so that it is imported when something is sent.
+This imports the HTTP library, so it is only imported with the first request.
 """
 
 import functools
@@ -15,7 +15,7 @@ import httpcore2
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import transport
-from onetool.net.bodies import encodings_of, read, too_large
+from onetool.net.bodies import get_encodings, read, too_large
 from onetool.net.exchange import Resolve, Response
 from onetool.net.hosts import HostRules
 from onetool.net.outgoing import REDIRECTS, Outgoing
@@ -28,7 +28,7 @@ WITHOUT_A_BODY: Final = frozenset({204, 304})
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for a request and for all that it is redirected to."""
+    """Limits and rules for a request and its redirects."""
 
     rules: tuple[HostRules, ...]
     max_bytes: int
@@ -44,7 +44,7 @@ class Terms:
         return not all(rules.allow_private_addresses for rules in self.rules)
 
     def location(self, response: Response) -> str | None:
-        """Where to go on to, if anywhere."""
+        """Return the URL that a redirect to follow leads to, or None."""
         return response.header("location") if self.redirects and response.status in REDIRECTS else None
 
 
@@ -67,11 +67,11 @@ class Sender:
             try:
                 response = await self._exchange(outgoing, terms)
             except NetworkError as error:
-                # Once a request has been answered, even by a redirect, it is not one of which nothing was sent.
+                # `connect` means that nothing was sent, which is not true after a redirect.
                 if not follows or error.fields.get("reason") != "connect":
                     raise
                 fields = {**error.fields, "reason": "redirects"}
-                raise NetworkError(f"After a redirect: {error.message}", **fields) from None
+                raise NetworkError(f"after a redirect: {error.message}", **fields) from None
             location = terms.location(response)
             if location is None:
                 return replace(response, seconds=time.perf_counter() - started)
@@ -80,24 +80,28 @@ class Sender:
             outgoing, follows = outgoing.redirected(response.status, location), follows + 1
 
     async def _exchange(self, outgoing: Outgoing, terms: Terms) -> Response:
-        """One request and its answer; the body of a redirect that will be followed is nobody's business."""
+        """Send one request and read the response. The body of a redirect that is followed is not read."""
         pool = await self._pool(outgoing.target.scheme, terms.public_only)
-        with transport.explained(outgoing.name):
-            async with aclosing(await transport.answered(pool, outgoing)) as answer:
+        with transport.convert_errors(outgoing.name):
+            async with aclosing(await transport.send(pool, outgoing)) as answer:
                 headers = tuple((name.decode("ascii", "replace"), _text(value)) for name, value in answer.headers)
                 response = Response(answer.status, headers, b"", outgoing.target.shown(terms.secret_query), 0.0)
                 if response.status == UPGRADED:
-                    raise NetworkError(f"{outgoing.name} wants to speak another protocol", reason="protocol")
+                    raise NetworkError(
+                        f"{outgoing.name}: the server switched protocols, which is not supported", reason="protocol"
+                    )
                 if terms.location(response) is not None:
                     return response
                 has_body = outgoing.method != "HEAD" and response.status not in WITHOUT_A_BODY
                 length = response.header("content-length") or ""
                 if has_body and length.isdecimal() and int(length[:20]) > terms.max_bytes:
                     raise too_large(terms.max_bytes)
-                return replace(response, body=await read(answer.aiter_stream(), encodings_of(headers), terms.max_bytes))
+                return replace(
+                    response, body=await read(answer.aiter_stream(), get_encodings(headers), terms.max_bytes)
+                )
 
     async def _pool(self, scheme: str, public_only: bool) -> httpcore2.AsyncConnectionPool:
-        """Kept apart, so that who may reach public addresses only never meets a connection to another."""
+        """Return the pool. Requests limited to public addresses have their own, so that they share no connection."""
         key = (scheme, public_only)
         async with self._opening:
             if key not in self._pools:
@@ -107,7 +111,7 @@ class Sender:
                 try:
                     self._pools[key] = await anyio.to_thread.run_sync(opening)
                 except OSError as error:
-                    raise ConfigError(f"The certificates of this machine cannot be read: {error}") from None
+                    raise ConfigError(f"cannot read the TLS certificates of this machine: {error}") from None
             return self._pools[key]
 
 

@@ -1,7 +1,7 @@
-"""Connections: kept alive, and each one made to an address that was looked up once and found to be allowed.
+"""Persistent connections to addresses that were resolved once and checked.
 
-The name is resolved here and nowhere else; the very address that was checked is connected to, while TLS and the
-header Host go on using the name. This module loads the HTTP library, so it is imported when something is sent.
+A host name is resolved here only, and the connection uses the address that was checked; TLS and the Host header use the
+name. This imports the HTTP library, so it is only imported with the first request.
 """
 
 import os
@@ -25,16 +25,16 @@ from onetool.net.outgoing import IDEMPOTENT, Outgoing
 OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it may block
 CONNECTIONS: Final = 256
 IDLE_CONNECTIONS: Final = 32
-IDLE_SECONDS: Final = 4.0  # many servers hang up after five, and a request may not meet that
+IDLE_SECONDS: Final = 4.0  # many servers close idle connections after five
 CONNECT_SECONDS: Final = 5.0  # for one address, where there are more to try
 HEADERS_TOO_LARGE: Final = 431
-WORDS: Final = 300  # of an error that may repeat what a server sent
+MAX_ERROR_CHARS: Final = 300  # characters of an error that may repeat what a server sent
 
 
 def open_pool(
     resolve: Resolve, scheme: str, *, public_only: bool, own_ports: OwnPorts = tuple
 ) -> httpcore2.AsyncConnectionPool:
-    """Blocks: certificates are read from disk."""
+    """Create a connection pool. This blocks, because certificates are read from disk."""
     return httpcore2.AsyncConnectionPool(
         ssl_context=httpcore2.default_ssl_context() if scheme == "https" else None,
         max_connections=CONNECTIONS,
@@ -44,10 +44,10 @@ def open_pool(
     )
 
 
-async def answered(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> httpcore2.Response:
-    """A response whose body is still to be read, and which is to be closed.
+async def send(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> httpcore2.Response:
+    """Send a request and return the response, which the caller reads and closes.
 
-    A server may hang up on a kept connection at the very moment it is used again. What may be sent twice then is.
+    A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
     """
     target, content = request.target, request.content or b""
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
@@ -82,22 +82,22 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         addresses = [host] if parsed(host) is not None else list(await self._resolve(host, port))
         if not addresses:
-            raise httpcore2.ConnectError(f"there is no address of {host}")
+            raise httpcore2.ConnectError(f"no address found for {host}")
         if self._public_only:
             require_public(host, addresses)
-        # A request from this machine counts as its owner's there.
+        # That server would treat a request from this machine as its owner's.
         if any(map(_is_local, addresses)) and port in await anyio.to_thread.run_sync(self._own_ports):
             raise NetworkError(
-                f"{host}:{port} is a OneTool server on this machine: tools cannot send requests to it",
+                f"{host}:{port} is not allowed: it is a OneTool server on this machine",
                 reason="address_not_allowed",
                 host=host,
             )
         for address in addresses[:-1]:
             try:
-                return _closed_if_cancelled(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
+                return _close_if_cancelled(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
-        return _closed_if_cancelled(await self._network.connect_tcp(addresses[-1], port))
+        return _close_if_cancelled(await self._network.connect_tcp(addresses[-1], port))
 
 
 def _is_local(address: str) -> bool:
@@ -106,7 +106,7 @@ def _is_local(address: str) -> bool:
     found = getattr(found, "ipv4_mapped", None) or found
     if found is None or found.is_loopback or found.is_unspecified:
         return found is not None
-    try:  # only an address of this machine can be bound to
+    try:  # only local addresses can be bound
         with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:  # noqa: PLR2004
             probe.bind((str(found), 0))
     except OSError:
@@ -114,8 +114,8 @@ def _is_local(address: str) -> bool:
     return True
 
 
-def _closed_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.AsyncNetworkStream:
-    """Close the connection also when whoever waits for its handshake is cancelled; the library leaves it open."""
+def _close_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.AsyncNetworkStream:
+    """Close the connection if its TLS handshake is cancelled; the library leaves it open."""
     start_tls = stream.start_tls
 
     async def start(*args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
@@ -131,29 +131,29 @@ def _closed_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.Asyn
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
-    """Errors of the library as ours. Only `connect` tells that nothing has been sent."""
+def convert_errors(name: str) -> Iterator[None]:
+    """Convert errors of the library to NetworkError. Only the reason `connect` means that nothing was sent."""
     try:
         yield
     except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-        raise NetworkError(f"{name}: no connection: {_words(error)}", reason="connect") from None
+        raise NetworkError(f"{name}: cannot connect: {_describe(error)}", reason="connect") from None
     except httpcore2.RemoteProtocolError as error:
         if getattr(_origin(error), "error_status_hint", None) == HEADERS_TOO_LARGE:
-            raise NetworkError(f"{name}: the headers of the response are too large", reason="too_large") from None
-        raise NetworkError(f"{name}: {_words(error)}", reason="protocol") from None
+            raise NetworkError(f"{name}: response headers too large", reason="too_large") from None
+        raise NetworkError(f"{name}: {_describe(error)}", reason="protocol") from None
     except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.TimeoutException) as error:
-        raise NetworkError(f"{name}: the connection broke: {_words(error)}", reason="protocol") from None
+        raise NetworkError(f"{name}: connection lost: {_describe(error)}", reason="protocol") from None
 
 
 def _origin(error: BaseException) -> BaseException:
-    """What the library wrapped: it hands the original on as an argument."""
+    """Return the original error, which the library wraps and passes as an argument."""
     inner = error.__cause__ or next(iter(error.args), None)
     return _origin(inner) if isinstance(inner, BaseException) else error
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     cause = _origin(error)
     if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
         return os.strerror(cause.errno)
     text = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
-    return text.rstrip(".")[:WORDS] or "it was closed"
+    return text.rstrip(".")[:MAX_ERROR_CHARS] or "connection closed"

@@ -1,7 +1,7 @@
-"""A URL taken apart once: what is checked is what is connected to and sent, because nothing parses it again.
+"""Parsed URLs. A URL is parsed once, so that the checked parts are those that are used.
 
-Hosts have one spelling here: lower case, international names in their ASCII form, no dot at the end, addresses as
-`ipaddress` writes them. Spellings that only some programs read as an address are refused.
+Hosts are normalized: lower case, international names in ASCII, no trailing dot, addresses as `ipaddress` writes them.
+Notations that only some programs read as an address are rejected.
 """
 
 import re
@@ -15,7 +15,7 @@ from onetool.redact import REDACTED
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 LAST_PORT: Final = 65535
-LONGEST_NAME: Final = 253
+MAX_HOST_CHARS: Final = 253
 LABEL: Final = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
 NAME: Final = re.compile(rf"{LABEL}(\.{LABEL})*")
 ENDS_IN_A_NUMBER: Final = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
@@ -27,21 +27,21 @@ class Target:
     scheme: str
     host: str
     port: int
-    path: str  # and what follows it
+    path: str  # with the query
 
     @property
     def authority(self) -> str:
-        """What the header Host says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
-        """Whom it belongs to. All that errors tell of a URL: paths and queries hold secrets."""
+        """The origin. Errors show no more of a URL, because paths and queries may contain secrets."""
         return f"{self.scheme}://{self.authority}"
 
     def joined(self, location: str) -> "Target":
-        """Where a redirect leads to."""
+        """Return the target of a redirect."""
         return _target(_read(location, base=f"{self.origin}{self.path}"))
 
     def shown(self, secret_query: frozenset[str]) -> str:
@@ -54,18 +54,18 @@ class Target:
         return f"{self.origin}{path}{mark}{'&'.join(parts)}"
 
 
-def target_of(url: str) -> Target:
+def parse_target(url: str) -> Target:
     return _target(_read(url))
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
-    """`example.com`, `example.com:8080`, `[::1]:8080` or `::1`; the host in its one spelling."""
+    """Split `example.com`, `example.com:8080`, `[::1]:8080` or `::1`; the host is normalized."""
     if parsed(text) is not None:
-        return _proper(text), None
-    url = _read(f"any://{text}")  # a scheme without a default port, so that a port that is given is seen
+        return _normalize_host(text), None
+    url = _read(f"any://{text}")  # a scheme without a default port, so that an explicit port is not dropped
     if set(text) & set("/@?#"):
-        raise _refused(f"{_cut(text)} is no host")
-    return _proper(url.raw_host.decode("ascii")), _port(url.port)
+        raise _rejection(f"invalid host {_cut(text)!r}")
+    return _normalize_host(url.raw_host.decode("ascii")), _port(url.port)
 
 
 def _read(url: str, base: str | None = None) -> Any:
@@ -73,44 +73,46 @@ def _read(url: str, base: str | None = None) -> Any:
 
     try:
         return httpx2.URL(url) if base is None else httpx2.URL(base).join(url)
-    except (httpx2.InvalidURL, ValueError):  # its words may repeat what stands where a password would
+    except (httpx2.InvalidURL, ValueError):  # the message of the library may contain a password
         raise NetworkError(
-            "This is not a valid URL: look at its host and port, and for line breaks and other control characters",
+            "invalid URL: check its host and port, and remove line breaks and other control characters",
             reason="protocol",
         ) from None
 
 
 def _target(url: Any) -> Target:
     if url.scheme not in DEFAULT_PORTS:
-        raise NetworkError("A URL must begin with https:// or http://", reason="protocol")
+        raise NetworkError("invalid URL: it must start with https:// or http://", reason="protocol")
     if url.userinfo:
-        raise _refused("A URL may not hold a user name or a password: send them in the header Authorization")
-    host = _proper(url.raw_host.decode("ascii"))
+        raise _rejection("invalid URL: it contains a user name or password; use the Authorization header instead")
+    host = _normalize_host(url.raw_host.decode("ascii"))
     return Target(url.scheme, host, _port(url.port) or DEFAULT_PORTS[url.scheme], url.raw_path.decode("ascii"))
 
 
 def _port(port: int | None) -> int | None:
     if port is not None and not 0 < port <= LAST_PORT:
-        raise _refused(f"A port is a number from 1 to {LAST_PORT}")
+        raise _rejection(f"invalid port (expected 1-{LAST_PORT})")
     return port
 
 
-def _proper(host: str) -> str:
-    """The host in its one spelling."""
+def _normalize_host(host: str) -> str:
+    """Return the normalized host."""
     name = host.lower().removesuffix(".")
     address = parsed(name)
     if address is not None and "%" not in name:
         return str(address)
     if not name:
-        raise _refused("The URL names no host: write it like https://example.com/path")
+        raise _rejection("invalid URL: no host (expected a URL like https://example.com/path)")
     if ENDS_IN_A_NUMBER.fullmatch(name):
-        raise _refused(f"Host {_cut(name)} is not allowed: write an address with its four numbers, like 192.0.2.1")
-    if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        raise _refused(f"Host {_cut(name)} is not allowed: this is no name of a host")
+        raise _rejection(
+            f"host {_cut(name)} is not allowed: expected an IPv4 address with four numbers, like 192.0.2.1"
+        )
+    if not NAME.fullmatch(name) or len(name) > MAX_HOST_CHARS:
+        raise _rejection(f"host {_cut(name)} is not allowed: not a valid host name")
     return name
 
 
-def _refused(message: str) -> NetworkError:
+def _rejection(message: str) -> NetworkError:
     return NetworkError(message, reason="host_not_allowed")
 
 

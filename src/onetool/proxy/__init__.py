@@ -1,5 +1,6 @@
-"""Other MCP servers as packs: their tools are known from a list on disk, and they start when they are called.
+"""Upstream MCP servers as packs: their tool lists are cached on disk, and they start on the first call.
 
-`servers.Servers` is the way in. `connection` is one live server, `upstream` decides when there is one, `definitions`
-remembers what it offers, `content` makes data of its answers, and `pins` tells what has changed.
+`servers.Servers` is the entry point. `upstream` is the backend of a server, `connection_manager` decides when to
+connect, `connection` is a live connection, `definitions` caches tool lists, `content` converts results and `pins`
+detects changes.
 """

@@ -1,7 +1,7 @@
-"""Limits of what an upstream server sends, checked before the SDK parses it.
+"""Limits of messages from upstream servers, checked before the SDK parses them.
 
-Parsing and validating hold up everybody else, and their time follows the number of values. A message over a limit is
-replaced by an error that answers the same request, so that one call fails and the connection survives.
+Parsing and validation block the event loop for a time that depends on the number of values. A message over a limit is
+replaced by an error response to the same request: one call fails, and the connection survives.
 """
 
 import json
@@ -10,16 +10,16 @@ from typing import Any
 from onetool.children.collector import END_BYTES, find_id
 from onetool_child.messages import MAX_VALUES, TooLarge, has_few_values
 
-MAX_UPSTREAM_BYTES = 8 << 20  # one message has no pieces, and pictures are large
-MAX_ITEMS = 10_000  # in a list of a result, each of which the SDK validates on its own
+MAX_UPSTREAM_BYTES = 8 << 20  # a message cannot be split, and images are large
+MAX_ITEMS = 10_000  # in a list of a result; the SDK validates each one
 MIN_CHARGED_BYTES = 1 << 12  # handling even a short message costs time
-METHOD = b'"method"'  # a request or a notification of the server has it, an answer does not
+METHOD = b'"method"'  # in requests and notifications, not in responses
 
 
 def admit(message: bytes, problem: str | None) -> bytes:
-    """Return the message, or an error in its place; nothing if nobody waits for it. Raises TooLarge if that is unknown.
+    """Return the message, or an error response in its place; nothing if it is not a response.
 
-    `problem` is what is wrong with it already.
+    `problem` is a problem that is already known. Raise TooLarge if the id of the request is unknown.
     """
     if problem is None and not has_few_values(message):
         problem = f"the message has more than {MAX_VALUES} values"

@@ -1,7 +1,6 @@
-"""One live MCP server: a client of the SDK that is entered, used and left in a task of its own.
+"""A live connection to an MCP server: a client of the SDK in a task of its own.
 
-What the server prints on its error stream is kept for whoever asks why it is gone. When to connect, and what to do
-once it is gone, is decided in `upstream`.
+The last stderr output of the server is kept for error messages. `connection_manager` decides when to connect.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from onetool.proxy.relay import Declaring, Relays, Stream
 from onetool.proxy.stdio import stdio_streams
 from onetool.version import __version__
 
-LAST_WORDS_SECONDS = 0.5  # for what a process that is gone has printed to be read
+STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
 GUARD = Path(onetool_child.__file__).with_name("guard.py")
@@ -37,7 +36,7 @@ CHANGES = {
     "notifications/resources/list_changed": "resources",
     "notifications/resources/updated": "resource",
 }
-Changed = Callable[[str, str], None]  # what: tools, prompts, resources or one resource, and its address
+Changed = Callable[[str, str], None]  # what changed (tools, prompts, resources or resource), and the URI of a resource
 
 
 class Connection:
@@ -54,7 +53,7 @@ class Connection:
         self._name, self._server, self._launch = name, server, launch
         self._on_change, self._on_lost = on_change, on_lost
         self.relays = Relays(server.timeout) if is_relayed else None
-        self._listening: dict[str, asyncio.Task[None]] = {}  # by the resource; all else has no name
+        self._subscriptions: dict[str, asyncio.Task[None]] = {}  # by URI; the key of lists is empty
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -67,17 +66,17 @@ class Connection:
         return self._is_lost or self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self) -> None:
-        """Raises what keeps it from being connected. Whoever opened it closes it, also after that."""
-        self._task = asyncio.ensure_future(self._live())
+        """Connect, or raise why that failed. The caller closes the connection in both cases."""
+        self._task = asyncio.ensure_future(self._run())
         try:
             async with asyncio.timeout(self._server.timeout):
                 self.client = await asyncio.shield(self._ready)
         except TimeoutError:
-            reason = f"{self._name} did not answer within {self._server.timeout:g} s"
-            raise await self.explained(ToolTimeout, reason) from None
+            reason = f"{self._name} did not respond within {self._server.timeout:g} s"
+            raise await self.build_error(ToolTimeout, reason) from None
 
     async def close(self, *, at_once: bool = False) -> None:
-        """End the connection. `at_once` kills a process that would otherwise get two seconds to exit."""
+        """Close the connection. `at_once` kills the process, which otherwise gets two seconds to exit."""
         self._leave.set()
         if self._task is None:
             return
@@ -88,25 +87,25 @@ class Connection:
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
 
-    async def explained(self, kind: type[ToolError], reason: str) -> ToolError:
-        """Return the error for this reason, with what the server has printed; `summary` is the reason alone."""
-        return kind(f"{reason}{await self.last_words()}", summary=reason)
+    async def build_error(self, kind: type[ToolError], reason: str) -> ToolError:
+        """Return the error for this reason with the output of the server; `summary` is the reason only."""
+        return kind(f"{reason}{await self.stderr_tail()}", summary=reason)
 
-    async def last_words(self) -> str:
-        """What it has printed since the last call began, as the end of a sentence."""
+    async def stderr_tail(self) -> str:
+        """Return what the server printed since the last call started, as the end of an error message."""
         if self._process is None:
             return ""
         if self.is_over:
-            await asyncio.wait([self._process.ended], timeout=LAST_WORDS_SECONDS)
+            await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self._process.printed.sentence.rstrip("\n")
 
     def forget_printed(self) -> None:
-        """What was printed so far has nothing to do with the next call."""
+        """Discard the output so far, which is not related to the next call."""
         if self._process is not None:
             self._process.printed.clear()
 
-    async def is_there(self) -> bool:
-        """Whether it is, now: between two requests nothing tells that a server on the network has gone."""
+    async def is_reachable(self) -> bool:
+        """Return whether the server is reachable; a lost network connection is not noticed between requests."""
         if self.is_over or self._server.url is None:
             return not self.is_over
         address = urlsplit(self._server.url)
@@ -119,70 +118,70 @@ class Connection:
         writer.close()
         return True
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         await load_sdk()
         from mcp import Client
         from mcp_types import Implementation
 
-        # The SDK logs a traceback for every line that is no message; some servers print hundreds of them.
+        # The SDK logs a traceback for every line that is not a message; some servers print hundreds of them.
         logger = logging.getLogger("mcp.client")
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
         try:
             async with AsyncExitStack() as stack:
                 client = Client(
-                    self._streams(await self._transport(stack)),
-                    message_handler=self._message,
+                    self._open_streams(await self._open_transport(stack)),
+                    message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
                     read_timeout_seconds=self._server.timeout,
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
-                with self._hearing(client) as heard:
-                    if self.relays is not None:  # what changes from now on is somebody's business
-                        await heard.wait()
+                with self._subscribe(client) as subscribed:
+                    if self.relays is not None:  # clients must not miss changes from now on
+                        await subscribed.wait()
                     self._ready.set_result(client)
                     await self._leave.wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is why there is no connection
+        except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not self._ready.done():
                 self._is_lost = True
-                self._ready.set_exception(await self._refused(error))
-                self._ready.exception()  # nobody may be waiting for it
+                self._ready.set_exception(await self._connect_error(error))
+                self._ready.exception()  # mark it as retrieved
 
-    async def _refused(self, error: BaseException) -> ToolError:
+    async def _connect_error(self, error: BaseException) -> ToolError:
         error = innermost(error)
         if isinstance(error, ToolError):
             return error
         kind = NetworkError if self._server.url else ToolError
-        return await self.explained(kind, f"{self._name} cannot be reached: {str(error) or type(error).__name__}")
+        return await self.build_error(kind, f"cannot connect to {self._name}: {str(error) or type(error).__name__}")
 
-    # --- what it says by itself -----------------------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------------------------
 
-    async def _message(self, message: Any) -> None:
-        """In both eras; who listens, in that of 2026, only holds the line."""
+    async def _on_message(self, message: Any) -> None:
+        """Handle a notification. Protocols of 2026 deliver them here too while a subscription is open."""
         what = CHANGES.get(getattr(message, "method", ""))
         if what is not None:
             self._on_change(what, str(getattr(message.params, "uri", "")))
 
     @contextmanager
-    def _hearing(self, client: Any) -> Iterator[asyncio.Event]:
-        """Servers of 2026 tell changes to those who listen, older ones to everybody."""
+    def _subscribe(self, client: Any) -> Iterator[asyncio.Event]:
+        """Subscribe to list changes. Protocols of 2026 require it; older servers notify all clients."""
         able = client.server_capabilities
         kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
-        told = [kind for kind in kinds if getattr(getattr(able, kind), "list_changed", False)]
+        wanted = [kind for kind in kinds if getattr(getattr(able, kind), "list_changed", False)]
         try:
-            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in told})
+            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in wanted})
         finally:
-            for listening in self._listening.values():
-                listening.cancel()
+            for task in self._subscriptions.values():
+                task.cancel()
 
     def _listen(self, client: Any, name: str, **to: Any) -> asyncio.Event:
-        """Begin to; the event tells when it has begun, or cannot."""
-        heard = asyncio.Event()
-        listening = self._listening[name] = asyncio.ensure_future(_listened(client, heard, to))
-        listening.add_done_callback(lambda done: done.cancelled() or done.exception())
-        listening.add_done_callback(lambda _: heard.set())
-        return heard
+        """Open a subscription; the event is set when it is open, or cannot be opened."""
+        subscribed = asyncio.Event()
+        task = self._subscriptions[name] = asyncio.ensure_future(_keep_subscribed(client, subscribed, to))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task.add_done_callback(lambda _: subscribed.set())
+        return subscribed
 
     @property
     def is_modern(self) -> bool:
@@ -191,7 +190,7 @@ class Connection:
         return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     async def watch(self, uri: str) -> None:
-        """Have changes of this resource told."""
+        """Subscribe to changes of a resource."""
         if self.is_modern:
             await self._listen(self.client, uri, resource_subscriptions=[uri]).wait()
             return
@@ -201,7 +200,7 @@ class Connection:
 
     async def unwatch(self, uri: str) -> None:
         if self.is_modern:
-            self._listening.pop(uri).cancel()
+            self._subscriptions.pop(uri).cancel()
             return
         from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
 
@@ -209,12 +208,12 @@ class Connection:
         await self.client.session.send_request(request, EmptyResult)
 
     @asynccontextmanager
-    async def _streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+    async def _open_streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
         async with transport as (reader, writer):
-            yield _Watched(reader, self._lost), Declaring(writer) if self.relays is not None else writer
+            yield _WatchedStream(reader, self._on_stream_end), Declaring(writer) if self.relays is not None else writer
 
-    def _lost(self) -> None:
-        """There is nothing more to come. That is news only where nobody had left."""
+    def _on_stream_end(self) -> None:
+        """Handle the end of the stream; report a loss unless the connection was closed."""
         self._is_lost = True
         if not self._leave.is_set() and self.client is not None:
             self._on_lost(self)
@@ -222,10 +221,10 @@ class Connection:
 
     # --- transports -------------------------------------------------------------------------------------------------
 
-    async def _transport(self, stack: AsyncExitStack) -> Any:
+    async def _open_transport(self, stack: AsyncExitStack) -> Any:
         server = self._server
         if server.url is None:
-            return self._stdio()
+            return self._open_stdio()
         from onetool.proxy.http_bounds import http_client, tls_context
 
         await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
@@ -241,7 +240,7 @@ class Connection:
         return streamable_http_client(server.url, http_client=http, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
 
     @asynccontextmanager
-    async def _stdio(self) -> AsyncIterator[Any]:
+    async def _open_stdio(self) -> AsyncIterator[Any]:
         from mcp.client.stdio import get_default_environment
 
         launch = self._launch
@@ -250,19 +249,19 @@ class Connection:
         guard = [sys.executable, "-I", "-S", str(GUARD)] if hasattr(os, "fork") else []
         async with stdio_streams(
             [*guard, *launch.command],
-            self._started,
+            self._on_started,
             env={**get_default_environment(), **launch.environment},
             cwd=await anyio.to_thread.run_sync(launch.prepared_directory),
             guarded=bool(guard),
         ) as streams:
             yield streams
 
-    def _started(self, process: Process) -> None:
+    def _on_started(self, process: Process) -> None:
         self._process = process
 
 
-class _Watched(Stream):
-    """A stream of messages that tells when there are no more."""
+class _WatchedStream(Stream):
+    """A stream of messages that calls `on_end` when it ends."""
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
         super().__init__(stream)
@@ -277,7 +276,7 @@ class _Watched(Stream):
 
     async def __anext__(self) -> Any:
         try:
-            return _with_few_items(await self._stream.__anext__())
+            return _limit_items(await self._stream.__anext__())
         except Exception:
             self._on_end()
             raise
@@ -286,8 +285,8 @@ class _Watched(Stream):
         return await self._stream.receive()
 
 
-def _with_few_items(message: Any) -> Any:
-    """Return the message, or an error in its place if the SDK would be busy with it for long."""
+def _limit_items(message: Any) -> Any:
+    """Return the message, or an error in its place if the SDK would take too long to validate it."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -298,32 +297,32 @@ def _with_few_items(message: Any) -> Any:
     return SessionMessage(jsonrpc_message_adapter.validate_python(error_answer(given.id, reason)))
 
 
-async def _listened(client: Any, heard: asyncio.Event, to: Mapping[str, Any]) -> None:
-    """What is told arrives as a message, like in older servers: here is only the line."""
+async def _keep_subscribed(client: Any, subscribed: asyncio.Event, to: Mapping[str, Any]) -> None:
+    """Keep a subscription open. Changes arrive as notifications, as from older servers."""
     from mcp import MCPError
     from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
     with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
         if to:
             async with client.listen(**to) as changes:
-                heard.set()
+                subscribed.set()
                 async for _ in changes:
                     pass
 
 
 async def load_sdk() -> None:
-    """Import the SDK in a thread: it takes half a second, for which the event loop goes on."""
+    """Import the SDK in a thread: it takes half a second, which would block the event loop."""
     await anyio.to_thread.run_sync(importlib.import_module, "mcp")
 
 
 def missing_program(name: str, program: str) -> ToolError:
-    """Return the error for a server whose program is not there."""
-    hint = f"install {program}, or correct servers.{name}.command"
-    return ToolError(f"{name} cannot be started: there is no program {program!r}", hint=hint)
+    """Return the error for a server whose program is not installed."""
+    hint = f"install {program}, or fix servers.{name}.command"
+    return ToolError(f"cannot start {name}: program {program!r} not found", hint=hint)
 
 
 def innermost(error: BaseException) -> BaseException:
-    """What happened, out of the groups into which task groups put it."""
+    """Return the first exception inside of nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,6 +1,6 @@
-"""What a server answered, as data that a program can use. What cannot be text is kept, and known by a handle.
+"""Convert results of upstream servers to values. Binary content is stored and replaced by a handle.
 
-Structured content is taken as it is; text that is JSON becomes data; one block is that block, several are a list.
+Structured content is used as it is, text that is JSON is parsed, and several blocks become a list.
 """
 
 import base64
@@ -14,85 +14,88 @@ from onetool.proxy.definitions import Definition
 from onetool.util.raw_json import RawJson
 from onetool_child.messages import has_few_values
 
-Keep = Callable[[bytes, str], str]  # content and its type; gives a handle
-LARGE = 1 << 15  # characters: better looked at by a thread
+Keep = Callable[[bytes, str], str]  # content and MIME type -> handle
+LARGE = 1 << 15  # characters: converted in a thread
 
 
-def value_of(result: Any, definition: Definition, keep: Keep) -> Any:
-    """`keep` stores bytes of a kind and gives a handle. Raises what the server says has failed."""
+def convert_result(result: Any, definition: Definition, keep: Keep) -> Any:
+    """Return the value of a result; raise the error that the server reports. `keep` stores binary content."""
     if result.is_error:
         text = "\n".join(block.text for block in result.content if block.type == "text").strip()
-        raise ToolError(text or f"{definition.name} failed and did not say why")
+        raise ToolError(text or f"{definition.name} failed without an error message")
     if (value := result.structured_content) is not None:
         if definition.is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
             value = value["result"]
         if definition.output_schema is not None:
-            return value  # what else there is has no place in what the tool promises
-        media = [part(block, keep) for block in result.content if block.type != "text"]
+            return value  # other content does not fit the output schema
+        media = [convert_block(block, keep) for block in result.content if block.type != "text"]
         return [value, *media] if media else value
     if definition.output_schema is not None:
-        raise OutputInvalid(f"{definition.name} promises structured content and gave none")
+        raise OutputInvalid(f"{definition.name} returned no structured content, which its output schema requires")
     if len(result.content) == 1 and result.content[0].type == "text":
-        text = result.content[0].text  # data with many values is parsed where it is used
-        return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parsed(text)
-    parts = [part(block, keep) for block in result.content]
+        text = result.content[0].text  # large data is parsed where it is used
+        return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parse(text)
+    parts = [convert_block(block, keep) for block in result.content]
     return parts[0] if len(parts) == 1 else parts or None
 
 
-def is_work(result: Any) -> bool:
-    """Whether making data of it would hold up everybody else."""
+def is_expensive(result: Any) -> bool:
+    """Return whether converting the result would block the event loop."""
     return any(block.type != "text" or len(block.text) > LARGE for block in result.content)
 
 
-def left_out(result: Any, definition: Definition, keep: Keep) -> list[Any]:
-    """What `value_of` has no place for: pictures and the like beside data that is promised to have a certain form."""
+def find_omitted(result: Any, definition: Definition, keep: Keep) -> list[Any]:
+    """Return the content that the value does not include: media next to data with an output schema."""
     if result.structured_content is None or definition.output_schema is None:
         return []
-    return [part(block, keep) for block in result.content if block.type != "text"]
+    return [convert_block(block, keep) for block in result.content if block.type != "text"]
 
 
-def part(block: Any, keep: Keep) -> Any:
+def convert_block(block: Any, keep: Keep) -> Any:
     match block.type:
         case "text":
-            return _parsed(block.text)
+            return _parse(block.text)
         case "image" | "audio":
-            return _media(block.type, block.data, block.mime_type, keep)
+            return _store_media(block.type, block.data, block.mime_type, keep)
         case "resource":
-            return resource(block.resource, keep)
-    return plain(block)
+            return convert_resource(block.resource, keep)
+    return to_plain(block)
 
 
-def plain(model: Any) -> dict[str, Any]:
+def to_plain(model: Any) -> dict[str, Any]:
     data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return data
 
 
-def prompt(result: Any, keep: Keep) -> dict[str, Any]:
-    """The messages of a prompt: texts as they are, all else as it is in results."""
+def convert_prompt(result: Any, keep: Keep) -> dict[str, Any]:
+    """Return the messages of a prompt: text as it is, other content as in results."""
     messages = [
-        {"role": each.role, "content": each.content.text if each.content.type == "text" else part(each.content, keep)}
+        {
+            "role": each.role,
+            "content": each.content.text if each.content.type == "text" else convert_block(each.content, keep),
+        }
         for each in result.messages
     ]
     return {**({"description": result.description} if result.description else {}), "messages": messages}
 
 
-def resource(content: Any, keep: Keep) -> dict[str, Any]:
+def convert_resource(content: Any, keep: Keep) -> dict[str, Any]:
     about = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
     if hasattr(content, "text"):
         return {**about, "text": content.text}
-    return {**about, **_media("blob", content.blob, content.mime_type or "application/octet-stream", keep)}
+    return {**about, **_store_media("blob", content.blob, content.mime_type or "application/octet-stream", keep)}
 
 
-def _media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
+def _store_media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
-        raise OutputInvalid(f"the server sent {kind} that is no base64") from None
+        raise OutputInvalid(f"the server sent {kind} content that is not valid base64") from None
     return {"type": kind, "mimeType": mime_type, "size": len(content), "media": keep(content, mime_type)}
 
 
-def _parsed(text: str) -> Any:
-    """Only objects and lists: a text that happens to be a number is still a text."""
+def _parse(text: str) -> Any:
+    """Parse JSON objects and lists; other text stays text, even if it is a number."""
     if not _looks_like_json(text) or not has_few_values(text):
         return text
     try:

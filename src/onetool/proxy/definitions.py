@@ -22,18 +22,18 @@ from onetool.util import atomic
 VERSION = 3
 FAILURE_VERSION = 2
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
-WRAPPED = "x-fastmcp-wrap-result"  # a value that is no object travels as {"result": value}
+WRAPPED = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A tool, in the words of its server."""
+    """A tool definition as its server sent it."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
-    is_sound: bool = True  # whether the schema of its arguments is one
+    is_sound: bool = True  # whether its input schema is valid
     title: str = ""
     annotations: Mapping[str, Any] | None = None
 
@@ -51,22 +51,22 @@ class Definition:
 
     @property
     def is_wrapped(self) -> bool:
-        """FastMCP marks it; the SDK only names the schema after the function."""
+        """Whether results are wrapped. FastMCP marks it; the SDK names the schema after the function."""
         schema = self.output_schema or {}
         is_only = schema.get("properties", {}).keys() == {"result"}
         return bool(schema.get(WRAPPED)) or (is_only and schema.get("title") == f"{self.name}Output")
 
 
-class TheirSchema(Schema):
-    """The server fills its defaults in itself: those that are written down need not even fit."""
+class UpstreamSchema(Schema):
+    """The input schema of an upstream tool, without defaults: the server fills them in itself."""
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:
         return {}
 
 
-def sound(definition: Definition) -> Definition:
-    """The definition, with a mark where its schema is none, and without a promise that cannot be checked."""
+def check_schemas(definition: Definition) -> Definition:
+    """Return the definition with `is_sound` set, and without an invalid output schema."""
     output = definition.output_schema
     keeps = output if output is not None and _is_schema(output) else None
     return replace(definition, output_schema=keeps, is_sound=_is_schema(definition.input_schema))
@@ -84,8 +84,8 @@ def digest(definitions: Iterable[Definition]) -> str:
     return sha256(json.dumps([asdict(each) for each in definitions], sort_keys=True).encode()).hexdigest()
 
 
-def key_of(server: Any) -> str:
-    """The same as long as the same server is meant; a hash, because there may be secrets in it."""
+def cache_key(server: Any) -> str:
+    """Return the cache key of a server: a hash, because its settings may contain secrets."""
     facts = [server.command, server.args, dict(server.env), server.cwd, server.url, dict(server.headers)]
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 

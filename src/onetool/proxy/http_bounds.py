@@ -1,4 +1,4 @@
-"""Limits of what an upstream server sends over HTTP, put between the connection and the SDK."""
+"""Limits of HTTP responses from upstream servers, applied before the SDK reads them."""
 
 import asyncio
 import ssl
@@ -20,16 +20,16 @@ READ_SECONDS = 300  # a server may hold a stream of events open
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return the context of all connections. Blocks the first time: certificates are read from disk."""
+    """Return the shared TLS context. The first call blocks: certificates are read from disk."""
     return httpx2.create_ssl_context()
 
 
 def http_client(
     headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """Return a client for the SDK, whose responses are bounded. Blocks as `tls_context` does."""
+    """Return a client for the SDK with limited responses. Blocks as `tls_context` does."""
     return httpx2.AsyncClient(
-        # A compressed body could be a thousand times as large when it is unpacked.
+        # A compressed body could be a thousand times as large after decompression.
         headers={**(headers or {}), "accept-encoding": "identity"},
         timeout=timeout or httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
         auth=auth,
@@ -49,7 +49,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response that is one message."""
+    """A response body that is one message."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -68,14 +68,14 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _Compressed(_Body):
-    """A response that nobody reads."""
+    """A compressed response, which is rejected."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        raise httpx2.StreamError("the server sent a compressed response, which it was asked not to do")
+        raise httpx2.StreamError("the server sent a compressed response despite Accept-Encoding: identity")
 
 
 class _Events(_Body):
-    """A response that is a stream of events, each of which is one message."""
+    """A response body that is a stream of events with one message each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         whole, pace = _WholeEvents(), Pace()
@@ -92,7 +92,7 @@ class _Events(_Body):
 
 
 class _WholeEvents:
-    """Events, out of chunks that end anywhere; each is held back until it is complete and checked."""
+    """Split chunks into complete events, and check each of them."""
 
     def __init__(self) -> None:
         self._collector, self._held = Collector(MAX_UPSTREAM_BYTES), b""

@@ -1,9 +1,8 @@
-"""How a local server is started: its command, its directory and its environment.
+"""The command, directory and environment of a local server.
 
-No file of the working directory decides what a server of the user's own settings runs. It starts in a private
-directory; with `cwd: project` it starts in the working directory, and Python, npm and uv are told to ignore what is
-there. A trusted project's server may run the project's own code, but a package that npx fetches is not looked for in
-the project.
+Files in the working directory must not decide what a server of the user's settings runs. It starts in a private
+directory; with `cwd: project` it starts in the working directory, and Python, npm and uv ignore the files there. A
+server of a trusted project may run the code of the project, but npx does not look for packages there.
 """
 
 import shutil
@@ -29,7 +28,7 @@ ELSEWHERE = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`private` is the server's own directory, if it starts there or needs one; its first start creates it."""
+    """The parameters of a server process. `private` is its own directory, if it uses one; created on demand."""
 
     command: tuple[str, ...]
     directory: Path
@@ -37,13 +36,13 @@ class Launch:
     private: Path | None = None
 
     def has_program(self) -> bool:
-        """Return whether the program is there; a path with a slash counts from the directory to start in."""
+        """Return whether the program exists; a path with a slash is relative to the start directory."""
         program = self.command[0]
         found = self.directory / program if "/" in program else program
         return shutil.which(found, path=self.environment.get("PATH")) is not None
 
     def prepared_directory(self) -> Path:
-        """Return the directory to start in, which exists. A home that cannot be written is no reason to fail."""
+        """Create and return the start directory. If the home directory is not writable, return another one."""
         try:
             if self.private is not None:
                 self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,8 +51,8 @@ class Launch:
         return self.directory
 
 
-def launch_of(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> Launch:
-    """Decide how a server starts under these settings."""
+def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> Launch:
+    """Return how to start a server under these settings."""
     directory, private = start_directory(name, server, loaded), private_directory(name, loaded.folders)
     is_own = name in loaded.user_servers and not (server.cwd and Path(server.cwd).expanduser().is_absolute())
     ignores_files = is_own or server.cwd == PROJECT
@@ -65,7 +64,7 @@ def launch_of(name: str, server: Server, loaded: Loaded, environment: Mapping[st
 
 
 def _command(server: Server, npm_prefix: Path | None) -> tuple[str, ...]:
-    """Have npm and npx take `.npmrc` and `node_modules/.bin` from their prefix, not from where they start."""
+    """Return the command; npm and npx read `.npmrc` and `node_modules/.bin` from the prefix only."""
     command = str(server.command)
     is_npm = PurePath(command).name in NPM
     return (command, *(("--prefix", str(npm_prefix)) if is_npm and npm_prefix else ()), *server.args)

@@ -21,11 +21,11 @@ from onetool.util.newer import refuse_newer
 from onetool.util.storage_errors import storage_error
 
 VERSION = 1
-MOST_LINES = 40
+MAX_DIFF_LINES = 40
 
 
 class Differences(NamedTuple):
-    """How the definitions of a server differ from its pins, as text by tool."""
+    """The differences between the definitions of a server and its pins, as text by tool."""
 
     changed: dict[str, str]
     new: dict[str, str]
@@ -78,18 +78,18 @@ class Pins:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise self._unreadable(f"cannot be read: {error}") from None
+            raise self._unreadable(str(error)) from None
         if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
             refuse_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
         tools = pinned.values() if isinstance(pinned, dict) else [None]
         if not all(isinstance(each, dict) and all(isinstance(pin, dict) for pin in each.values()) for each in tools):
-            raise self._unreadable("does not hold pins")
+            raise self._unreadable("not a valid pin file")
         return dict(pinned)
 
     def _unreadable(self, reason: str) -> ToolError:
-        hint, place = "mend it, or delete it to pin anew", Location(str(self._file))
-        return ToolError(f"{self._file} {reason}", hint=hint, location=place, code=STORAGE)
+        hint, place = "fix it, or delete it to pin all servers again", Location(str(self._file))
+        return ToolError(f"cannot read {self._file}: {reason}", hint=hint, location=place, code=STORAGE)
 
 
 def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
@@ -107,6 +107,6 @@ def _completed(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old, new = (json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for each in (before, after))
-    lines = list(difflib.unified_diff(old, new, "as it was", "as it is now", lineterm="", n=1))
-    more = [f"… {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
-    return "\n".join([*lines[:MOST_LINES], *more])
+    lines = list(difflib.unified_diff(old, new, "pinned", "current", lineterm="", n=1))
+    more = [f"… {len(lines) - MAX_DIFF_LINES} more lines"] if len(lines) > MAX_DIFF_LINES else []
+    return "\n".join([*lines[:MAX_DIFF_LINES], *more])

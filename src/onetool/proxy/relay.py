@@ -1,8 +1,7 @@
-"""What passes between a server and the client of one call beside arguments and value, for what is published directly.
+"""Relay requests, progress and logs of an upstream server to the client of a call, for published tools.
 
-A door puts a `Relay` into the context of its call. A server of 2026 gives a question as its result; one of before
-asks in the middle of a call, and says not of which: it is passed on when it can only be meant for one client. Whether
-a client can be asked at all is known to the door.
+A transport puts a `Relay` into the context of its call. A server of protocol 2026 returns a request as its result; an
+older one sends it during a call without naming the call, so it is relayed when only one client can be meant.
 """
 
 import asyncio
@@ -15,19 +14,19 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 
 RELAY = "relay"  # of ToolContext.metadata
-DECLARED = "onetool/clientCapabilities"  # in what we send ourselves; a server never sees it
-MOST_ROUNDS = 20
-PAUSE_SECONDS = 0.1  # before a server is asked again that only wants to be
-HURRY_SECONDS = 10.0  # for which one client's question may keep the calls of others waiting
-LONGEST_CALL = 24 * 3600.0  # for the SDK, which cannot stop its clock; ours does while a person thinks
+DECLARED = "onetool/clientCapabilities"  # internal key in our requests; removed before sending
+MAX_ROUNDS = 20
+PAUSE_SECONDS = 0.1  # before a request without questions is repeated
+HURRY_SECONDS = 10.0  # that the question of one client may delay the calls of others
+MAX_CALL_SECONDS = 24 * 3600.0  # for the SDK, whose timeout cannot be paused; ours pauses while a person answers
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-Ask = Callable[[Any], Awaitable[Any]]  # a request of a server; gives the answer of the client, or an error as data
+Ask = Callable[[Any], Awaitable[Any]]  # request of a server -> response of the client or ErrorData
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
 class Relay:
-    """`result` and `error` are what the server gave, as it gave it."""
+    """The client of one call. `result` and `error` are the response of the server, unchanged."""
 
     client: object  # the same for all calls of one client
     ask: Ask
@@ -35,7 +34,7 @@ class Relay:
     progress: Progress | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     log_level: str | None = None
-    takes_questions: bool = False  # as results; who does, asks again and brings the answers
+    takes_questions: bool = False  # as results; such a client repeats the call with the answers
     input_responses: Any = None
     request_state: str | None = None
     result: Any = None
@@ -46,78 +45,80 @@ class Relay:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What a request says about this client."""
+        """The metadata of requests for this client."""
         from mcp_types import LOG_LEVEL_META_KEY
 
         wanted = {LOG_LEVEL_META_KEY: self.log_level} if self.log_level else {}
         return {DECLARED: dict(self.capabilities), **wanted}
 
     async def exchange(self, send: Callable[..., Awaitable[Any]], seconds: float) -> Any:
-        """Send, and bring what is asked for, until there is a result. A person may take as long as they like."""
-        async with self._timed(seconds):
+        """Send the request and answer questions until there is a result. Waiting for a person does not time out."""
+        async with self._timeout(seconds):
             result = await send(input_responses=self.input_responses, request_state=self.request_state)
-            for _ in range(MOST_ROUNDS):
+            for _ in range(MAX_ROUNDS):
                 if self.takes_questions or not is_question(result):
                     break
-                answers = {key: await self.asked(each) for key, each in (result.input_requests or {}).items()}
+                answers = {key: await self.ask_or_raise(each) for key, each in (result.input_requests or {}).items()}
                 if not answers:
                     await asyncio.sleep(PAUSE_SECONDS)
                 result = await send(input_responses=answers or None, request_state=result.request_state)
         if is_question(result) and not self.takes_questions:
-            raise ToolError(f"it has asked {MOST_ROUNDS} times, and asks again")
+            raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
         self.result = result
         return result
 
-    async def asked(self, request: Any) -> Any:
-        """The client's answer; raises the error that it gave instead."""
+    async def ask_or_raise(self, request: Any) -> Any:
+        """Return the response of the client, or raise its error."""
         from mcp import MCPError
         from mcp_types import ErrorData
 
-        answer = await self.answered(request)
+        answer = await self.ask_client(request)
         if isinstance(answer, ErrorData):
             raise MCPError.from_error_data(answer)
         return answer
 
-    async def answered(self, request: Any) -> Any:
-        """The answer, or an error as data: that of the client, or that others wait and there is none yet."""
+    async def ask_client(self, request: Any) -> Any:
+        """Return the response of the client or ErrorData, also if the question was interrupted for other clients."""
         self._set_clock(None)
         asking = asyncio.ensure_future(self.ask(request))
         self._asking.add(asking)
         try:
             await asyncio.wait((asking,))
-            return _unanswered("others wait, and nobody has answered") if asking.cancelled() else asking.result()
+            return (
+                _error_data("no response in time; other clients are waiting") if asking.cancelled() else asking.result()
+            )
         finally:
             asking.cancel()
             self._asking.discard(asking)
-            self._rewind()
+            self._restart_timeout()
 
     def hurry(self) -> None:
-        """Others wait: who is still being asked has no more time."""
+        """Cancel open questions, because other clients wait."""
         for asking in self._asking:
             asking.cancel()
 
-    async def told(self, progress: float, total: float | None, message: str | None) -> None:
-        """A server that tells how far it is has not stopped."""
-        self._rewind()
+    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass progress to the client and restart the timeout."""
+        self._restart_timeout()
         if self.progress is not None:
             await self.progress(progress, total, message)
 
     @asynccontextmanager
-    async def _timed(self, seconds: float) -> AsyncIterator[None]:
+    async def _timeout(self, seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds) as self._clock:
             self._seconds = seconds
             yield
 
-    def _rewind(self) -> None:
+    def _restart_timeout(self) -> None:
         self._set_clock(asyncio.get_running_loop().time() + self._seconds)
 
     def _set_clock(self, when: float | None) -> None:
         if self._clock is not None:
-            with suppress(RuntimeError):  # its time is over already
+            with suppress(RuntimeError):  # already expired
                 self._clock.reschedule(when)
 
 
-def relay_of(context: ToolContext) -> Relay | None:
+def get_relay(context: ToolContext) -> Relay | None:
     found = context.metadata.get(RELAY)
     return found if isinstance(found, Relay) else None
 
@@ -127,16 +128,16 @@ def is_question(result: Any) -> bool:
 
 
 class Relays:
-    """The calls that are under way on one connection; those of which nobody can be asked are None.
+    """The calls in flight on one connection; None for calls whose client cannot be asked.
 
-    A question that may be of either of two clients waits until it can only be one's. After the first that had to, the
-    clients take turns, so that it comes to no more of them; who is asked and does not answer keeps nobody waiting long.
+    A question that could belong to several clients waits until only one is left. After that has happened once, clients
+    take turns, so that it does not happen again. A client that does not answer delays others for a short time only.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._under_way: list[Relay | None] = []
-        self._waiting = 0  # questions that wait for their client to be known
+        self._waiting = 0  # questions whose client is not known yet
         self._take_turns = False
         self._changed = asyncio.Event()
         self._level: str | None = None
@@ -144,7 +145,7 @@ class Relays:
     @asynccontextmanager
     async def under_way(self, relay: Relay | None) -> AsyncIterator[None]:
         if self._take_turns:
-            await self._turn_of(_client(relay))
+            await self._wait_for_turn(_client(relay))
         self._under_way.append(relay)
         try:
             yield
@@ -152,7 +153,7 @@ class Relays:
             self._under_way.remove(relay)
             self._change()
 
-    async def _turn_of(self, client: object) -> None:
+    async def _wait_for_turn(self, client: object) -> None:
         async with asyncio.timeout(self._seconds):
             hurrying = asyncio.get_running_loop().call_later(min(HURRY_SECONDS, self._seconds / 2), self._hurry)
             try:
@@ -175,7 +176,7 @@ class Relays:
         self._changed = asyncio.Event()
 
     def needs_level(self, relay: Relay) -> str | None:
-        """The level that a server of before 2026 is to be told now: the lowest that anybody wanted."""
+        """Return the log level to set on a server before 2026, the lowest that any client wants, or None."""
         wanted = relay.log_level
         if wanted is None or (self._level is not None and LEVELS.index(self._level) <= LEVELS.index(wanted)):
             return None
@@ -184,42 +185,42 @@ class Relays:
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """For the SDK's client. What it can do is said by each request, as far as that can be."""
+        """The callbacks of the SDK client. Where possible, each request declares the capabilities of its client."""
         import mcp_types as mcp
 
         able = mcp.SamplingCapability(context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability())
         return {
-            "sampling_callback": lambda _context, params: self._answered(mcp.CreateMessageRequest(params=params)),
+            "sampling_callback": lambda _context, params: self._relay_request(mcp.CreateMessageRequest(params=params)),
             "sampling_capabilities": able,
-            "elicitation_callback": lambda _context, params: self._answered(mcp.ElicitRequest(params=params)),
-            "list_roots_callback": lambda _context: self._answered(mcp.ListRootsRequest()),
-            "logging_callback": self._logged,
+            "elicitation_callback": lambda _context, params: self._relay_request(mcp.ElicitRequest(params=params)),
+            "list_roots_callback": lambda _context: self._relay_request(mcp.ListRootsRequest()),
+            "logging_callback": self._relay_log,
         }
 
-    async def _logged(self, params: Any) -> None:
-        """Not worth waiting for: what is nobody's for sure is lost."""
-        relay = self._whose()
+    async def _relay_log(self, params: Any) -> None:
+        """Relay a log message; drop it if its client is not known."""
+        relay = self._only_client()
         if relay is not None:
             await relay.log(params)
 
-    async def _answered(self, request: Any) -> Any:
-        relay = await self._when_clear() if len(self._clients) > 1 else self._whose()
+    async def _relay_request(self, request: Any) -> Any:
+        relay = await self._wait_for_client() if len(self._clients) > 1 else self._only_client()
         if relay is None:
-            return _unanswered(f"there is nobody to ask ({request.method})")
-        return await relay.answered(request)
+            return _error_data(f"no client can handle {request.method}")
+        return await relay.ask_client(request)
 
-    def _whose(self) -> Relay | None:
-        """One of the calls, where all are of one client; nobody is shown a question that may be another's."""
+    def _only_client(self) -> Relay | None:
+        """Return a call if all calls in flight are of one client, else None: no other client may see a question."""
         return self._under_way[-1] if len(self._clients) == 1 else None
 
-    async def _when_clear(self) -> Relay | None:
-        """None where it will never be: everybody who could have asked is waiting for an answer."""
+    async def _wait_for_client(self) -> Relay | None:
+        """Wait until only one client is left. Return None if that cannot happen, because all calls wait for answers."""
         self._take_turns = True
         self._waiting += 1
         self._change()
         try:
             async with asyncio.timeout(self._seconds):
-                while (relay := self._whose()) is None and self._waiting < len(self._under_way):
+                while (relay := self._only_client()) is None and self._waiting < len(self._under_way):
                     await self._changed.wait()
         except TimeoutError:
             return None
@@ -228,7 +229,7 @@ class Relays:
         return relay
 
 
-def _unanswered(message: str) -> Any:
+def _error_data(message: str) -> Any:
     from mcp_types import INVALID_REQUEST, ErrorData
 
     return ErrorData(code=INVALID_REQUEST, message=message)
@@ -239,7 +240,7 @@ def _client(relay: Relay | None) -> object:
 
 
 class Stream:
-    """A stream of messages that another one is behind."""
+    """A stream of messages that wraps another one."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -256,9 +257,9 @@ class Stream:
 
 
 class Declaring(Stream):
-    """A stream of messages to a server, in which each request says what its own client can do.
+    """A stream of messages to a server, in which each request declares the capabilities of its client.
 
-    A server of before 2026 is told once for all, and so not of roots: those of one client are no other's.
+    A server before 2026 gets them once per connection, without roots: these differ between clients.
     """
 
     async def send(self, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""All configured servers as a source of tools: what they offer, their states, and what has changed about them.
+"""The source of upstream tools: all configured servers, their states, and changes of their tools.
 
 Listing tools never waits long for a server: servers without a cached list are listed in the background.
 """
@@ -19,8 +19,8 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.problem import PROBLEM, WARNING, Problem
 from onetool.proxy.connection import load_sdk
-from onetool.proxy.definitions import Definition, Lists, TheirSchema
-from onetool.proxy.launch import Launch, launch_of
+from onetool.proxy.definitions import Definition, Lists, UpstreamSchema
+from onetool.proxy.launch import Launch, plan_launch
 from onetool.proxy.pins import Differences, Pins, accept, compare
 from onetool.proxy.upstream import NEEDS, Upstream, is_chosen
 from onetool.redact import Redactor
@@ -32,8 +32,8 @@ from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import replace_in_name
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
-LONGEST_NAME, LONGEST_DIFFERENCE = 200, 4000
-MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and servers named, in a note
+MAX_NAME_CHARS, MAX_DIFF_CHARS = 200, 4000
+MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and listed servers, in a note
 NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
 
 
@@ -46,7 +46,7 @@ class Unlisted(NamedTuple):
 
 
 class Servers(HeldTools):
-    """`switched` is the tool, disabled if a person has switched it off."""
+    """The upstream servers. `switched` returns the tool, disabled if a person has disabled it."""
 
     kind = "proxy"
 
@@ -60,18 +60,18 @@ class Servers(HeldTools):
         super().__init__()
         self._switched, self.environment, self._log, self._media = switched, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
-        self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # background listings at a time
+        self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
         self._patience_ends = 0.0
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
         self._changed: dict[str, Differences] = {}
-        self._unpinnable: dict[str, ToolError] = {}  # server -> why nobody knows what has changed
-        self._unpinned: set[str] = set()  # servers whose pins may have been changed by somebody else
+        self._unpinnable: dict[str, ToolError] = {}  # server -> why changes cannot be detected
+        self._unpinned: set[str] = set()  # servers whose pins another process may have changed
         self._retired = BackgroundTasks()
         self._pins: PinStorage
 
     def configure(self, loaded: Loaded, /) -> None:
-        """Use these settings from now on. A server whose settings are the same goes on as it is."""
+        """Apply new settings. A server whose settings are the same is kept."""
         folders = loaded.folders
         self._pins = Pins(folders.data / "pins.json")
         lists = Lists(folders.data / "cache", Redactor(loaded.secrets.values()))
@@ -81,7 +81,7 @@ class Servers(HeldTools):
         self._unpinned = set(self._upstreams)
         for name, server in wanted.items():
             if name not in self._upstreams:
-                launch = launch_of(name, server, loaded, self.environment)
+                launch = plan_launch(name, server, loaded, self.environment)
                 self._upstreams[name] = self._make_upstream(name, server, lists, launch)
 
     def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch) -> Upstream:
@@ -97,7 +97,7 @@ class Servers(HeldTools):
         )
         return upstream
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- listing ------------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> Sequence[str]:
@@ -105,15 +105,15 @@ class Servers(HeldTools):
         return tuple(self._upstreams)
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
-        """Have the cached tools of all servers; `words` are the packs that are needed, if not all are.
+        """Load the cached tools of all servers; `words` are the packs that are needed, None for all.
 
-        A server that is needed by name is waited for as long as it may take. Otherwise servers without a cached list
-        are listed in the background, and waited for a moment in all.
+        A server that is needed by name is connected and awaited. Otherwise servers without a cached list are listed in
+        the background, with a short wait for all of them together.
         """
         unpinned, self._unpinned = self._unpinned, set()
         await asyncio.gather(*(self._upstreams[name].install_again() for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
-        await asyncio.gather(*(each.recall() for each in unknown))
+        await asyncio.gather(*(each.load_cached() for each in unknown))
         if words is None:
             await self._list(unknown)
             return
@@ -122,10 +122,10 @@ class Servers(HeldTools):
             await asyncio.wait([each.begin() for each in named])
 
     async def _list(self, servers: list[Upstream]) -> None:
-        """List servers in the background, those that failed before last."""
+        """List servers in the background; those that failed before come last."""
         loop = asyncio.get_running_loop()
         if any(each.is_due(keeps_running=self.keeps_running) for each in servers):
-            await load_sdk()  # our own start-up, which is not the servers' time
+            await load_sdk()  # must not count as time of the servers
         due = [each for each in servers if each.is_due(keeps_running=self.keeps_running)]
         for each in sorted(due, key=attrgetter("attempts")):
             each.start_listing(self._slots)
@@ -136,9 +136,9 @@ class Servers(HeldTools):
             await asyncio.wait(tasks, timeout=max(0.0, self._patience_ends - loop.time()))
 
     def unlisted(self, context: ToolContext) -> list[Unlisted]:
-        """Return the servers whose tools are missing from lists, of those that the agent may use.
+        """Return the servers that the agent may use and whose tools are not known.
 
-        Disabled servers alone are no reason to tell anybody.
+        The result is empty if only disabled servers are missing.
         """
         missing = [
             Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON))
@@ -162,16 +162,16 @@ class Servers(HeldTools):
         return {pack: each.problem for pack, each in named if pack not in self.pack_names}
 
     async def states(self) -> dict[str, str]:
-        await asyncio.gather(*(each.look() for each in self._upstreams.values()))
+        await asyncio.gather(*(each.check_alive() for each in self._upstreams.values()))
         return {name: each.state for name, each in self._upstreams.items()}
 
     @property
     def findings(self) -> list[Problem]:
-        """What servers offer that is not as it was accepted, or cannot be checked."""
+        """Problems of tool definitions: changed, not accepted or invalid."""
         unsound = [
             Problem(
-                f"{each.name}.{definition.name} has a schema that is none: its arguments are not checked",
-                f"tell the authors of {each.name}",
+                f"{each.name}.{definition.name} has an invalid input schema: its arguments are not validated",
+                f"report it to the authors of {each.name}",
                 level=WARNING,
             )
             for each in self._upstreams.values()
@@ -179,11 +179,11 @@ class Servers(HeldTools):
             if not definition.is_sound
         ]
         changed = [
-            self._difference(server, f"{server}.{tool} {what}", difference)
+            self._difference(server, f"{what} {server}.{tool}", difference)
             for server, differences in self._changed.items()
             for what, tools in (
-                ("is not what it was", differences.changed),
-                ("is new and not accepted", differences.new),
+                ("changed definition of", differences.changed),
+                ("new tool, not accepted:", differences.new),
             )
             for tool, difference in tools.items()
         ]
@@ -191,20 +191,20 @@ class Servers(HeldTools):
 
     def _difference(self, server: str, what: str, difference: str) -> Problem:
         is_strict = self._upstreams[server].server.pin == "strict"
-        refused = ". It is refused until you accept it." if is_strict else "."
-        hint = f"look at it, then type: onetool servers accept {server}"
+        refused = ", rejected until accepted" if is_strict else ""
+        hint = f"review it, then run: onetool servers accept {server}"
         return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
 
     def upstream(self, name: str) -> Upstream:
         if name not in self._upstreams:
             known = ", ".join(self._upstreams) or "none"
-            raise ToolError(f"there is no server {name!r}. Servers: {known}.")
+            raise ToolError(f"no server named {name!r}", hint=f"configured servers: {known}")
         return self._upstreams[name]
 
     async def accept(self, name: str) -> dict[str, str]:
-        """Pin what the server offers now; return what was new or changed, with the differences."""
+        """Pin the current definitions; return the differences by tool."""
         upstream = self.upstream(name)
-        await upstream.recall()
+        await upstream.load_cached()
         await upstream.connection()
         differences = self._changed.get(name, UNCHANGED)
         await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
@@ -214,10 +214,10 @@ class Servers(HeldTools):
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._upstreams.values()), self._retired.wait())
 
-    # --- what they offer as tools -------------------------------------------------------------------------------------
+    # --- tools --------------------------------------------------------------------------------------------------------
 
     async def _install(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> None:
-        """Make the tools, then put them in the place of the old ones in one step, so that nobody sees half of it."""
+        """Create the tools, then replace the old ones without yielding to the event loop."""
         prepared = await anyio.to_thread.run_sync(self._prepare, upstream, definitions)
         name = upstream.name
         if self._upstreams.get(name) is not upstream:
@@ -231,30 +231,30 @@ class Servers(HeldTools):
         if prepared.unpinnable is not None:
             self._unpinnable[name] = prepared.unpinnable
         upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
-        upstream.refused = _refusals(upstream, prepared)
+        upstream.refused = _rejection_messages(upstream, prepared)
 
     def _prepare(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> "_Prepared":
         chosen = [each for each in definitions if is_chosen(each.name, upstream.server)]
         try:
             differences = self._compare(upstream, definitions, {each.name for each in chosen})
             unpinnable = None
-        except (OSError, ToolError) as error:  # of one file, for which nobody else is to suffer
+        except (OSError, ToolError) as error:  # a problem with one file must not affect other servers
             differences, unpinnable = UNCHANGED, error if isinstance(error, ToolError) else ToolError(str(error))
         is_strict = upstream.server.pin == "strict"
         pending = {*differences.changed, *differences.new} if is_strict else set()
-        chosen.sort(key=lambda each: each.name not in pending)  # of two with one name, the accepted one counts
+        chosen.sort(key=lambda each: each.name not in pending)  # of two tools with the same name, the accepted one wins
         offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
         tools = [_tool(upstream, name, each, is_pending=each.name in pending) for name, each in offered.items()]
         return _Prepared(differences, offered, tools, unpinnable)
 
     def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
-        """Compare all definitions with the pins; report those of chosen tools, without what people cannot see."""
+        """Compare all definitions with the pins; return those of chosen tools without invisible characters."""
         pin = upstream.server.pin
         if pin == "off":
             return UNCHANGED
         found = compare(self._pins, upstream.name, definitions, is_strict=pin == "strict")
         return Differences(
-            *({name: clean(each[name], LONGEST_DIFFERENCE) for name in each if name in chosen} for each in found)
+            *({name: clean(each[name], MAX_DIFF_CHARS) for name in each if name in chosen} for each in found)
         )
 
     def _forget(self, name: str) -> None:
@@ -273,19 +273,19 @@ class _Prepared(NamedTuple):
     changed: Differences
     offered: dict[str, Definition]
     tools: list[Tool]
-    unpinnable: ToolError | None = None  # why nobody knows what has changed
+    unpinnable: ToolError | None = None  # why changes cannot be detected
 
 
 def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
-    """Make the tool. One that awaits acceptance says nothing of its own, which could already steer a model."""
+    """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model."""
     if is_pending:
         about = f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
         definition = Definition(definition.name, about, ANY_OBJECT)
     return Tool(
         name=name,
         backend=upstream,
-        input=TheirSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
-        output=_output(definition),
+        input=UpstreamSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        output=_output_schema(definition),
         description=clean(definition.description),
         permissions=NEEDS,
         source=f"proxy:{upstream.name}",
@@ -293,26 +293,26 @@ def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: 
 
 
 def _tool_name(server: str, tool: str) -> str:
-    """Dots would make packs of their own, and white space no name at all; the server is told its own name."""
-    return f"{server}.{replace_in_name(NO_NAME.sub('_', tool))[:LONGEST_NAME]}"
+    """Return the name of the tool in OneTool, without dots, white space and invisible characters."""
+    return f"{server}.{replace_in_name(NO_NAME.sub('_', tool))[:MAX_NAME_CHARS]}"
 
 
-def _refusals(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
-    """For tools that have changed, or may have: nothing is sent before a person has looked at them."""
+def _rejection_messages(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
+    """Return the error messages for tools that cannot be called until a person accepts them."""
     if (error := prepared.unpinnable) is not None:
-        return {name: f"whether {name} has changed is not known: {error}" for name in prepared.offered}
+        return {name: f"cannot check whether {name} has changed: {error}" for name in prepared.offered}
     if upstream.server.pin != "strict":
         return {}
     changed, new = prepared.changed
     return {
         name: f"{name} {'is new' if definition.name in new else 'has changed'} since its server was accepted, "
-        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool servers accept {upstream.name}`."
+        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool servers accept {upstream.name}`"
         for name, definition in prepared.offered.items()
         if definition.name in changed or definition.name in new
     }
 
 
-def _output(definition: Definition) -> Schema | None:
+def _output_schema(definition: Definition) -> Schema | None:
     schema = definition.output_schema
     if schema is None:
         return None

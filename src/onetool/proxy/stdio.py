@@ -1,4 +1,4 @@
-"""An upstream server as a process. Its messages are measured before they are parsed, and never read too fast."""
+"""Upstream servers over stdio. Message sizes are checked before parsing, and reading is paced."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ from onetool_child.messages import TooLarge, without_gc
 READ_SIZE = 1 << 16
 MAX_UNSENT_BYTES = 1 << 20
 ROOM_SECONDS = 0.01
-END_SECONDS = 2.0  # for a server whose input is closed to leave by itself
+END_SECONDS = 2.0  # for a server to exit after its input is closed
 
 
 class _Pipes:
-    """The standard input and output of the process, as `Process` wants them."""
+    """The standard input and output of the process, as an endpoint of `Process`."""
 
     def __init__(self) -> None:
         self.output = asyncio.StreamReader(limit=READ_SIZE)
@@ -47,7 +47,7 @@ class _Pipes:
             self.output.feed_eof()
             return
         self._input.write(data)
-        while self._input.get_write_buffer_size() > MAX_UNSENT_BYTES:  # noqa: ASYNC110 - no transport tells
+        while self._input.get_write_buffer_size() > MAX_UNSENT_BYTES:  # noqa: ASYNC110 - the transport has no event for it
             await asyncio.sleep(ROOM_SECONDS)
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ async def stdio_streams(
     cwd: Path,
     guarded: bool,
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the server and give the SDK its two streams of messages; end the server afterwards."""
+    """Start the server and yield its two message streams for the SDK; end the server afterwards."""
     pipes = _Pipes()
     process = await Process.start(command, pipes, lambda _text: None, env=env, cwd=cwd, guarded=guarded)
     on_started(process)
@@ -87,7 +87,7 @@ async def _read(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TooLarge):
         async with to_session:
             await _pass_on(pipes, to_session)
-    while await pipes.output.read(READ_SIZE):  # a server that is still writing could not leave
+    while await pipes.output.read(READ_SIZE):  # a server blocked in a write could not exit
         pass
 
 
@@ -109,7 +109,7 @@ async def _pass_on(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> No
 
 
 def _parse(line: bytes) -> Any:
-    """Return a message; for a line that is not one, an error that answers its request, or that the SDK passes over."""
+    """Parse a message. For an invalid line, return an error response to its request, or an error the SDK ignores."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 

@@ -85,7 +85,7 @@ async def grep(  # noqa: PLR0917 - so many arguments may be given by position
         readable=search.readable,
         memory_bytes=MOST_MEMORY,
     )
-    found, words = _Found(max_results, os.fsencode(search.root)), programs.LastWords()
+    found, words = _Found(max_results, os.fsencode(search.root)), programs.OutputTail()
     ended = await programs.run(program, found, words)
     _refuse(ended, str(words))
     results = await anyio.to_thread.run_sync(_results, found.matches, context)

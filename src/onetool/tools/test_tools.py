@@ -67,7 +67,7 @@ async def run(
     private = Path(await anyio.to_thread.run_sync(tempfile.mkdtemp, "", "onetool-test-"))
     try:
         suite = await anyio.to_thread.run_sync(_suite, context, folder, private / "report.xml", path, given)
-        words = programs.LastWords(OUTPUT_KEPT)
+        words = programs.OutputTail(OUTPUT_KEPT)
         seconds = min(timeout_ms, LONGEST_MS) / 1000
         program = programs.Program(suite.command, folder, suite.variables, seconds, starts_others=True)
         ended = await programs.run(program, words, words)

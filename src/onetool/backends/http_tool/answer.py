@@ -1,6 +1,6 @@
-"""From the answer of a server to the value of a call: read by its kind, without secrets, and the part that is wanted.
+"""Convert the response of a server to the result of a call: parse it, redact secrets and apply the selector.
 
-The server is a stranger. How deep its data may go is bounded here, and so is what a selector may make of it.
+The server is not trusted: the depth of its data and the size of what a selector returns are limited.
 """
 
 import base64
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onetool.errors import ToolError
-from onetool.net.bodies import Plain, decoder_for, encodings_of
+from onetool.net.bodies import Plain, decoder_for, get_encodings
 from onetool.net.exchange import Response
 from onetool.redact import REDACTED, Redactor
 
@@ -21,13 +21,13 @@ _TEXTUAL: Final = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "gr
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """What takes secrets out of answers; `forms` are the spellings that are looked for in bytes."""
+    """A redactor for responses. `forms` are the byte sequences to look for in binary content."""
 
     redact: Redactor
     forms: tuple[bytes, ...]
 
     def is_needed_in(self, body: bytes) -> bool:
-        """Whether there may be a secret in this JSON: it is spelt out, or escapes or another charset could spell it."""
+        """Return whether this JSON may contain a secret: literally, or through escapes or another charset."""
         return not body.isascii() or any(form in body for form in (b"\\", b"\0", b"\x1b", *self.forms))
 
     def of_bytes(self, content: bytes) -> bytes:
@@ -45,14 +45,14 @@ class Reader:
         if self._select is None or value is None:
             return value
         selected = self._select(value)
-        _check(selected, max_bytes, "what the selector takes of the answer")
+        _check(selected, max_bytes, "the result of the selector")
         return selected
 
     def _read(self, response: Response, hiding: Hiding | None) -> Any:
-        if packing := packed_as(response):  # it could hide a secret from redaction
+        if packing := get_unsupported_encoding(response):  # it cannot be parsed, and secrets in it cannot be redacted
             raise ToolError(
-                f"the answer is compressed as {packing[:40]!a}, and only gzip and deflate can be read; "
-                "leave Accept-Encoding out of the tool's headers, or set it to identity"
+                f"unsupported compression {packing[:40]!a} of the response (expected gzip or deflate)",
+                hint="remove Accept-Encoding from the headers of the tool, or set it to identity",
             )
         kind = (response.header("content-type") or "").partition(";")[0].strip().lower()
         if self._mode == "text":
@@ -67,9 +67,9 @@ class Reader:
         return {"content_type": kind or "application/octet-stream", "base64": base64.b64encode(content).decode()}
 
 
-def packed_as(response: Response) -> str:
-    """The compression that the body is still in, because it is one that nobody asked for; empty where there is none."""
-    encodings = encodings_of(response.headers)
+def get_unsupported_encoding(response: Response) -> str:
+    """Return the compression that the body still has because it is not supported, or an empty string."""
+    encodings = get_encodings(response.headers)
     return encodings[0] if response.body and encodings and isinstance(decoder_for(encodings), Plain) else ""
 
 
@@ -89,12 +89,12 @@ def _text(response: Response, hiding: Hiding | None) -> str:
 def _data(response: Response, hiding: Hiding | None) -> Any:
     data = _parsed(response)
     if response.body.count(b"[") + response.body.count(b"{") > DEEPEST:
-        _check(data, len(response.body) * 8, "the answer")
+        _check(data, len(response.body) * 8, "the response")
     return hiding.redact.in_data(data) if hiding and hiding.is_needed_in(response.body) else data
 
 
 def _parsed(response: Response) -> Any:
-    """What orjson refuses (lone surrogates, NaN, other charsets, a mark at the start), json may read; NaN is null."""
+    """Parse JSON. `json` reads what orjson rejects: lone surrogates, NaN (as null), other charsets and a BOM."""
     import orjson
 
     try:
@@ -104,9 +104,11 @@ def _parsed(response: Response) -> Any:
     try:
         return json.loads(response.text(), parse_constant=lambda _: None)
     except RecursionError:
-        raise _too_deep("the answer") from None
+        raise _too_deep("the response") from None
     except ValueError as error:
-        raise ToolError(f"the answer is no JSON ({error}); set response.mode to text to have it as it is") from None
+        raise ToolError(
+            f"the response is not valid JSON: {error}", hint="set response.mode to text to get it as text"
+        ) from None
 
 
 def _too_deep(what: str) -> ToolError:
@@ -114,7 +116,7 @@ def _too_deep(what: str) -> ToolError:
 
 
 def _check(value: Any, max_bytes: int, what: str) -> None:
-    """Bounded work, whatever the value is: level by level, and no further than the limits."""
+    """Check depth and size level by level, so that the work is bounded by the limits."""
     level: list[Any] = [[value]]
     size = 0
     for _ in range(DEEPEST + 1):
@@ -140,6 +142,6 @@ def _compiled(selector: str | None) -> Callable[[Any], Any] | None:
         try:
             return expression.search(data)
         except (JMESPathError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ToolError(f"the selector {selector} does not fit the answer: {error}") from None
+            raise ToolError(f"the selector {selector} failed on the response: {error}") from None
 
     return select

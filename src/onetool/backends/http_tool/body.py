@@ -1,8 +1,8 @@
-"""The body of an HTTP tool: data that is sent as JSON, or a text that is sent as it is but for the values in it.
+"""The body of an HTTP tool: data that is sent as JSON, or a string template.
 
-In data a text that is one placeholder becomes the value with its type, and a missing value takes its key along. In a
-text each value is written so that it stays one value of the format that `Content-Type` names. A text that is one
-placeholder is the value: JSON where that is the format, else as it is; without a value there is no body.
+In data, a string that is a single placeholder becomes the value with its type, and a missing value removes its key. In
+a string template, each value is escaped for the format that `Content-Type` names. A template that is a single
+placeholder is the value: as JSON if that is the format, else as text; without a value there is no body.
 """
 
 import json
@@ -27,11 +27,11 @@ from onetool.errors import ArgumentError
 
 JSON_TYPE = "application/json"
 _FORM = "application/x-www-form-urlencoded"
-_MARK = "\ufdd0"  # stands for a value while a template is looked at; it is a character in no text
+_MARK = "\ufdd0"  # stands for a value while a template is checked; it occurs in no valid text
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _SEQUENCES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
-# With the white space that a reader of XML would make blanks or line breaks of
+# With the white space that XML parsers normalize
 _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 
 
@@ -39,7 +39,7 @@ _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#
 class BodyTemplate:
     fill: Callable[[Values], bytes | None]
     placeholders: list[Placeholder]
-    content_type: str | None = None  # where the tool's own headers name none
+    content_type: str | None = None  # if the headers of the tool do not set it
 
 
 def parse_body(body: Any, content_type: str) -> BodyTemplate:
@@ -47,7 +47,7 @@ def parse_body(body: Any, content_type: str) -> BodyTemplate:
         return _of_text(body, content_type.partition(";")[0].strip().lower())
     if content_type and "json" not in content_type.lower():
         raise ValueError(
-            f"is sent as JSON, but Content-Type is {content_type}; write the body as a text, or leave it out"
+            f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or remove Content-Type"
         )
     found: list[Placeholder] = []
     try:
@@ -60,7 +60,7 @@ def parse_body(body: Any, content_type: str) -> BodyTemplate:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON. What orjson refuses (integers over 64 bits, lone surrogates, more than 254 levels), json writes."""
+    """Serialize to JSON. `json` writes what orjson rejects: large integers, lone surrogates, more than 254 levels."""
     import orjson
 
     try:
@@ -71,7 +71,7 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ArgumentError(f"a value cannot be sent as JSON: {reason}") from None
+        raise ArgumentError(f"cannot serialize a value as JSON: {reason}") from None
 
 
 def _constant(content: bytes) -> Callable[[Values], bytes]:
@@ -82,7 +82,7 @@ def _constant(content: bytes) -> Callable[[Values], bytes]:
 
 
 def _of_data(node: Any, found: list[Placeholder]) -> Any:
-    """The node itself where nothing is to be filled in, else what fills it in."""
+    """Return the node itself if it has no placeholders, else a function that fills them in."""
     if isinstance(node, str):
         return _of_string(parse(node), found)
     if not isinstance(node, dict | list):
@@ -133,7 +133,7 @@ def _of_text(body: str, kind: str) -> BodyTemplate:
         entries = entries_of(body)
         return BodyTemplate(lambda values: encoded(entries, values).encode(), found)
     if kind.startswith("multipart/"):
-        raise ValueError("of several parts can hold no placeholders")
+        raise ValueError("cannot contain placeholders: multipart bodies are not supported")
     if len(parts) == 1:
         return BodyTemplate(_whole(found[0], is_json=is_json(kind)), found)
     writers = _writers(parts, kind)
@@ -141,12 +141,12 @@ def _of_text(body: str, kind: str) -> BodyTemplate:
 
 
 def is_json(kind: str) -> bool:
-    """Whether it is one JSON document, not a sequence of them."""
+    """Return whether the content type is a single JSON document, not a sequence of them."""
     return "json" in kind and not kind.endswith(_SEQUENCES)
 
 
 def _whole(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:
-    """There is no structure around the value that it could change."""
+    """Return a function that writes a body which is a single value."""
 
     def as_json(values: Values) -> bytes | None:
         found = values.of(placeholder)
@@ -168,7 +168,7 @@ def _written(parts: Parts, writers: list[Writer], values: Values) -> bytes:
 
 
 def _writers(parts: Parts, kind: str) -> list[Writer]:
-    """How the value of each placeholder is written, by the format of the text."""
+    """Return a function for each placeholder that writes its value in the format of the template."""
     if "json" in kind or (not kind and _looks_like_json(parts)):
         _check_json(parts)
         return [_inside_string if inside else _as_json for inside in _positions(parts)]
@@ -204,11 +204,11 @@ def _looks_like_json(parts: Parts) -> bool:
 
 
 def _check_json(parts: Parts) -> None:
-    """Raise where a value could be anything but one value: in a key, in an escape, next to a number."""
+    """Raise if a placeholder is not at the position of a value: in a key, in an escape, next to a number."""
 
     def refuse_marked_keys(pairs: list[tuple[str, Any]]) -> None:
         if any(_MARK in key for key, _ in pairs):
-            raise ValueError("has a placeholder in a key, where it cannot stand")
+            raise ValueError("has a placeholder in a key, which is not supported")
 
     text = _sample(parts)
     decoder, at = json.JSONDecoder(object_pairs_hook=refuse_marked_keys), _after_space(text, 0)
@@ -216,11 +216,11 @@ def _check_json(parts: Parts) -> None:
         while at < len(text):
             at = _after_space(text, decoder.raw_decode(text, at)[1])
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError("is no JSON, whatever the values of its placeholders") from None
+        raise ValueError("is not valid JSON for any values of its placeholders") from None
 
 
 def _after_space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it always matches
 
 
 def _sample(parts: Parts) -> str:
@@ -229,7 +229,7 @@ def _sample(parts: Parts) -> str:
 
 
 def _positions(parts: Parts) -> Iterator[bool]:
-    """For each placeholder whether it stands inside a string of the JSON around it."""
+    """Yield for each placeholder whether it is inside a JSON string."""
     inside = False
     for part in parts:
         if isinstance(part, Placeholder):

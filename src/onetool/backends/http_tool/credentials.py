@@ -21,15 +21,15 @@ from onetool.util.secret_finder import (
 
 MASK: Final = "[masked]"
 JSON = dict[str, Any]
-Replace = Callable[[str, str], str]  # place and literal value -> what stands there instead
+Replace = Callable[[str, str], str]  # place and literal value -> replacement
 
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
-# Beside a reference, only what looks like a key.
+# Next to a reference, only what looks like a key counts.
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}")
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
-# Every repetition has an end, so that no text takes long.
+# Every repetition is bounded, so that matching is fast on any text.
 _PAIR = re.compile(
     r"(?P<key>[\w.%-]{2,64})(?P<sign>[\"']?\s{0,9}[:=]\s{0,9}[\"']?)"
     r"(?P<value>(?:\$\{[^{}]{0,200}\}|[^\"'&\s,;<>}]){1,4000})"
@@ -108,12 +108,10 @@ def _origin(impl: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def mask_problem(value: Any, place: str = "") -> str | None:
-    """Return what is wrong where somebody sends back the mask that was shown instead of a credential."""
+    """Return the problem if a value contains the mask that is shown in place of a credential, or None."""
     if isinstance(value, str):
         shown = f"{place} is" if place else "a value is"
-        return (
-            f"{shown} {MASK}, which is shown instead of a credential; send ${{secret:NAME}}" if MASK in value else None
-        )
+        return f"{shown} {MASK}, the mask of a credential; use ${{secret:NAME}} instead" if MASK in value else None
     inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     problems = (mask_problem(item, f"{place}.{key}" if place else str(key)) for key, item in inside)
     return next(filter(None, problems), None)
@@ -128,7 +126,7 @@ class _Walk:
         return {key: known.get(key, self._value)(key, value) for key, value in impl.items()}
 
     def schema(self, place: str, schema: Any, *, is_credential: bool) -> Any:
-        """Values of a schema are credentials by the name of their property, or by their looks."""
+        """Replace credentials in a schema: recognized by the name of the property or by their format."""
         if isinstance(schema, list):
             items = enumerate(schema)
             return [self.schema(f"{place}[{index}]", item, is_credential=is_credential) for index, item in items]
@@ -156,7 +154,7 @@ class _Walk:
         return {**auth, "value": user + self._secret(f"{place}.value", value)}
 
     def _named(self, place: str, pairs: Any) -> Any:
-        """Headers and parameters."""
+        """Replace credentials in headers or parameters."""
         if not isinstance(pairs, Mapping):
             return self._value(place, pairs)
         return {name: self._header(f"{place}.{name}", str(name), value) for name, value in pairs.items()}
@@ -202,7 +200,7 @@ class _Walk:
         return self._text(place, value, is_credential=is_credential) if is_credential else self._in_text(place, value)
 
     def _member(self, place: str, key: Any, around: Mapping[Any, Any], *, is_credential: bool) -> Any:
-        """A value is a credential by its name, by one around it, or by that beside it: `{name: x, value: y}`."""
+        """Replace credentials in a member, named by its key, an enclosing key or a sibling `name` or `key`."""
         words = [word.lower() for word in WORD.findall(str(key))]
         named = next((around[name] for name in ("name", "key") if isinstance(around.get(name), str)), "")
         is_one = is_secret_name(str(key)) or (key == "value" and is_secret_name(named))
@@ -212,7 +210,7 @@ class _Walk:
     # --- texts -------------------------------------------------------------------------------------------------
 
     def _in_text(self, place: str, text: str) -> str:
-        """A text may be a document itself: JSON, a form or XML."""
+        """Replace credentials in a string, which may be JSON, a form or XML."""
         if (data := _document(text)) is not None:
             changed = self._value(place, data)
             return text if changed == data else json.dumps(changed, ensure_ascii=False)

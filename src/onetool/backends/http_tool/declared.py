@@ -12,7 +12,7 @@ from onetool.registry import nearest
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl
 
-MAX_SCHEMAS: Final = 1_000  # that are looked through
+MAX_SCHEMAS: Final = 1_000  # to search
 MAX_NAMES_SHOWN: Final = 20
 _SEVERAL: Final = ("allOf", "anyOf", "oneOf")
 _SINGLE: Final = ("if", "then", "else")
@@ -47,7 +47,7 @@ def _declared_in(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
 
 
 def _parts_of(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The schema, and all schemas that the same object has to fit."""
+    """Yield the schema and all subschemas that apply to the same object."""
     waiting: list[Any] = [schema]
     seen: set[int] = set()
     while waiting and len(seen) < MAX_SCHEMAS:

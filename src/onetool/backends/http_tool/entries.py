@@ -1,7 +1,7 @@
-"""Parameters, as they stand in a query and in the body of a form: `name=value`, joined by `&`.
+"""Parameters of queries and form bodies: `name=value`, joined by `&`.
 
-Names are fixed. A value is percent-encoded whole, a list repeats its parameter, and a missing value drops it. An object
-is written `name[key]=value`, unless the template has parameters of that form itself, which it could be mixed up with.
+Names are fixed. Values are percent-encoded, a list repeats its parameter, and a missing value removes it. An object is
+written as `name[key]=value`, unless the template has parameters that it could be confused with.
 """
 
 import re
@@ -22,11 +22,11 @@ from onetool.backends.http_tool.placeholders import (
     unfit,
 )
 
-DEEPEST: Final = 8  # objects in objects
-# Of an object that is written out. Each value repeats the keys above it, so that little could become very much.
-LONGEST_NAME: Final = 2_000
-LARGEST: Final = 4 * 1024 * 1024
-_LITERAL = "/?:@!$'()*+,;%"  # what may stand in a query as it is; with the percent sign of what is encoded already
+MAX_DEPTH: Final = 8  # nested objects
+# Limits of an object. Each value repeats the keys above it, so that a small object could become very large.
+MAX_NAME_CHARS: Final = 2_000
+MAX_CHARS: Final = 4 * 1024 * 1024
+_LITERAL = "/?:@!$'()*+,;%"  # allowed in a query unencoded; with the percent sign of existing escapes
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NEVER_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _NEVER_IN_A_KEY = re.compile(r"[\[\]\x00]|\A\Z")
@@ -34,7 +34,7 @@ _NEVER_IN_A_KEY = re.compile(r"[\[\]\x00]|\A\Z")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parameter. The literal parts of its value, and its name with the equals sign, are encoded already."""
+    """A parameter. `prefix` (the name with the equals sign) and the literal parts of the value are encoded."""
 
     name: str
     prefix: str
@@ -43,14 +43,14 @@ class Entry:
 
     @classmethod
     def of(cls, name: str, value: str, *, is_credential: bool = False) -> Self:
-        """From texts that are not encoded."""
+        """Create a parameter from an unencoded name and value."""
         name = fixed(name, "the name of a parameter")
         parts = (part if isinstance(part, Placeholder) else quote(part, safe="") for part in parse(value))
         return cls(name, f"{quote(name, safe='')}=", tuple(parts), is_credential)
 
     @classmethod
     def from_encoded(cls, text: str) -> Self:
-        """From a part of a URL."""
+        """Create a parameter from the query of a URL."""
         name, sign, value = text.partition("=")
         name = fixed(name, "the name of a parameter")
         parts = (part if isinstance(part, Placeholder) else literal(part, _LITERAL) for part in parse(value))
@@ -86,18 +86,18 @@ class Entry:
         return self.prefix.removesuffix("=")
 
     def _check_alone(self, all_of_them: Sequence["Entry"], placeholder: Placeholder) -> None:
-        """No key may bring a value for a parameter that the template has itself; some servers read `a[b]` as `a.b`."""
+        """Raise if a key could set another parameter of the template; some servers read `a[b]` as `a.b`."""
         name = self.name.lower()
         for other in (entry.name for entry in all_of_them if entry is not self):
             if other.lower() == name or other.lower().startswith((f"{name}[", f"{name}.")):
-                raise unfit([placeholder], f"is an object, which cannot stand beside the parameter {other}")
+                raise unfit([placeholder], f"is an object, which conflicts with the parameter {other}")
 
 
 def _pairs(name: str, value: Any, placeholder: Placeholder, depth: int = 0) -> Iterator[str]:
-    """`name` is encoded already."""
+    """Yield the encoded parameters of a value; `name` is already encoded."""
     if isinstance(value, dict):
-        if depth == DEEPEST or len(name) > LONGEST_NAME:
-            raise unfit([placeholder], f"has objects more than {DEEPEST} levels deep, or very long keys")
+        if depth == MAX_DEPTH or len(name) > MAX_NAME_CHARS:
+            raise unfit([placeholder], f"has more than {MAX_DEPTH} levels of nested objects, or very long keys")
         for key, item in value.items():
             yield from _pairs(f"{name}%5B{_key(key, placeholder)}%5D", item, placeholder, depth + 1)
         return
@@ -111,33 +111,33 @@ def _bounded(pairs: Iterator[str], placeholder: Placeholder) -> list[str]:
     size = 0
     for pair in pairs:
         size += len(pair)
-        if size > LARGEST:
-            raise unfit([placeholder], f"would have over {LARGEST:,} characters as parameters")
+        if size > MAX_CHARS:
+            raise unfit([placeholder], f"has more than {MAX_CHARS:,} characters as parameters")
         kept.append(pair)
     return kept
 
 
 def _key(key: Any, placeholder: Placeholder) -> str:
-    """Brackets around a key are encoded like those in it, and a server sees them decoded."""
+    """Encode a key. Brackets are rejected, because the server could not tell them from those around the key."""
     text = text_of(key, placeholder)
     if _NEVER_IN_A_KEY.search(text):
         raise unfit(
-            [placeholder], f"has the key {text[:40]!r}; a key must not be empty and have no bracket or NUL in it"
+            [placeholder], f"has the invalid key {text[:40]!r}: keys cannot be empty or contain brackets or NUL"
         )
     return quote(text, safe="")
 
 
 def literal(text: str, safe: str) -> str:
-    """A part of a URL as the author wrote it: escapes stay, what cannot stand in a URL is encoded or refused."""
+    """Encode a literal part of a URL. Escapes are kept; invalid characters are encoded or rejected."""
     if _BAD_ESCAPE.search(text):
-        raise ValueError(f"{text!r} has a % that begins no escape; write %25 for the character")
+        raise ValueError(f"{text!r} has an invalid escape; write %25 for a percent sign")
     if _NEVER_IN_A_URL.search(text):
-        raise ValueError(f"{text!r} has a space, a backslash or a control character; write it as an escape like %20")
+        raise ValueError(f"{text!r} contains a space, backslash or control character; use an escape like %20")
     return quote(text, safe=safe)
 
 
 def entries_of(text: str) -> tuple[Entry, ...]:
-    """The parameters of `a=1&b=${b}`."""
+    """Parse the parameters of `a=1&b=${b}`."""
     return tuple(Entry.from_encoded(part) for part in text.split("&") if part)
 
 

@@ -1,7 +1,4 @@
-"""The headers of an HTTP tool, and its authentication, which is a header or a parameter of the query.
-
-A value ends where its header ends: line breaks and other control characters in it are refused.
-"""
+"""Headers and authentication of an HTTP tool. Values with line breaks or other control characters are rejected."""
 
 import base64
 import re
@@ -17,7 +14,7 @@ _NEVER_IN_A_COOKIE = re.compile(r"[\x00-\x20\x7f;,\"\\]")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One header. A missing value drops it, unless it must be there."""
+    """A header. A missing value removes it, unless the value is required."""
 
     name: str
     parts: Parts
@@ -27,7 +24,7 @@ class Header:
     def of(cls, name: str, value: str, *, is_credential: bool = False) -> Self:
         parts = parse(value)
         if FORBIDDEN_IN_VALUES.search("".join(part for part in parts if isinstance(part, str))):
-            raise ValueError(f"the header {name} has a line break or another control character in it")
+            raise ValueError(f"header {name} contains a line break or control character")
         return cls(check_name(name), parts, is_credential)
 
     @property
@@ -51,16 +48,16 @@ class Header:
     def _checked(self, placeholder: Placeholder, text: str) -> str:
         never = _NEVER_IN_A_COOKIE if self.name.lower() == "cookie" else FORBIDDEN_IN_VALUES
         if found := never.search(text):
-            raise unfit([placeholder], f"has {found[0]!a} in it, which cannot stand in the header {self.name}")
+            raise unfit([placeholder], f"contains {found[0]!a}, which is not allowed in the header {self.name}")
         return text
 
 
 def check_name(name: str) -> str:
     name = fixed(name, "the name of a header")
     if not TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a header")
+        raise ValueError(f"invalid header name {name!r}")
     if name.lower() in OURS or name.lower().startswith("proxy-"):
-        raise ValueError(f"the header {name} is written by the sender and cannot be set")
+        raise ValueError(f"header {name} cannot be set: OneTool sets it")
     return name
 
 
@@ -71,13 +68,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
         if name.lower() == "content-type":
             fixed(value, "Content-Type")
         if name.lower() in seen:
-            raise ValueError(f"the header {name} is given twice")
+            raise ValueError(f"duplicate header {name}")
         seen.add(name.lower())
 
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """`user:password` as a header. No value in the user's part can bring the colon that ends it."""
+    """Basic authentication. A value in the user name cannot contain the colon that separates the password."""
 
     name: ClassVar[str] = "Authorization"
     is_secret: ClassVar[bool] = True
@@ -102,7 +99,7 @@ class Basic:
     def filled(self, values: Values) -> str:
         user, password = values.joined(self.user), values.joined(self.password or ())
         if (":" in user) == (self.password is not None):
-            wrong = "must have no colon" if self.password is not None else "must be user:password"
+            wrong = "cannot contain a colon" if self.password is not None else "must be user:password"
             raise unfit(placeholders_in(self.user), wrong)
         pair = user if self.password is None else f"{user}:{password}"
         token = base64.b64encode(pair.encode()).decode()

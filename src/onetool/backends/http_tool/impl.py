@@ -1,6 +1,6 @@
-"""`httpImpl`: the definition of an HTTP tool as it is stored and as REST takes it, with everything checked that can be.
+"""`httpImpl`: the validated definition of an HTTP tool, as stored and as used in the REST API.
 
-Needs pydantic, so it is imported where a tool is stored or first called, never when the program starts.
+This imports pydantic, so it is only imported when a tool is stored or first called.
 """
 
 import functools
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
 
 def _scalar(value: Any) -> Any:
-    """A number or a switch stands for the text of it."""
+    """Convert numbers and booleans to strings."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, int | float) else value
@@ -48,14 +48,14 @@ def _headers(headers: Mapping[str, str]) -> Mapping[str, str]:
 def _statuses(code: int | str) -> int | str:
     span = statuses(code)
     if span is None or not span:
-        raise ValueError("must be a status like 200, or a range like 200-299")
+        raise ValueError("must be a status code like 200 or a range like 200-299")
     return code
 
 
 def statuses(code: int | str) -> range | None:
-    """The statuses that `404` or `"200-299"` means."""
+    """Return the status codes of `404` or `"200-299"`, or None if it is invalid."""
     if isinstance(code, int):
-        return range(code, code + 1) if 100 <= code <= 599 else None  # noqa: PLR2004 - what HTTP has
+        return range(code, code + 1) if 100 <= code <= 599 else None  # noqa: PLR2004 - status codes of HTTP
     match = _RANGE.fullmatch(code)
     return range(int(match[1]), int(match[2]) + 1) if match else None
 
@@ -68,14 +68,14 @@ def _expression(selector: str) -> str:
         jmespath.compile(selector)
     except (JMESPathError, RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"is no JMESPath expression: {reason}") from None
+        raise ValueError(f"is not a valid JMESPath expression: {reason}") from None
     return selector
 
 
 _URL: Final[JSON] = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
-    "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, never where the host stands",
+    "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, not allowed in the host",
     "examples": ["https://api.example.com/v1/weather/${city}"],
 }
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -86,7 +86,7 @@ Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_sta
 
 
 class Part(CamelSection):
-    """A refused value is never repeated in the error: it may be a secret."""
+    """A model whose errors never contain the rejected value, which may be a secret."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -100,10 +100,12 @@ class Auth(Part):
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
         if self.type == "apiKey" and not (self.place and self.name):
-            raise ValueError("needs in (header or query) and name, so that the key has a place to go to")
+            raise ValueError("requires in (header or query) and name for type apiKey")
         if self.type != "apiKey" and (self.place or self.name):
-            raise ValueError(f"of type {self.type} is the header Authorization; in and name are for apiKey")
-        self.credential  # noqa: B018 - raises where its templates are wrong
+            raise ValueError(
+                f"of type {self.type} uses the Authorization header; in and name are only valid for apiKey"
+            )
+        self.credential  # noqa: B018 - raises if its templates are invalid
         return self
 
     @functools.cached_property
@@ -116,7 +118,7 @@ class Auth(Part):
 
 
 class Answer(Part):
-    """`response`: how the answer is read, and which part of it is the value."""
+    """`response`: how to parse the response, and which part of it is the result."""
 
     mode: Literal["auto", "json", "text"] = "auto"
     selector: Annotated[str, AfterValidator(_expression)] | None = None
@@ -124,7 +126,7 @@ class Answer(Part):
     @model_validator(mode="after")
     def _selects_from_data(self) -> Self:
         if self.selector is not None and self.mode == "text":
-            raise ValueError("has a selector, which needs data; leave it out, or set mode to json")
+            raise ValueError("has a selector, which requires JSON; remove it or set mode to json")
         return self
 
 
@@ -159,7 +161,7 @@ class HttpImpl(Part):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if not self.success_codes:
-            raise ValueError("successCodes must name a status, or be left out")
+            raise ValueError("successCodes must not be empty")
         if self.body is not None:
             parse_body(self.body, self.content_type)
         parameters = [*{entry.name for entry in parse_url(self.url_template).query}, *self.query]
@@ -176,7 +178,7 @@ class HttpImpl(Part):
     def _refuse_twice(what: str, names: list[str]) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"{what} {twice} is given in two places")
+            raise ValueError(f"{what} {twice} is set twice")
 
     @property
     def content_type(self) -> str:
@@ -191,7 +193,7 @@ class HttpImpl(Part):
 
     @functools.cached_property
     def request(self) -> RequestTemplate:
-        """The templates, taken apart once."""
+        """The parsed templates."""
         entries = [Entry.of(name, value) for name, value in self.query.items()]
         headers: list[Header | Basic] = [Header.of(name, value) for name, value in self.headers.items()]
         body = None if self.body is None else parse_body(self.body, self.content_type)
@@ -206,7 +208,7 @@ class HttpImpl(Part):
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """The names of the arguments that the request is made of."""
+        """The names of the arguments that the request uses."""
         return frozenset(placeholder.name for placeholder in self.request.placeholders if not placeholder.is_secret)
 
     @property

@@ -1,11 +1,11 @@
-"""Placeholders in the texts of an HTTP tool, and what they stand for in a call.
+"""Placeholders in the templates of an HTTP tool, and their values in a call.
 
-`${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` the text `${` itself.
-`${csv:name}` is a list joined by commas, `${pipes:name}` by bars, `${ssv:name}` by spaces and `${tsv:name}` by tabs: no
-item can become two. In a URL a comma in an item is encoded; elsewhere an item with its separator in it is refused.
+`${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` a literal `${`.
+`${csv:name}` is a list joined by commas, `${pipes:name}` by pipes, `${ssv:name}` by spaces and `${tsv:name}` by tabs.
+In a URL, a comma in an item is encoded; elsewhere an item that contains the separator is rejected.
 
-A text is parsed once into literal parts and placeholders. Values are looked up, never parsed: one that looks like a
-placeholder is plain text. How a value is written, so that it stays in its place, is the business of each place.
+A template is parsed once into literal parts and placeholders. Values are never parsed: a value that looks like a
+placeholder is plain text. Each part of the request escapes values for its own format.
 """
 
 import re
@@ -27,7 +27,7 @@ _STEP = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """Where a value comes from: a secret, or an argument and the steps down into it; and how a list is joined."""
+    """The source of a value: a secret, or an argument with a path into it, and the separator of a list."""
 
     name: str
     steps: tuple[str | int, ...] = ()
@@ -41,14 +41,14 @@ class Placeholder(NamedTuple):
 
 
 class Spelling(NamedTuple):
-    """How a text is written in some place, and what separates the items of a joined list there."""
+    """The encoding of text and of the separators of joined lists."""
 
     text: Callable[[str], str]
     separator: Callable[[str], str]
 
 
 AS_IT_IS: Final = Spelling(str, str)
-# Of the separators only a comma may stand in a URL, so that one in an item, which is encoded, is told apart from it.
+# Only a comma is allowed as a separator in a URL; commas in items are encoded, so that both differ.
 IN_A_URL: Final = Spelling(partial(quote, safe=""), partial(quote, safe=","))
 
 
@@ -56,9 +56,9 @@ Parts = tuple[str | Placeholder, ...]
 
 
 def parse(text: str) -> Parts:
-    """The literal parts and the placeholders, in order. Two dollars before a brace are one that is meant as such."""
+    """Parse a template into literal parts and placeholders. `$${` is a literal `${`."""
     if not is_whole(text):
-        raise ValueError("has half of a surrogate pair in it, which is no text")
+        raise ValueError("contains an unpaired surrogate")
     parts: list[str | Placeholder] = []
     at = 0
     for dollars in _DOLLARS.finditer(text):
@@ -77,8 +77,8 @@ def _match(text: str, at: int) -> re.Match[str]:
     if match is None:
         shown = text[at - 1 : at + 40]
         raise ValueError(
-            f"{shown!r} begins with a placeholder that is not well formed; write ${{name}}, ${{name.key[0]}}, "
-            "${csv:name} for a list (or pipes, ssv, tsv) or ${secret:NAME}, and $${ for the text ${ itself"
+            f"invalid placeholder at {shown!r}: expected ${{name}}, ${{name.key[0]}}, ${{csv:name}} for a list "
+            "(or pipes, ssv, tsv) or ${secret:NAME}; write $${ for a literal ${"
         )
     return match
 
@@ -105,27 +105,27 @@ def placeholders_in(parts: Iterable[str | Placeholder]) -> list[Placeholder]:
 
 
 def fixed(text: str, where: str) -> str:
-    """A text that may hold no placeholder."""
+    """Return a text; raise if it contains a placeholder."""
     parts = parse(text)
     if placeholders_in(parts):
-        raise ValueError(f"{text!r}: a placeholder cannot stand in {where}")
+        raise ValueError(f"{text!r}: placeholders are not allowed in {where}")
     return "".join(map(str, parts))
 
 
 class Values:
-    """What the placeholders stand for in one call. `revealed` has the secrets that were looked up on the way."""
+    """The values of placeholders in one call. `revealed` collects the secrets that were used."""
 
     def __init__(self, args: Mapping[str, Any], required: frozenset[str], secrets: Callable[[str], str | None]) -> None:
         self._args, self._required, self._secrets = args, required, secrets
         self.revealed: set[str] = set()
 
     def of(self, placeholder: Placeholder) -> Any:
-        """The value as it is, or the text of a joined list; `MISSING` for an optional one that was not given."""
+        """Return the value, or the text of a joined list; `MISSING` for an omitted optional argument."""
         found = self._found(placeholder)
         return _joined(found, placeholder, AS_IT_IS) if isinstance(found, _Items) else found
 
     def text(self, placeholder: Placeholder, spelling: Spelling = AS_IT_IS) -> str | None:
-        """The value as text; None for an optional one that was not given, or given as null."""
+        """Return the value as text; None for an optional argument that is omitted or null."""
         found = self._found(placeholder)
         if isinstance(found, _Items):
             return _joined(found, placeholder, spelling)
@@ -136,14 +136,14 @@ class Values:
         return None
 
     def needed(self, placeholder: Placeholder, spelling: Spelling = AS_IT_IS) -> str:
-        """The value as text, where there must be one."""
+        """Return the value as text; raise if there is none."""
         text = self.text(placeholder, spelling)
         if text is None:
             raise _needed(placeholder)
         return text
 
     def joined(self, parts: Parts) -> str:
-        """The whole text, where no value may be missing."""
+        """Return the filled template; raise if a value is missing."""
         return "".join([part if isinstance(part, str) else self.needed(part) for part in parts])
 
     def _found(self, placeholder: Placeholder) -> Any:
@@ -164,7 +164,7 @@ class Values:
     def _secret(self, name: str) -> str:
         secret = self._secrets(name)
         if secret is None:
-            raise ToolError(f"the secret {name} is not set; put it into secrets.yaml as {name}: …", secret=name)
+            raise ToolError(f"secret {name} is not set", secret=name, hint=f"add it to secrets.yaml as {name}: …")
         self.revealed.add(secret)
         return secret
 
@@ -176,11 +176,11 @@ def _inside(found: Any, step: str | int) -> Any:
 
 
 class _Items(list[Any]):
-    """What is joined."""
+    """The items of a list to join."""
 
 
 def _items(value: Any) -> Any:
-    """One value is a list of one. A list of nothing has no text, because that of one empty text is empty already."""
+    """Return the items to join; a single value is a list of one. An empty list counts as missing."""
     given = value if isinstance(value, list | tuple) else [value]
     return _Items(item for item in given if item is not None) or MISSING
 
@@ -190,22 +190,22 @@ def _joined(items: _Items, placeholder: Placeholder, spelling: Spelling) -> str:
     separator = spelling.separator(plain)
     texts = [spelling.text(text_of(item, placeholder)) for item in items]
     if any(separator in text for text in texts):
-        raise unfit([placeholder], f"has an item with {plain!r} in it, which would be taken for two items")
+        raise unfit([placeholder], f"has an item that contains the separator {plain!r}")
     return separator.join(texts)
 
 
 def _needed(placeholder: Placeholder) -> ArgumentError:
-    return ArgumentError(f"{placeholder} has no value and the request needs one: give {placeholder.name}")
+    return ArgumentError(f"{placeholder} has no value: argument {placeholder.name} is required")
 
 
 def unfit(placeholders: Sequence[Placeholder], problem: str) -> ToolError:
-    """A value that cannot stand where it should. One that is a secret is not told, and not the caller's fault."""
+    """Return the error for an invalid value. An invalid secret is not the fault of the caller."""
     kind = ToolError if all(placeholder.is_secret for placeholder in placeholders) else ArgumentError
     return kind(f"{' and '.join(map(str, placeholders))} {problem}")
 
 
 def text_of(value: Any, placeholder: Placeholder) -> str:
-    """A text, a number or a boolean as text. Lists and objects have no text that a server would understand."""
+    """Return a string, number or boolean as text. Raise for lists and objects, which have no standard form."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -214,13 +214,13 @@ def text_of(value: Any, placeholder: Placeholder) -> str:
         case str() if is_whole(value):
             return value
         case str():
-            raise unfit([placeholder], "has half of a surrogate pair in it, which is no text")
+            raise unfit([placeholder], "contains an unpaired surrogate")
     kind = "a list" if isinstance(value, list | tuple) else "an object"
-    raise ArgumentError(f"{placeholder} is {kind}; text, a number, true or false can stand there")
+    raise ArgumentError(f"{placeholder} is {kind}: expected a string, number or boolean")
 
 
 def is_whole(text: str) -> bool:
-    """Whether it can be sent at all: JSON can spell half of a character that takes two."""
+    """Return whether the text can be encoded: JSON escapes can produce unpaired surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""`maxCallsPerMinute`: when each tool was called in the last minute, by all processes that share a file.
+"""Rate limits (`maxCallsPerMinute`): the calls of each tool in the last minute, shared by processes through a file.
 
-Kept apart from the tools, which are made anew whenever the registry is, and by an identity that outlives them. If the
-file cannot be used, each process counts for itself.
+Calls are counted by an identity that outlives the tool object. If the file is not usable, each process counts its own
+calls.
 """
 
 import math
@@ -26,14 +26,14 @@ create index if not exists calls_by_tool on calls (tool, at);
 
 
 class Rates:
-    """Calls of this process."""
+    """The calls of this process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._calls: dict[str, deque[float]] = {}
 
     def take(self, identity: str, limit: int) -> None:
-        """Count one call, or refuse it."""
+        """Count one call, or raise BudgetExceeded."""
         now = self._clock()
         calls = self._calls.setdefault(identity, deque())
         while calls and calls[0] <= now - WINDOW_SECONDS:
@@ -44,7 +44,7 @@ class Rates:
 
 
 class SharedRates:
-    """Calls of all processes. Taking one waits for the disk: not on the event loop."""
+    """The calls of all processes. `take` blocks on disk access: do not call it on the event loop."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file, self._clock = file, clock
@@ -52,7 +52,7 @@ class SharedRates:
         self.problem: str | None = None
 
     def take(self, identity: str, limit: int) -> None:
-        """Count one call, or refuse it."""
+        """Count one call, or raise BudgetExceeded."""
         import sqlite3
 
         try:
@@ -61,15 +61,15 @@ class SharedRates:
                 self._take(database, identity, limit)
             self.problem = None
         except (OSError, sqlite3.Error) as error:
-            self.problem = f"cannot write {self._file}: {error}. maxCallsPerMinute is counted for each process alone"
+            self.problem = f"cannot write {self._file}: {error}. maxCallsPerMinute is counted per process"
             self._own.take(identity, limit)
         else:
             with suppress(BudgetExceeded):
-                self._own.take(identity, limit)  # for the time when the file cannot be used
+                self._own.take(identity, limit)  # in case the file becomes unusable
 
     def _take(self, database: "sqlite3.Connection", identity: str, limit: int) -> None:
         now = self._clock()
-        database.execute("pragma synchronous = off")  # a loss of power loses a minute of counting, and no more
+        database.execute("pragma synchronous = off")  # a power failure loses at most one minute of counts
         database.executescript(SCHEMA)
         database.execute("begin immediate")
         database.execute("delete from calls where at <= ? or at > ?", (now - WINDOW_SECONDS, now + 1))
@@ -85,8 +85,7 @@ class SharedRates:
 def _too_many(held: int, limit: int, seconds: float) -> BudgetExceeded:
     wait = max(1, math.ceil(seconds))
     return BudgetExceeded(
-        f"the tool was called {held} times in the last minute, and its maxCallsPerMinute is {limit}; "
-        f"call it again in {wait} s",
+        f"rate limit exceeded: {held} calls in the last minute (maxCallsPerMinute is {limit}); retry in {wait} s",
         code="rate_limited",
         retry_after=wait,
     )

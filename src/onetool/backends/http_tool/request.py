@@ -1,7 +1,6 @@
-"""From the templates of an HTTP tool and the values of one call to the request that is sent.
+"""Build the request of a call from the templates of an HTTP tool and its values.
 
-What does not change from call to call is worked out once. What is secret in the request is marked as such, so that it
-stays with its host and out of sight.
+Constant parts are computed once. Secrets in the request are marked, so that they are not sent to other hosts or shown.
 """
 
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ class RequestTemplate:
         return headers, frozenset(entry.name for entry in self._entries if entry.is_secret)
 
 
-def size_of(request: Request) -> int:
-    """The bytes that the tool makes the sender send: the URL, the headers and the body."""
+def measure(request: Request) -> int:
+    """Return the size of the URL, the headers and the body in bytes."""
     lines = sum(len(name) + len(value.encode()) + len(": \r\n") for name, value in request.headers)
     return len(request.url) + lines + len(request.content or b"")

@@ -1,6 +1,6 @@
-"""Trying again: what is worth a repetition, how long to wait before it, and when it is too late.
+"""Retry rules: which failures to retry, how long to wait, and when to stop. tenacity applies them.
 
-The waiting is tenacity's; here are the rules. Nothing begins that could not end inside the time of the call.
+No attempt starts after the timeout of the call.
 """
 
 import datetime as dt
@@ -13,21 +13,21 @@ from onetool.errors import NetworkError
 from onetool.net.exchange import Response
 
 BUSY: Final = frozenset({429, 502, 503, 504})
-FIRST_PAUSE: Final = 0.25  # seconds, doubled each time
-LONGEST_PAUSE: Final = 10.0
-_DIGITS: Final = 9  # a server that wants more seconds wants for ever
+FIRST_PAUSE_SECONDS: Final = 0.25  # doubled each time
+MAX_PAUSE_SECONDS: Final = 10.0
+_DIGITS: Final = 9  # more digits would exceed any timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """`random` gives a number from 0 to 1, `clock` seconds that only grow."""
+    """A retry policy. `random` returns a number from 0 to 1, `clock` monotonic seconds."""
 
     sleep: Callable[[float], Awaitable[None]]
     random: Callable[[], float]
     clock: Callable[[], float]
 
     async def run(self, attempt: Callable[[float], Awaitable[Response]], retries: int, seconds: float) -> Response:
-        """The first answer that is not worth a repetition, or the last one. `attempt` is told the time that is left."""
+        """Return the first response that is not retried, or the last one. `attempt` takes the remaining seconds."""
         deadline = self.clock() + seconds
         if not retries:
             return await attempt(seconds)
@@ -44,19 +44,19 @@ class Repetition:
             | tenacity.retry_if_result(lambda response: response.status in BUSY),
             wait=self._pause,
             stop=lambda state: state.attempt_number > retries or self.clock() + state.upcoming_sleep >= deadline,
-            retry_error_callback=lambda state: cast("Any", state.outcome).result(),  # raises without an answer
+            retry_error_callback=lambda state: cast("Any", state.outcome).result(),  # raises if there is no response
         )
         return await retrying(once)
 
     def _pause(self, state: Any) -> float:
-        """Twice as long each time, less up to a half, and never shorter than the server asks for."""
-        longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (state.attempt_number - 1))
+        """Return the pause: doubled each time, with jitter, and at least what the server requests."""
+        longest: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1))
         own = longest * (1 - self.random() / 2)
         return own if state.outcome.failed else max(own, retry_after(state.outcome.result()))
 
 
 def retry_after(response: Response, now: dt.datetime | None = None) -> float:
-    """The seconds that the server asks to wait, given as a number or as a date; 0 where it asks for nothing."""
+    """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
     text = (response.header("retry-after") or "").strip()
     if text.isascii() and text.isdecimal():
         return float(text[:_DIGITS])

@@ -1,7 +1,7 @@
-"""The URL of an HTTP tool. Its host is fixed when the tool is written; values stand in the path and the query only.
+"""The URL template of an HTTP tool. The host is fixed; placeholders are allowed in the path and the query.
 
-Each value in the path is percent-encoded whole, and a segment that a value is in can be neither empty nor `.` nor `..`:
-so the number and the order of the segments are those of the template, whatever the values are.
+Values in the path are percent-encoded, and a segment with a value cannot be empty, `.` or `..`. So no value can change
+the number or the order of the segments.
 """
 
 import re
@@ -24,7 +24,7 @@ _MOVES = {"", ".", ".."}
 class UrlTemplate:
     text: str
     origin: str
-    segments: tuple[str | Parts, ...]  # those without a value as they are sent
+    segments: tuple[str | Parts, ...]  # without placeholders: as sent
     query: tuple[Entry, ...]
 
     @property
@@ -39,7 +39,7 @@ class UrlTemplate:
 def _filled(parts: Parts, values: Values) -> str:
     text = "".join([part if isinstance(part, str) else values.needed(part, IN_A_URL) for part in parts])
     if unquote(text) in _MOVES:
-        raise unfit(placeholders_in(parts), "would make a part of the path empty, . or .. and so lead to another place")
+        raise unfit(placeholders_in(parts), "would make a path segment empty, . or .., which changes the path")
     return text
 
 
@@ -48,7 +48,7 @@ def parse_url(text: str) -> UrlTemplate:
     if shape is None:
         raise ValueError("must start with http:// or https://")
     if shape["rest"]:
-        raise ValueError("has a # part, which is never sent; write %23 for the character")
+        raise ValueError("has a fragment, which is never sent; write %23 for a literal #")
     _check_authority(shape["authority"])
     segments = tuple(map(_segment, shape["path"].removeprefix("/").split("/")))
     origin = f"{shape['scheme']}://{shape['authority']}"
@@ -57,12 +57,12 @@ def parse_url(text: str) -> UrlTemplate:
 
 def _check_authority(authority: str) -> None:
     if "${" in authority:
-        raise ValueError("has a placeholder where the host stands; the host is fixed, values stand after its /")
+        raise ValueError("has a placeholder in the host; placeholders are only allowed in the path and the query")
     if "@" in authority:
-        raise ValueError("has a user or a password before the host; use auth for it")
+        raise ValueError("has a user name or password; use auth instead")
     match = _AUTHORITY.fullmatch(authority)
     if match is None or int(match["port"] or 0) > _HIGHEST_PORT:
-        raise ValueError("has no host like api.example.com or api.example.com:8080 after //")
+        raise ValueError("has no valid host (expected one like api.example.com or api.example.com:8080)")
 
 
 def _segment(text: str) -> str | Parts:
@@ -71,5 +71,5 @@ def _segment(text: str) -> str | Parts:
         return parts
     segment = "".join(map(str, parts))
     if unquote(segment) in {".", ".."}:
-        raise ValueError("has a part . or .. in its path; write the path that is meant")
+        raise ValueError("has a . or .. segment in its path; write the resolved path")
     return segment

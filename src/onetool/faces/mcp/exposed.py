@@ -38,10 +38,10 @@ Given = TypeVar("Given")
 
 
 class Exposed:
-    """`on_news` is told what has changed about servers that are published."""
+    """`on_change` is told what has changed about servers that are published."""
 
-    def __init__(self, app: OneTool, on_news: Callable[[str, str], None]) -> None:
-        self._app, self._on_news = app, on_news
+    def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
+        self._app, self._on_change = app, on_change
         self._wanted = {form for name in app.exposed for form in (name, python_name(name))}
         self._stored: list[Tool] = []
         self._named: tuple[object, dict[str, Tool]] = (None, {})
@@ -246,7 +246,7 @@ class Exposed:
     def _mark(self) -> None:
         """Also those that a reload has made."""
         for upstream in _upstreams(self._app, self._wanted):
-            upstream.publish(self._on_news)
+            upstream.publish(self._on_change)
 
     async def _ready(self) -> None:
         """Have the servers tell their tools in all their words, which is more than what is kept of them."""
@@ -254,7 +254,7 @@ class Exposed:
         await self._app.discover({name.partition(".")[0] for name in self._wanted})
         self._stored = await anyio.to_thread.run_sync(stored_tools, self._app.registry, self._wanted)
         upstreams = _upstreams(self._app, self._wanted)
-        unheard = [each for each in upstreams if each.server.enabled and not each.told]
+        unheard = [each for each in upstreams if each.server.enabled and not each.raw_tools]
         if unheard:
             connecting = [asyncio.ensure_future(_caught(each.connection())) for each in unheard]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)

@@ -61,7 +61,7 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 def definition(name: str, tool: Tool) -> types.Tool:
     if isinstance(tool.backend, Upstream) and (offered := tool.backend.offered.get(tool.name)) is not None:
-        told = tool.backend.told.get(offered.name)
+        told = tool.backend.raw_tools.get(offered.name)
         if told is not None:
             output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
             changes = {"name": name, "input_schema": _object(tool), "output_schema": output, "execution": None}

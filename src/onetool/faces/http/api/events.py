@@ -62,7 +62,7 @@ class Feed:
         self._events: deque[Event] = deque()
         self._progress: Any = None
         self._printed = self._left_out = 0  # characters that wait, and that there was no room for
-        self._news, self._is_empty = asyncio.Event(), asyncio.Event()
+        self._report_change, self._is_empty = asyncio.Event(), asyncio.Event()
         self._end = asyncio.Event()
 
     @property
@@ -75,7 +75,7 @@ class Feed:
             self._progress = data
         elif event != "output" or self._has_room(data):
             self._events.append((event, data))
-        self._loop.call_soon_threadsafe(self._news.set)
+        self._loop.call_soon_threadsafe(self._report_change.set)
 
     def _has_room(self, printed: str) -> bool:
         if self._printed >= MAX_WAITING_CHARS:
@@ -97,7 +97,7 @@ class Feed:
 
     def end(self) -> None:
         self._end.set()
-        self._news.set()
+        self._report_change.set()
 
     async def taken(self) -> list[Event]:
         """What has gathered; nothing where nothing has for a while."""
@@ -105,10 +105,10 @@ class Feed:
             self._is_empty.set()
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):  # wait_for may swallow that we are cancelled
-                    await self._news.wait()
+                    await self._report_change.wait()
             except TimeoutError:
                 return []
-            self._news.clear()
+            self._report_change.clear()
         return list(self._all())
 
     def _all(self) -> Iterator[Event]:

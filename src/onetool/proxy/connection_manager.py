@@ -1,7 +1,6 @@
-"""The way to one configured server: connected when it is needed, left when it is idle, tried again when it was gone.
+"""Connection management for one configured server: connect on demand, disconnect when idle, reconnect after a loss.
 
-What it offers is asked anew each time it is connected, before anything is called. What is asked of it then is the
-business of `upstream`.
+The tools are listed after each connect, before anything is called. `upstream` sends the requests.
 """
 
 import asyncio
@@ -18,20 +17,20 @@ from onetool.config.model import Server
 from onetool.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from onetool.problem import Problem
 from onetool.proxy.connection import Changed, Connection, innermost
-from onetool.proxy.definitions import Definition, Failure, key_of, sound
+from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
 from onetool.proxy.launch import Launch
 from onetool.proxy.relay import Relay
 from onetool.storage import MediaStorage, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 
-LISTED_SECONDS = 10.0  # that a server stays which was only asked what it has
-FAIR_SECONDS = 0.9  # a server that had less time to answer is not to blame
-ALIVE_SECONDS = 5.0  # for a server that let a call wait to answer anything at all
-MOST_PAGES = 500
+LISTED_SECONDS = 10.0  # idle time of a server that has only listed its tools
+FAIR_SECONDS = 0.9  # with less time to respond, a server has not failed
+ALIVE_SECONDS = 5.0  # for a server to respond to anything after a call timed out
+MAX_PAGES = 500
 
 
-class Link:
-    """`install` makes tools of definitions and sets `definitions`, `offered`, `refused` and `is_known`, in one step."""
+class ConnectionManager:
+    """The connection to one server. `install` creates its tools and sets `definitions`, `offered` and `is_known`."""
 
     def __init__(
         self,
@@ -44,25 +43,25 @@ class Link:
         install: Callable[[tuple[Definition, ...]], Awaitable[None]],
         log: Callable[..., None],
     ) -> None:
-        self.name, self.server, self.key = name, server, key_of(server)
+        self.name, self.server, self.key = name, server, cache_key(server)
         self._lists, self._launch = lists, launch
         self._media, self._install, self._log = media, install, log
-        self._supervised = Supervised(name, self._open, self._leave, self._idle)
+        self._supervised = Supervised(name, self._open, self._disconnect, self._idle_timeout)
         self._asking, self._installing = asyncio.Lock(), asyncio.Lock()
         self._in_flight, self._was_called = 0, False
-        self._recorded: Failure | None = None  # the last failed attempt of any process
-        self._is_wanted = False  # whether anybody needs the connection for more than its list
-        self.listing: asyncio.Future[None] | None = None  # the background listing, while it lasts
+        self._recorded: Failure | None = None  # the last failed attempt in any process
+        self._is_wanted = False  # whether the connection is needed for more than listing
+        self.listing: asyncio.Future[None] | None = None  # the background listing, while it runs
         self._tasks = BackgroundTasks(lambda error: log("proxy.connect", server=name, status="error", text=str(error)))
-        self._watched: Counter[str] = Counter()  # resources, and how many want to be told of their changes
-        self.on_news: Changed | None = None  # told of what has changed, by a door that publishes this server
-        self.told: Mapping[str, Any] = {}  # its tools in all their words, by their own names, once it was connected
+        self._watched: Counter[str] = Counter()  # number of subscribers by URI
+        self.on_change: Changed | None = None  # set by a transport that publishes this server
+        self.raw_tools: Mapping[str, Any] = {}  # its tools as the SDK returned them, by name
         self.definitions: tuple[Definition, ...] = ()
         self.offered: Mapping[str, Definition] = {}  # by the name of the tool
-        self.refused: Mapping[str, str] = {}  # tools that are not to be called, and why
+        self.refused: Mapping[str, str] = {}  # tools that cannot be called, and why
         self.is_known = False
 
-    # --- how it is ------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -76,32 +75,32 @@ class Link:
 
     @property
     def failure(self) -> str | None:
-        """Why the last attempt to connect failed, in this process or in another one."""
+        """The reason why the last attempt to connect failed, in this process or another one."""
         if self._supervised.failure is not None:
             return self._supervised.failure.message
         return self._recorded.reason if self._recorded is not None and not self._recorded.is_interrupted else None
 
     @property
     def problem(self) -> Problem:
-        """Why it has no tools."""
-        waiting = f"{self.name} offers no tools" if self.is_known else "it has not answered yet; try again in a moment"
-        reason = self.failure or (waiting if self.server.enabled else self._disabled)
+        """The reason why the server has no tools."""
+        waiting = f"{self.name} has no tools" if self.is_known else "it has not responded yet; retry in a moment"
+        reason = self.failure or (waiting if self.server.enabled else self._disabled_message)
         failure = self._supervised.failure
         return Problem(reason, failure.hint if failure is not None else "")
 
     @property
-    def _disabled(self) -> str:
-        return f"{self.name} is disabled; servers.{self.name}.enabled in onetool.yaml enables it"
+    def _disabled_message(self) -> str:
+        return f"{self.name} is disabled; set servers.{self.name}.enabled in onetool.yaml to enable it"
 
     @property
     def attempts(self) -> int:
-        """How often in a row listing has failed."""
+        """The number of consecutive failed listings."""
         return self._recorded.count if self._recorded is not None else 0
 
     def is_due(self, *, keeps_running: bool) -> bool:
         """Return whether to list the server now.
 
-        A process that keeps running retries at once what only the end of another process interrupted.
+        A process that keeps running retries immediately if the last attempt was only interrupted.
         """
         if self.is_known or self.listing is not None or not (self.server.enabled and self.may_try):
             return False
@@ -110,12 +109,12 @@ class Link:
 
     @property
     def retry_seconds(self) -> float:
-        """Seconds until the next attempt to list the server."""
+        """The seconds until the next attempt to list the server."""
         return self._recorded.wait_seconds(self._lists.clock()) if self._recorded is not None else 0.0
 
     @property
     def why_unlisted(self) -> str:
-        """Why its tools are not listed, in a few words."""
+        """A short reason why its tools are not listed."""
         if not self.server.enabled:
             return "disabled"
         if self.listing is not None:
@@ -136,27 +135,27 @@ class Link:
     def may_try(self) -> bool:
         return self._supervised.wait_seconds == 0
 
-    async def look(self) -> None:
-        """Have the state be that of this moment."""
+    async def check_alive(self) -> None:
+        """Update the state: check whether the server is still reachable."""
         connection = self._live
-        if connection is not None and not await connection.is_there():
-            self._lost(connection)
+        if connection is not None and not await connection.is_reachable():
+            self._on_lost(connection)
 
-    def publish(self, on_news: Changed) -> None:
-        """From now on for clients that can be asked, and want to be told what is new. Without them it is left first."""
-        self.on_news = on_news
+    def publish(self, on_change: Changed) -> None:
+        """Relay requests and changes of the server to clients from now on. A connection without relays is closed."""
+        self.on_change = on_change
         if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
             self._supervised.release()
             self._tasks.start(connection.close())
 
-    async def recall(self) -> None:
-        """Take up the list of the last time, without starting anything."""
-        known, failure = await anyio.to_thread.run_sync(self._read)
+    async def load_cached(self) -> None:
+        """Load the cached tool list without starting the server."""
+        known, failure = await anyio.to_thread.run_sync(self._load_files)
         if known is not None:
-            await self._know(known, is_cached=True)
+            await self._install_definitions(known, is_cached=True)
         self._recorded = (failure or self._recorded) if known is None else None
 
-    def _read(self) -> tuple[tuple[Definition, ...] | None, Failure | None]:
+    def _load_files(self) -> tuple[tuple[Definition, ...] | None, Failure | None]:
         known = self._lists.get(self.key)
         return known, self._lists.get_failure(self.key) if known is None else None
 
@@ -174,9 +173,9 @@ class Link:
         finally:
             self.listing = None
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def _asked(
+    async def _request(
         self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
     ) -> Any:
         if not self._in_flight:
@@ -184,60 +183,62 @@ class Link:
         self._in_flight += 1
         try:
             return await ask()
-        except Exception as error:  # noqa: BLE001 - the SDK and its transports raise what they like
+        except Exception as error:  # noqa: BLE001 - the SDK and its transports raise anything
             if relay is not None:
                 relay.error = innermost(error)
-            raise await self._failed(what, innermost(error), connection) from None
+            raise await self._request_error(what, innermost(error), connection) from None
         finally:
             self._in_flight -= 1
             self._supervised.last_use = asyncio.get_running_loop().time()
 
-    async def _failed(self, what: str, error: BaseException, connection: Connection) -> ToolError:
-        """What went wrong between us and the server; what the tool itself reports is no matter of this."""
+    async def _request_error(self, what: str, error: BaseException, connection: Connection) -> ToolError:
+        """Return the error for a failed request. Errors that tools report are not handled here."""
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
         code = getattr(error, "code", None)
         if connection.is_over or code == CONNECTION_CLOSED:
-            words = await connection.last_words()
-            self._lost(connection)
-            return NetworkError(f"{self.name} went away in the middle of {what}{words}. The next call connects anew.")
+            output = await connection.stderr_tail()
+            self._on_lost(connection)
+            return NetworkError(f"connection to {self.name} lost during {what}{output}. The next call reconnects.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
-            self._tasks.start(self._leave_if_stuck(connection))
-            return ToolTimeout(f"{what} took longer than {self.server.timeout:g} s; it was cancelled")
+            self._tasks.start(self._disconnect_if_stuck(connection))
+            return ToolTimeout(f"{what} timed out after {self.server.timeout:g} s and was cancelled")
         if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
-            return OutputInvalid(f"{what} gave a value that does not fit its own schema: {str(error).splitlines()[0]}")
+            return OutputInvalid(
+                f"{what} returned a value that does not match its output schema: {str(error).splitlines()[0]}"
+            )
         return ToolError(f"{what}: {str(error) or type(error).__name__}")
 
-    async def _leave_if_stuck(self, connection: Connection) -> None:
-        """A slow tool is its own matter; a server that answers nothing is started anew at the next call."""
+    async def _disconnect_if_stuck(self, connection: Connection) -> None:
+        """Close the connection if the server does not respond at all, so that the next call restarts it."""
         try:
             async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
                 await connection.client.list_tools(cache_mode="bypass")
         except Exception:  # noqa: BLE001 - see above
             if not connection.is_over:
-                self._lost(connection)
+                self._on_lost(connection)
                 await connection.close()
 
-    # --- being told of changes --------------------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------------------------
 
     async def watch(self, uri: str) -> None:
-        """Have `on_news` told when this resource changes; for as long as it is not taken back."""
+        """Call `on_change` when this resource changes, until `unwatch`."""
         connection = await self.connection()
         self._watched[uri] += 1
         if self._watched[uri] == 1:
             try:
-                await self._asked(uri, partial(connection.watch, uri), connection)
+                await self._request(uri, partial(connection.watch, uri), connection)
             except ToolError:
-                self._forget(uri)
+                self._remove_watcher(uri)
                 raise
 
     async def unwatch(self, uri: str) -> None:
-        if self._forget(uri) and (connection := self._live) is not None:
+        if self._remove_watcher(uri) and (connection := self._live) is not None:
             with suppress(ToolError):
-                await self._asked(uri, partial(connection.unwatch, uri), connection)
+                await self._request(uri, partial(connection.unwatch, uri), connection)
 
-    def _forget(self, uri: str) -> bool:
-        """Whether nobody wants to be told of it any more."""
+    def _remove_watcher(self, uri: str) -> bool:
+        """Remove a subscriber; return whether it was the last."""
         self._watched[uri] -= 1
         is_last = self._watched[uri] <= 0
         if is_last:
@@ -247,12 +248,12 @@ class Link:
     async def _watch_again(self, connection: Connection) -> None:
         for uri in list(self._watched):
             with suppress(ToolError):
-                await self._asked(uri, partial(connection.watch, uri), connection)
+                await self._request(uri, partial(connection.watch, uri), connection)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def connection(self, progress: Callable[[str], None] | None = None, *, only_list: bool = False) -> Connection:
-        """Return the live connection; connect if there is none, once for everybody who waits.
+        """Return the live connection; connect if there is none, once for all callers.
 
         With `only_list` the server is stopped as soon as it has listed its tools.
         """
@@ -264,13 +265,13 @@ class Link:
         return await self._supervised.get()
 
     def begin(self, *, only_list: bool = False) -> "asyncio.Task[Connection]":
-        """Start to connect, unless that is under way. Raises where it makes no sense at the moment."""
+        """Start to connect, unless that is in progress. Raise if the server is disabled or not due."""
         self._is_wanted |= not only_list
         if not self.server.enabled:
-            raise ToolError(self._disabled)
+            raise ToolError(self._disabled_message)
         failure = self._supervised.failure
         if failure is not None and not self.may_try and self._supervised.starting is None:
-            message = f"{failure.message} (The next try is in {self._supervised.wait_seconds:.0f} s.)"
+            message = f"{failure.message} (next attempt in {self._supervised.wait_seconds:.0f} s)"
             raise type(failure)(message, **failure.fields)
         return self._supervised.begin()
 
@@ -280,9 +281,9 @@ class Link:
             self.name,
             self.server,
             self._launch,
-            on_change=self._changed,
-            on_lost=self._lost,
-            is_relayed=self.on_news is not None,
+            on_change=self._on_changed,
+            on_lost=self._on_lost,
+            is_relayed=self.on_change is not None,
         )
         try:
             await connection.open()
@@ -295,7 +296,7 @@ class Link:
         except asyncio.CancelledError:
             seconds = asyncio.get_running_loop().time() - began
             if seconds >= FAIR_SECONDS:
-                await self._record(f"no answer within {seconds:.1f} s", is_interrupted=True)
+                await self._record(f"no response within {seconds:.1f} s", is_interrupted=True)
             await connection.close(at_once=True)
             raise
         seconds = asyncio.get_running_loop().time() - began
@@ -306,7 +307,7 @@ class Link:
         return connection
 
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
-        """Tell other processes why there is no list."""
+        """Record for other processes why there is no list."""
         if not self.is_known:
             write = partial(self._lists.put_failure, self.key, reason, summary, is_interrupted=is_interrupted)
             self._recorded = await anyio.to_thread.run_sync(write)
@@ -316,22 +317,22 @@ class Link:
         async with self._asking:
             try:
                 async with asyncio.timeout(self.server.timeout):
-                    tools = await every_page(ask, "tools")
+                    tools = await list_all_pages(ask, "tools")
             except Exception as error:  # noqa: BLE001 - see above
                 reason = innermost(error)
-                what = f"{self.name} does not tell its tools: {str(reason) or type(reason).__name__}"
-                raise await connection.explained(ToolError, what) from None
-            self.told = {each.name: each for each in tools} if self.on_news is not None else {}
-            definitions = await anyio.to_thread.run_sync(self._kept, tools)
-            await self._know(definitions)
+                what = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
+                raise await connection.build_error(ToolError, what) from None
+            self.raw_tools = {each.name: each for each in tools} if self.on_change is not None else {}
+            definitions = await anyio.to_thread.run_sync(self._cache_definitions, tools)
+            await self._install_definitions(definitions)
 
-    def _kept(self, tools: list[Any]) -> tuple[Definition, ...]:
-        definitions = tuple(sound(Definition.of(each)) for each in tools)
+    def _cache_definitions(self, tools: list[Any]) -> tuple[Definition, ...]:
+        definitions = tuple(check_schemas(Definition.of(each)) for each in tools)
         self._lists.put(self.key, definitions)
         return definitions
 
-    async def _know(self, definitions: tuple[Definition, ...], *, is_cached: bool = False) -> None:
-        """Have the tools of these definitions. A cached list never replaces what the server has told."""
+    async def _install_definitions(self, definitions: tuple[Definition, ...], *, is_cached: bool = False) -> None:
+        """Install the tools of these definitions. A cached list never replaces one from the server."""
         async with self._installing:
             if self.is_known and (is_cached or definitions == self.definitions):
                 return
@@ -339,47 +340,47 @@ class Link:
             await self._install(definitions)
         self._recorded = None
         if is_new:
-            self._news("tools", "")
+            self._report_change("tools", "")
 
     async def install_again(self) -> None:
-        """Make the tools anew of the same definitions, because the pins have changed."""
+        """Install the tools again from the same definitions, because the pins have changed."""
         async with self._installing:
             if self.is_known:
                 await self._install(self.definitions)
 
-    def _changed(self, what: str, uri: str) -> None:
-        """Of tools there is news once they are known."""
+    def _on_changed(self, what: str, uri: str) -> None:
+        """Handle a change. Changed tools are listed first, then reported."""
         if what != "tools":
-            self._news(what, uri)
+            self._report_change(what, uri)
         elif (connection := self._live) is not None:
             self._tasks.start(self._ask_for_tools(connection))
 
-    def _news(self, what: str, uri: str) -> None:
-        if self.on_news is not None:
-            self.on_news(what, uri)
+    def _report_change(self, what: str, uri: str) -> None:
+        if self.on_change is not None:
+            self.on_change(what, uri)
 
-    def _lost(self, connection: Connection) -> None:
-        """It went away by itself. The next call may try at once: it has worked before."""
-        failure = NetworkError(f"{self.name} went away")
+    def _on_lost(self, connection: Connection) -> None:
+        """Handle a lost connection. The next call may reconnect immediately."""
+        failure = NetworkError(f"connection to {self.name} lost")
         if self._supervised.lose(connection, failure):
-            self._tasks.start(self._remember_words(connection, failure))
+            self._tasks.start(self._record_output(connection, failure))
 
-    async def _remember_words(self, connection: Connection, failure: ToolError) -> None:
-        told = await connection.explained(NetworkError, failure.message)
+    async def _record_output(self, connection: Connection, failure: ToolError) -> None:
+        failure_with_output = await connection.build_error(NetworkError, failure.message)
         if self._supervised.failure is failure:
-            self._supervised.failure = told
-        self._log("proxy.connect", server=self.name, status="error", text=told.message)
+            self._supervised.failure = failure_with_output
+        self._log("proxy.connect", server=self.name, status="error", text=failure_with_output.message)
         await connection.close()
-        if self._watched:  # somebody waits for what it has to tell
+        if self._watched:  # a client waits for changes
             with suppress(ToolError):
                 await self.connection()
 
-    def _leave(self, connection: Connection) -> None:
+    def _disconnect(self, connection: Connection) -> None:
         self._is_wanted = False
         self._tasks.start(connection.close())
 
-    def _idle(self, _connection: Connection) -> float | None:
-        """Return how long it may be idle; less if it was only asked what it has."""
+    def _idle_timeout(self, _connection: Connection) -> float | None:
+        """Return the idle timeout, which is shorter if the server has only listed its tools."""
         if self._in_flight or self._watched:
             return None
         unused = LISTED_SECONDS if self._is_wanted else 0.0
@@ -397,14 +398,14 @@ class Link:
         await self._tasks.wait()
 
 
-async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
-    """Every page of a list, as long as there is something new on them."""
+async def list_all_pages(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
+    """Return all pages of a list; stop if a cursor repeats."""
     from mcp import MCPError
 
     found: list[Any] = []
     seen: set[str | None] = set()
     cursor = None
-    while cursor not in seen and len(seen) < MOST_PAGES:
+    while cursor not in seen and len(seen) < MAX_PAGES:
         seen.add(cursor)
         try:
             page = await ask(cursor=cursor)
@@ -419,5 +420,5 @@ async def every_page(ask: Any, part: str, *, optional: bool = False) -> list[Any
 
 
 def _summary(error: ToolError) -> str:
-    """Return why it failed, without what the server has printed."""
+    """Return the reason without the output of the server."""
     return str(error.fields.get("summary") or error.message)
