@@ -1,7 +1,7 @@
-"""What the agents of the configuration come to: the limits that go into the context of their calls.
+"""Turns the agents of the settings into the limits that the context of each call carries.
 
-An agent is chosen by the door (a client's name, a token, a person); here is only what follows from it. Budgets are
-counted from the start of the server and survive a reload.
+The transport chooses the agent, by client name or token. Budgets are counted from the start of the server and survive
+a reload.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from onetool._tool import Tool
 from onetool.bus.budget import BudgetGuard, Limits
 from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox
-from onetool.config.protection import Protection, protection
+from onetool.config.protection import Protection, compute_protection
 from onetool.errors import ToolError
 from onetool.paths import Folders, placed
 from onetool.problem import UNTRUSTED
@@ -22,16 +22,16 @@ DEFAULT = "default"
 
 
 class Agents:
-    """`warn` is told whose budget is nearly used up, in words."""
+    """The agents of the current settings. `warn` is called when a budget is nearly used up."""
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._warn = warn
         self._guards: dict[str, BudgetGuard] = {}
 
-    def use(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
-        """From now on."""
+    def configure(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
+        """Apply new settings."""
         self._settings = loaded.settings
-        guarded = protection(loaded)
+        guarded = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
             name: _sandbox(agent.sandbox, loaded.folders, projects, guarded)
@@ -41,13 +41,13 @@ class Agents:
             if name in loaded.settings.agents:
                 guard.allow(_limits(loaded.settings.agents[name].budgets))
 
-    def of_client(self, client: str | None) -> str:
-        """The agent that names this client."""
+    def for_client(self, client: str | None) -> str:
+        """Return the name of the agent that lists this client."""
         named = (name for name, agent in self._settings.agents.items() if client in agent.clients)
         return next(named, DEFAULT)
 
     def facts(self, name: str) -> dict[str, Any]:
-        """What the context of a call says about its agent."""
+        """Return the fields of a call context that depend on the agent."""
         agent = self._find(name)
         return {
             "agent_id": name,
@@ -65,7 +65,7 @@ class Agents:
     def _find(self, name: str) -> Agent:
         known = self._settings.agents
         if name not in known:
-            ignored, why = self._ignored, f"there is no agent {name!r}; agents are {', '.join(sorted(known))}"
+            ignored, why = self._ignored, f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
             raise ToolError(f"{why}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(why)
         return known[name]
 
@@ -83,7 +83,7 @@ def _limits(budgets: Budgets) -> Limits:
 
 
 def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], guarded: Protection) -> Mapping[str, Any]:
-    """Return what a context says about files. What the product loads or keeps is guarded in every case."""
+    """Return the file access rules of a context. Files that OneTool loads or stores are always protected."""
     return {
         "enabled": sandbox.enabled,
         "allowed_paths": [

@@ -125,7 +125,7 @@ class OneTool:
         log.use(loaded.settings.log_level, state.redact)
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
         self._recording.keep_in(log, state.audit, state.stores)
-        self.agents.use(loaded, state.projects)
+        self.agents.configure(loaded, state.projects)
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
         for source in self.registry.sources:
             source.configure(loaded)

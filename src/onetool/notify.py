@@ -1,8 +1,8 @@
-"""Messages that a model leaves for people: appended to the file of the first topic that matches.
+"""Appends messages of `ot.notify` to the file of the first matching topic.
 
-Every message is one YAML document, written whole or not at all, also when several processes write at once. Which
-topics there are is configuration; a message can choose among them and reach no other file. Messages are bounded in size
-and number, and files in size: an agent that needs no permission for it must not fill the disk.
+Each message is one YAML document, written atomically even if several processes write at once. The settings define the
+topics; a message cannot reach any other file. The number and size of messages and the size of files are limited,
+because `ot.notify` needs no permission and must not fill the disk.
 """
 
 import os
@@ -29,12 +29,12 @@ MAX_MESSAGE = 100_000
 DEFAULT_MAX_FILE_BYTES = 10 << 20
 RATE_SECONDS = 60.0
 
-# Not to wait for the other end of a pipe, and not to change line breaks; each system knows one of the two.
+# O_NONBLOCK (POSIX) avoids blocking on a pipe; O_BINARY (Windows) keeps line breaks unchanged.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class RateLimit:
-    """How many messages each agent has sent in the last minute."""
+    """A limit on the number of messages per agent and minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -57,9 +57,9 @@ class RateLimit:
 
 
 def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:
-    """Append the message to the file of the topic; what was done, in a line. Waits for the disk and for a lock."""
+    """Append the message to the file of the topic and return a one-line summary. Blocks on the disk and on a lock."""
     if len(topic) > MAX_TOPIC:
-        raise ArgumentError(f"a topic has at most {MAX_TOPIC} characters, this one has {len(topic)}")
+        raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC})")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
     if found is None:
         return "SKIP: no matching topic"
@@ -68,7 +68,7 @@ def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message
 
 
 def _matches(pattern: str, topic: str) -> bool:
-    """Step by step over all beginnings of the topic at once: a regular expression could be made to take for ever."""
+    """Match with dynamic programming, because a regular expression could take exponential time."""
     reached = [True] + [False] * len(topic)
     for step in re.findall(r"\*\*|.", pattern, re.DOTALL):
         is_star = step in {"*", "**"}
@@ -83,7 +83,7 @@ def _matches(pattern: str, topic: str) -> bool:
 def _document(topic: str, message: Any, seconds: float) -> bytes:
     size = len(render(message, "json"))
     if size > MAX_MESSAGE:
-        raise ToolError(f"a message has at most {MAX_MESSAGE} characters, this one has {size}")
+        raise ToolError(f"message too long: {size} characters (maximum {MAX_MESSAGE})")
     time = in_utc(seconds, "seconds")
     text = render({"topic": topic, "time": time, "message": message}, "yml_h").removesuffix("\n")
     return f"---\n{text}\n".encode()
@@ -94,7 +94,7 @@ class _FileFull(OSError):
 
 
 class NoticeFiles:
-    """Files of messages. `folder` is where names that are not absolute begin."""
+    """Files of messages. Relative names are resolved against `folder`."""
 
     def __init__(self, folder: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
         self._folder, self._max_file_bytes = folder, max_file_bytes
@@ -106,19 +106,19 @@ class NoticeFiles:
             with locked(path.with_name(f"{path.name}.lock")):
                 descriptor = os.open(path, _FLAGS, 0o600)
                 try:
-                    _write_whole(descriptor, document, self._max_file_bytes)
+                    _write_document(descriptor, document, self._max_file_bytes)
                 finally:
                     os.close(descriptor)
-        except (OSError, ValueError) as error:  # a ValueError where the name is none that a file can have
+        except (OSError, ValueError) as error:  # ValueError: the name is not a valid file name
             reason = getattr(error, "strerror", "") or error
             hint = "move or delete the file" if isinstance(error, _FileFull) else ""
-            raise StorageError(f"the message was not written to {path}: {reason}", hint=hint, file=str(path)) from None
+            raise StorageError(f"cannot write the message to {path}: {reason}", hint=hint, file=str(path)) from None
 
 
-def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:
+def _write_document(descriptor: int, document: bytes, max_file_bytes: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("not a regular file")
     if status.st_size + len(document) > max_file_bytes:
         raise _FileFull(f"the file is full (notify.max_file_bytes is {max_file_bytes})")
     try:
@@ -133,7 +133,7 @@ def _write_whole(descriptor: int, document: bytes, max_file_bytes: int) -> None:
 
 
 def _line_break(descriptor: int, size: int) -> bytes:
-    """What a person's last line needs, if they ended it without one."""
+    """Return the line break that a file without a final one needs."""
     if size == 0:
         return b""
     os.lseek(descriptor, size - 1, os.SEEK_SET)

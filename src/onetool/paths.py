@@ -1,7 +1,7 @@
-"""Where things are: the working folder, the user's folder, and the project's folder where there is one.
+"""Locates the working directory, the user's settings directory and the project's settings directory.
 
-Everything is worked out from what is passed in, and nothing is created here. A folder whose configuration
-file a person named is trusted; about any other project folder `onetool.config.trust` decides.
+Paths are computed from the arguments; nothing is created. A directory whose settings file the user named is trusted;
+`onetool.config.trust` decides about any other project directory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ SECRETS = "secrets.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """`project` is None where there is none, and also where it would be the user's own folder."""
+    """The directories in use. `project` is None if there is none or if it would be the user's directory."""
 
     working_dir: Path
     user: Path
@@ -27,12 +27,12 @@ class Folders:
 
     @property
     def data(self) -> Path:
-        """Where results, statistics, logs and bundles live."""
+        """Return the directory of results, statistics, logs and bundles."""
         return self.layers[-1]
 
     @property
     def layers(self) -> tuple[Path, ...]:
-        """The folders that count, the weaker first."""
+        """Return the settings directories in use, lowest precedence first."""
         if self.project is None or not self.trusted:
             return (self.user,)
         return (self.user, self.project)
@@ -47,12 +47,12 @@ class Folders:
         return folder / CONFIG
 
     def pack_directories(self, tools_dir: Iterable[str]) -> list[Path]:
-        """Return where extension packs are: the project's, the user's, then those that the settings name."""
+        """Return the directories of extension packs: the project's, the user's, then those of the settings."""
         named = (placed(text, self.working_dir, self.home) for text in tools_dir)
         return [*(layer / "tools" for layer in reversed(self.layers)), *named]
 
     def find(self, name: str) -> Path | None:
-        """The file of this name, the project's before the user's."""
+        """Return the file with this name from the project's directory, or else from the user's."""
         candidates = (folder / name for folder in reversed(self.layers))
         return next((path for path in candidates if path.exists()), None)
 
@@ -69,7 +69,7 @@ def find_folders(env: Mapping[str, str], cwd: Path, config_file: Path | None, ho
 
 
 def placed(text: str, base: Path, home: Path) -> Path:
-    """The path that a person meant: `~` is the home folder, and what is not absolute starts at `base`."""
+    """Return the path for a user's input: expand `~` and resolve relative paths against `base`."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
@@ -81,16 +81,16 @@ def agent_files(folder: Path) -> tuple[Path, ...]:
 
 
 def extension_files(tools: Path) -> tuple[Path, ...]:
-    """The extension packs in a folder of packs, such as `.onetool/tools`."""
+    """Return the extension files in a directory of packs, such as `.onetool/tools`."""
     return tuple(sorted(file for file in tools.glob("*/*_tools.py") if not file.name.startswith(".")))
 
 
 def is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # a folder that may not be looked into is none of ours
+    except OSError:  # a directory without access permission
         return False
 
 
 def _same(one: Path, other: Path) -> bool:
-    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link to itself
+    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link loop

@@ -183,7 +183,7 @@ def test_a_person_chooses_the_agent(home: Path) -> None:
 def test_an_unknown_agent_is_an_error_with_those_there_are(home: Path, command: tuple[str, ...]) -> None:
     done = command_line(home, *command)
     assert done.returncode == 1
-    assert "there is no agent 'boss'; agents are bot, default, poor, writer" in done.stdout + done.stderr
+    assert "unknown agent 'boss': expected bot, default, poor, writer" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

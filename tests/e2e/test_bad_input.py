@@ -52,7 +52,7 @@ BAD_FILES: dict[str, tuple[str, str]] = {
     "five million bytes": ("# " + "x" * 5_000_000, "bytes are too many"),
     "a number of many digits": ("execution: {timeout: " + "9" * 100_000 + "}", "digits is too long"),
     "a key twice": ("aliases: {}\naliases: {}\n", "stood in line 1 already"),
-    "a list": ("- a\n- b\n", "the file must hold `key: value` lines"),
+    "a list": ("- a\n- b\n", "the file must contain `key: value` lines"),
     "nothing": ("", "the file is empty"),
     "control characters": ("a: \x07", "is not valid YAML"),
     "a tab": ("execution:\n\ttimeout: 5\n", "indent with spaces, not with tabs"),
@@ -255,7 +255,7 @@ def notified() -> Iterator[App]:
 @pytest.mark.parametrize("topic", ["folder", "under", "long", "nul", "device", "pipe"])
 def test_a_message_that_cannot_be_written_is_an_error(notified: App, topic: str) -> None:
     message = notified.failure(f"ot.notify(topic={topic!r}, message='hello')")
-    assert message.startswith("StorageError: the message was not written to ")
+    assert message.startswith("StorageError: cannot write the message to ")
     assert notified.value("ot.notify(topic='good', message='hello')") == "OK: good -> good.yaml"
     assert (notified.onetool.folders.data / "file").read_text("utf-8") == "kept"
 

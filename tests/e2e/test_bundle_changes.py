@@ -130,7 +130,7 @@ def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Pat
     assert str(tmp_path / ".onetool" / "bundles") in said
     assert not (work / ".onetool" / "bundles").exists()
     said = run("import", "api.json", "--project")
-    assert f"{work / '.onetool'} is trusted now" in said
+    assert f"{work / '.onetool'} is now trusted" in said
     assert list((work / ".onetool" / "bundles").glob("petstore-*"))
     assert str(work / ".onetool" / "bundles") in run("import", "api.json", "--name", "second")
     assert str(tmp_path / ".onetool" / "bundles") in run("import", "api.json", "--name", "third", "--user")

@@ -689,14 +689,14 @@ def test_a_full_disk_fails_new_runs_clearly_and_leaves_those_under_way_alone(tin
     with arena(Setup(scratch=tiny_disk.place)) as place:
         assert place.run("1 + 1").text == "2"
         assert place.run("import time\ntime.sleep(0)\n3").text == "3"  # looks once for a pack of that name
-        under_way = place.start("import time\nopen('begun', 'w').close()\ntime.sleep(2.5)\n'undisturbed'")
+        under_way = place.start("import time\nopen('begun', 'w').close()\ntime.sleep(2.5)\n'blocked_signals'")
         assert eventually(lambda: list(tiny_disk.place.rglob("begun")))
         tiny_disk.fill()
         answers = [place.run("2 + 2") for _ in range(20)]  # a cell that ends makes room for one that begins
         assert not [answer.text for answer in answers if answer.text != "4" and NO_SPACE not in answer.text]
         assert any(answer.is_error for answer in answers)
         assert not [answer for answer in answers if "Traceback" in answer.text]
-        assert under_way.result(PATIENCE).text == "undisturbed"
+        assert under_way.result(PATIENCE).text == "blocked_signals"
         tiny_disk.free()
         assert place.run("3 + 3").text == "6"
 

@@ -406,7 +406,7 @@ def test_a_variable_trusts_what_was_there_at_the_start_only(home: Path, clone: P
         put(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
         answer = client.run("ot.reload()")
         assert answer.is_error
-        assert "has changed since OneTool started: " in blocks(answer)[-1]
+        assert "changed since OneTool started: " in blocks(answer)[-1]
         assert client.run("late.echo(text='x')").is_error
         assert client.run("moment()").is_error is not existed, "what was there goes on"
 
@@ -432,7 +432,7 @@ def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> N
     (clone / ".onetool").symlink_to(mine / ".onetool")
     done = onetool(home, clone, "run", "own.echo(text='x')")
     assert done.returncode == 1
-    assert "it is a symbolic link, and trust belongs to a directory" in done.stdout
+    assert "it is a symbolic link, which cannot be trusted" in done.stdout
     refused = onetool(home, clone, "trust", answer="yes\n")
     assert (refused.returncode, "cannot be trusted: it is a symbolic link" in refused.stderr) == (1, True)
 
@@ -493,8 +493,8 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
 def test_a_server_of_the_person_that_the_project_changes_is_shown_as_such(home: Path, clone: Path) -> None:
     configure(clone, json.dumps({"servers": {"us": {"env": {"REGION": "us"}}, "eu": {"args": ["--eu"], "cwd": "x"}}}))
     shown = onetool(home, clone, "trust").stdout
-    assert "us  your own server, with other env\n" in shown
-    assert "eu  your own server, with other args, cwd: --eu   (in x)\n" in shown
+    assert "us  server of your user settings with other env\n" in shown
+    assert "eu  server of your user settings with other args, cwd: --eu   (in x)\n" in shown
 
 
 def test_what_a_terminal_would_obey_is_shown_as_text(home: Path, clone: Path) -> None:
@@ -529,4 +529,4 @@ def test_an_agent_of_an_untrusted_project_is_not_just_unknown(home: Path, clone:
     configure(clone, "agents: {new: {permissions: [read]}}\n")
     done = onetool(home, clone, "run", "--agent", "new", "1")
     assert done.returncode == 1
-    assert f"type `onetool trust` in {clone}" in done.stdout
+    assert f"run `onetool trust` in {clone}" in done.stdout

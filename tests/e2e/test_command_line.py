@@ -22,7 +22,7 @@ from onetool.version import __version__
 def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
     done = command_line(tmp_path, "doctor")
     assert done.returncode == 0, done.stdout
-    assert "a run works" in done.stdout
+    assert "test run succeeded" in done.stdout
     assert "FAIL" not in done.stdout
 
 
@@ -64,7 +64,7 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
         (("run", "-f", "missing.py"), "cannot be read"),
         (("call", "machine.memory", "unit=furlong"), "is not one of"),
         (("call", "machine.memroy"), "Did you mean machine.memory"),
-        (("trust",), "no .onetool folder"),
+        (("trust",), "no .onetool directory"),
     ],
 )
 def test_bad_input_gets_words_and_status_one(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -147,7 +147,7 @@ def test_in_a_terminal_it_says_what_to_type(tmp_path: Path) -> None:
     os.close(theirs)
     assert done.returncode == 0
     assert "onetool demo" in done.stdout
-    assert "No assistant is connected yet." in done.stdout
+    assert "No assistant is connected." in done.stdout
     assert "Next: onetool connect claude-code --write" in done.stdout
 
 
@@ -189,7 +189,7 @@ def test_the_status_says_first_what_is_wrong(tmp_path: Path) -> None:
 def test_init_asks_once_and_takes_the_answer(tmp_path: Path, typed: str, connects: bool) -> None:
     (tmp_path / ".cursor").mkdir()
     shown = in_terminal(tmp_path, "init", typed=typed)
-    assert "Connect Cursor, so that it can use these tools? [Y/n]" in shown
+    assert "Connect Cursor? [Y/n]" in shown
     assert (tmp_path / ".cursor" / "mcp.json").exists() == connects
 
 
@@ -394,7 +394,7 @@ def test_no_surroundings_bring_a_traceback(tmp_path: Path, at: int) -> None:
 
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     done = in_shell(tmp_path, "$o --version >/dev/full")
-    assert (done.returncode, done.stderr) == (1, b"onetool: the output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, b"onetool: cannot write the output: No space left on device\n")
 
 
 def test_odd_letters_are_printed_in_any_locale(tmp_path: Path) -> None:
@@ -420,8 +420,8 @@ def test_what_nobody_expected_is_two_lines_and_an_entry_in_the_log(tmp_path: Pat
     log = tmp_path / ".onetool" / "logs" / "onetool.log"
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "onetool: something went wrong that should not: KeyError: 'odd'",
-        f"onetool: the details are in {log}",
+        "onetool: internal error: KeyError: 'odd'",
+        f"onetool: see {log} for details",
     ]
     entry = json.loads(log.read_text(encoding="utf-8"))
     assert entry["error_type"] == "KeyError"
@@ -434,7 +434,7 @@ def test_the_details_can_be_seen_at_once(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     unwritable = crashed(tmp_path, HOME="/dev/null")
-    assert unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and try again to see the details"
+    assert unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and retry to see details"
 
 
 # --- being told to end -------------------------------------------------------------------------------------

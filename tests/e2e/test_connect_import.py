@@ -94,8 +94,8 @@ def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
         if before is None:
             file.unlink()
         done = command_line(tmp_path, "connect", "cursor", "--write")
-        undo = next(line for line in done.stdout.splitlines() if line.startswith("To undo it: "))
-        subprocess.run(undo.removeprefix("To undo it: "), shell=True, check=True)
+        undo = next(line for line in done.stdout.splitlines() if line.startswith("To undo: "))
+        subprocess.run(undo.removeprefix("To undo: "), shell=True, check=True)
         assert (file.read_text() if file.exists() else None) == before
         assert not list(file.parent.glob("*.bak*"))
 
@@ -107,7 +107,7 @@ def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
     assert entry == {"type": "stdio", "command": "uvx", "args": ["onetool"]}
     refused = command_line(tmp_path, "connect", "claude-desktop", "--project")
     assert refused.returncode == 1
-    assert "leave --project out" in refused.stderr
+    assert "omit --project" in refused.stderr
 
 
 def test_a_moved_onetool_is_brought_up_to_date_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None
     secrets = folder / ".onetool" / "secrets.yaml"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     assert "ghp_0123456789" not in done.stdout + (folder / ".onetool" / "onetool.yaml").read_text()
-    assert "onetool: was left out" in done.stdout
+    assert "onetool: skipped" in done.stdout
     assert "dash-board: is called dash_board" in done.stdout
     assert "secrets.yaml" in (folder / ".onetool" / ".gitignore").read_text().split()
     assert file.read_text() == SETTINGS
@@ -264,7 +264,7 @@ def test_what_a_person_wrote_into_onetool_yaml_stays(tmp_path: Path) -> None:
     secrets = folder / ".onetool" / "secrets.yaml"
     assert secrets.read_text().startswith("# keys\nGITHUB_TOKEN: another\n")
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    assert "is trusted now, with everything that was in it before" in done.stdout
+    assert "is now trusted, including its previous content" in done.stdout
 
 
 def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
@@ -305,12 +305,12 @@ def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing.json", None, "there is no file missing.json"),
+        ("missing.json", None, "file not found: missing.json"),
         ("api.yaml", b"openapi: 3.1.0\n", "has no operations"),
         ("bundle.zip", b"PK\x03\x04\xff\xff", "the archive is damaged"),
         ("bad.json", b'{"mcpServers": {\n\n', "bad.json:3: is not valid JSON"),
         ("latin.json", b'{"mcpServers": {"\xe9": {}}}', "is not UTF-8"),
-        ("other.json", b'{"a": 1}', "holds no servers"),
+        ("other.json", b'{"a": 1}', "no servers in"),
         ("zed", None, "Zed has no configuration here"),
     ],
 )

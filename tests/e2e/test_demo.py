@@ -90,7 +90,7 @@ def test_the_pictures_of_the_documents_can_be_made_anew(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "demo.svg").getroot().itertext())
-    assert "What that saved" in drawn
+    assert "Savings of these runs" in drawn
     assert 20_000 < (tmp_path / "page.png").stat().st_size < 200_000
 
 
@@ -117,11 +117,11 @@ def test_without_a_network_it_says_what_cannot_be_shown_and_why(tmp_path: Path) 
     of_the_person = {"ONETOOL_OUTPUT__MAX_INLINE_SIZE": "0", "OT_CWD": "/nowhere"}
     done = demo(tmp_path, PYTHONIOENCODING="ascii", UV_OFFLINE="1", **of_the_person)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Not shown here") == 1
-    assert "uv fetches the package humanize from PyPI" in done.stdout
+    assert done.stdout.count("Skipped: ") == 1
+    assert "uv downloads the package humanize from PyPI" in done.stdout
     assert "step 5" in done.stderr
     assert '"handle"' in done.stdout
-    assert "What that saved" in done.stdout
+    assert "Savings of these runs" in done.stdout
     assert left_in(tmp_path) == before, "not even statistics"
 
 
@@ -135,7 +135,7 @@ def test_a_machine_without_room_for_it_is_told_in_words(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("onetool: there is no folder for temporary files")
+    assert done.stderr.startswith("onetool: no usable directory for temporary files")
     assert "Traceback" not in done.stderr
 
 
@@ -250,6 +250,6 @@ def test_uv_at_work_is_seen_and_stopped(tmp_path: Path, silent_index: str) -> No
 def test_an_index_that_never_answers_holds_up_one_step_only(tmp_path: Path, silent_index: str) -> None:
     done = demo(tmp_path, UV_DEFAULT_INDEX=silent_index, UV_INDEX_URL=silent_index)
     assert done.returncode == 0
-    assert done.stdout.count("Not shown here") == 1
-    assert "What that saved" in done.stdout
+    assert done.stdout.count("Skipped: ") == 1
+    assert "Savings of these runs" in done.stdout
     assert left_in(tmp_path) == []

@@ -199,7 +199,7 @@ def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: 
         missing = int((re.search(r"(\d+) servers? not listed", done.stderr) or [0, 0])[1])
         assert 29 - listed <= missing <= 29, (listed, done.stderr)  # one may answer between the note and the list
     checked = command_line(tmp_path, "doctor")
-    assert checked.stdout.count("answers; it has 1 tools") == 29, checked.stdout
+    assert checked.stdout.count("responds: 1 tool") == 29, checked.stdout
     done = command_line(tmp_path, "tools", "--info", "list")
     assert len([line for line in done.stdout.splitlines() if line.endswith(".echo")]) == 29
     assert "not listed" not in done.stderr
@@ -317,7 +317,7 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     running = [subprocess.Popen([PROGRAM, "doctor"], env=env, cwd=tmp_path, stdout=subprocess.PIPE) for _ in range(2)]
     for process in running:
         output, _ = process.communicate(timeout=60)
-        assert output.count(b"answers; it has 1 tools") == 4, output.decode()
+        assert output.count(b"responds: 1 tool") == 4, output.decode()
     lists = Lists(cache(tmp_path))
     files = list(cache(tmp_path).glob("tools-*.json"))
     assert len(files) == 4

@@ -81,14 +81,14 @@ def test_it_ends_with_what_is_left_to_do(tmp_path: Path) -> None:
     write(tmp_path, petstore(more={"/x": {"trace": {}}}))
     folder = tmp_path / ".onetool"
     assert typed(tmp_path, "petstore.yaml").splitlines() == [
-        f"petstore: took over 2 tools of version 1.0 into {folder / 'bundles'}",
-        "Not taken over as it stands there:",
+        f"petstore: imported 2 tools of version 1.0 into {folder / 'bundles'}",
+        "Not imported, or imported with changes:",
         "  TRACE /x: TRACE is not sent, because it shows credentials",
-        f"Put these secrets into {folder / 'secrets.yaml'}, which only you may be able to read:",
+        f"Add these secrets to {folder / 'secrets.yaml'} (it must be readable only by you):",
         "  PETSTORE_KEY: ...",
-        f"Allow the host in {folder / 'onetool.yaml'}, or have it written with --write:",
+        f"Allow the host in {folder / 'onetool.yaml'} (or use --write):",
         "  http: {allowedHosts: [pets.example.com]}",
-        "A running server takes settings and secrets up with ot.reload(); the tools it sees at once.",
+        "Running servers see the tools at once. After changing settings or secrets, run: onetool reload",
         "Call one:",
         "  onetool call petstore.list-pets",
         "  petstore.list_pets()",
@@ -118,7 +118,7 @@ def test_what_was_imported_is_called_with_its_secret_and_never_shows_it(tmp_path
     failed = command_line(tmp_path, "run", "petstore.get_pet(id='a/b')")
     assert "answered 404 Not Found: there is no such page" in failed.stdout
     assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
-    assert "Put these secrets" not in typed(tmp_path, "petstore.json")
+    assert "Add these secrets" not in typed(tmp_path, "petstore.json")
     assert SECRET not in said + echoed.stdout + failed.stdout + failed.stderr
 
 
@@ -126,9 +126,9 @@ def test_what_was_imported_is_called_with_its_secret_and_never_shows_it(tmp_path
 def test_a_newer_document_adds_versions_and_the_same_one_nothing(tmp_path: Path) -> None:
     write(tmp_path, petstore())
     typed(tmp_path, "petstore.yaml")
-    assert "everything is there already, 2 tools; nothing was changed." in typed(tmp_path, "petstore.yaml")
+    assert "already imported (2 tools); nothing was changed." in typed(tmp_path, "petstore.yaml")
     write(tmp_path, petstore(version="1.1"))
-    assert "took over 2 tools of version 1.1" in typed(tmp_path, "petstore.yaml")
+    assert "imported 2 tools of version 1.1" in typed(tmp_path, "petstore.yaml")
     tools = json.loads(typed(tmp_path, "petstore.yaml", "--name", "other", "--json"))
     assert tools["tools"] == ["other.list-pets@1.1", "other.get-pet@1.1"]
     listed = json.loads(command_line(tmp_path, "bundles", "--json").stdout)["bundles"]
@@ -149,7 +149,7 @@ def test_another_api_of_the_same_name_is_refused(tmp_path: Path) -> None:
     write(tmp_path, petstore())
     typed(tmp_path, "petstore.yaml")
     write(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
-    assert "is there already, with other tools. Give this one another name" in refused(tmp_path, "petstore.yaml")
+    assert "is there already, with other tools\nHint: choose another name" in refused(tmp_path, "petstore.yaml")
 
 
 def test_an_address_that_is_missing_is_asked_for(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_an_address_that_is_missing_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     write(tmp_path, petstore())
-    assert "would take over 2 tools" in typed(tmp_path, "petstore.yaml", "--dry-run", "--write")
+    assert "would import 2 tools" in typed(tmp_path, "petstore.yaml", "--dry-run", "--write")
     assert not (tmp_path / ".onetool").exists()
 
 
@@ -190,7 +190,7 @@ def test_many_problems_are_told_as_ten_and_a_number(tmp_path: Path) -> None:
     broken = {f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)}
     write(tmp_path, petstore(more=broken))
     said = typed(tmp_path, "petstore.yaml").splitlines()
-    start = said.index("Not taken over as it stands there:")
+    start = said.index("Not imported, or imported with changes:")
     assert said[start + 11].startswith("  and ")
     assert said[start + 11].endswith(" more; --json shows them all")
 
@@ -209,7 +209,7 @@ def test_many_problems_are_told_as_ten_and_a_number(tmp_path: Path) -> None:
 )
 def test_a_document_is_known_by_its_content(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
-    assert typed(tmp_path, name, "--dry-run").startswith("things: would take over 1 tool of version")
+    assert typed(tmp_path, name, "--dry-run").startswith("things: would import 1 tool of version")
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_a_document_that_is_none_says_why(tmp_path: Path, content: str, words: s
     ("arguments", "words"),
     [
         (["https://example.com/openapi.json"], "fetch it first: curl -fsSLo api.json https://example.com/openapi.json"),
-        (["missing.yaml"], "there is no file missing.yaml"),
-        (["cursor", "--name", "x"], "not for servers"),
+        (["missing.yaml"], "file not found: missing.yaml"),
+        (["cursor", "--name", "x"], "not to servers"),
     ],
 )
 def test_what_cannot_be_imported_says_what_to_type(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -267,7 +267,7 @@ def test_importing_into_a_project_trusts_it_and_says_so(tmp_path: Path) -> None:
     write(folder, petstore())
     done = imported(tmp_path, "petstore.yaml", "--write", "--project", folder=folder)
     assert done.returncode == 0, done.stderr
-    assert "is trusted now, with everything that was in it before" in done.stdout
+    assert "is now trusted, including its previous content" in done.stdout
     assert is_trusted(folder / ".onetool", user, {})
     assert (folder / ".onetool" / "bundles").is_dir()
     again = imported(tmp_path, "petstore.yaml", "--user", folder=folder)
@@ -281,7 +281,7 @@ def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) 
     write(folder, petstore())
     trust(folder / ".onetool", user)
     done = imported(tmp_path, "petstore.yaml", "--write", folder=folder)
-    assert "is trusted now" not in done.stdout
+    assert "is now trusted" not in done.stdout
     assert is_trusted(folder / ".onetool", user, {})
     hosts = read_file(folder / ".onetool" / "onetool.yaml").data["http"]["allowedHosts"]
     assert hosts == ["mine.example.com", "pets.example.com"]
@@ -296,7 +296,7 @@ def test_an_import_in_a_directory_without_settings_makes_them_there(tmp_path: Pa
     assert not (folder / ".onetool").exists()
     done = imported(tmp_path, "petstore.yaml", folder=folder)
     assert done.returncode == 0, done.stderr
-    assert f"{folder / '.onetool'} is trusted now" in done.stdout
+    assert f"{folder / '.onetool'} is now trusted" in done.stdout
     assert is_trusted(folder / ".onetool", user, {})
     assert list((folder / ".onetool" / "bundles").rglob("*.json"))
     assert not (user / "bundles").exists()

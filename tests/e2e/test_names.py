@@ -127,7 +127,7 @@ def test_help_and_search_show_a_call_that_works(client: Connection) -> None:
 def test_health_lists_what_has_a_reserved_name(client: Connection) -> None:
     problems = value(client, "ot.health()['problems']")
     for name in ("pack map", "pack len", "pack list", "pack def", "alias print", "alias sum"):
-        assert f"the {name} has a reserved name" in problems
+        assert f"{name} has a name reserved" in problems
     assert "alias room" not in problems
 
 

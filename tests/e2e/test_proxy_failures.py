@@ -290,7 +290,7 @@ def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: P
         assert '- "description": "What it was given."' in accepted.stdout
         client.run("ot.reload()")
         assert blocks(client.run(f"s.{ECHO}")) == ["a"]
-    assert "nothing had changed" in command_line(tmp_path, "servers", "accept", "s").stdout
+    assert "no changes" in command_line(tmp_path, "servers", "accept", "s").stdout
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Pa
         configure(project, f"{WITHOUT_ADA}agents: {{default: {{permissions: [exec]}}}}\n")
         assert becomes(client, 401)
         log = project / ".onetool" / "logs" / "onetool.log"
-        assert eventually(lambda: "has changed since it was trusted" in log.read_text("utf-8"))
+        assert eventually(lambda: "changed since it was trusted" in log.read_text("utf-8"))
         assert status(client, OTHER) == 200
         trust(project / ".onetool", tmp_path / ".onetool")
         assert eventually(lambda: "Configuration reloaded" in log.read_text("utf-8"))

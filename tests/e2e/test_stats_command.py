@@ -116,9 +116,9 @@ def test_a_tool_leaves_out_all_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "Nothing has been called yet. Try: onetool run 'machine.disk()'"),
-        (("--tool", "a.b"), "No call of a.b is recorded. `onetool stats` shows all there are."),
-        (("--period", "day"), "No call is recorded in the last day. `onetool stats` shows all there are."),
+        ((), "No calls recorded. Try: onetool run 'machine.disk()'"),
+        (("--tool", "a.b"), "No calls of a.b recorded. Run `onetool stats` to see all calls."),
+        (("--period", "day"), "No calls recorded in the last day. Run `onetool stats` to see all calls."),
     ],
 )
 def test_nothing_is_said_in_words(tmp_path: Path, options: tuple[str, ...], words: str) -> None:

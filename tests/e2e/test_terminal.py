@@ -15,7 +15,7 @@ import asyncio, sys, time
 from onetool.cli import terminal
 terminal.PATIENCE = 0.0
 async def work(progress):
-    progress.say('second\\x1b[31m\\nwords ' + 'long ' * 100)
+    progress.update('second\\x1b[31m\\nwords ' + 'long ' * 100)
     while not progress._is_drawn:
         await asyncio.sleep(0.01)
 with terminal.Progress('first words') as progress:
@@ -24,7 +24,7 @@ with terminal.Progress('first words') as progress:
     asyncio.run(work(progress))
 print('after')
 """
-QUICK = "from onetool.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.say('more')"
+QUICK = "from onetool.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.update('more')"
 
 
 def in_terminal(code: str, **env: str) -> str:

@@ -42,7 +42,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None
     done = command_line(tmp_path, "token", "create", "laptop", "--agent", "robot")
     token = done.stdout.strip()
     assert done.stdout == f"{token}\n"
-    assert "shown this once" in done.stderr
+    assert "not shown again" in done.stderr
     assert token not in done.stderr
     text = config(tmp_path).read_text("utf-8")
     assert text.startswith(COMMENTED)
@@ -72,25 +72,25 @@ def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
     created(tmp_path, "a")
     assert (
         command_line(tmp_path, "token", "list").stdout
-        == "env  agent default, from the variable MY_TOKEN\na    agent default\n"
+        == "env  agent default, from environment variable MY_TOKEN\na    agent default\n"
     )
     deleted = command_line(tmp_path, "token", "delete", "env")
-    assert "env is deleted from" in deleted.stdout
+    assert "Deleted token env from" in deleted.stdout
     assert json.loads(command_line(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
     assert config(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
-    assert "There are no tokens" in command_line(tmp_path, "token", "list").stdout
+    assert "No tokens exist" in command_line(tmp_path, "token", "list").stdout
     assert "there is no token a; tokens are none" in refused(tmp_path, "delete", "a")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["create", "x", "--agent", "boss"], "there is no agent 'boss'; agents are default, robot"),
+        (["create", "x", "--agent", "boss"], "unknown agent 'boss': expected default, robot"),
         (["create", "laptop"], "onetool token delete laptop"),
-        (["create", "two words"], "is no name for a token"),
-        (["create", "x\n"], "is no name for a token"),
-        (["create", ""], "is no name for a token"),
-        (["create", "x" * 65], "is no name for a token"),
+        (["create", "two words"], "invalid token name"),
+        (["create", "x\n"], "invalid token name"),
+        (["create", ""], "invalid token name"),
+        (["create", "x" * 65], "invalid token name"),
         (["delete", "lapto"], "there is no token lapto; tokens are laptop"),
     ],
     ids=str,
@@ -139,7 +139,7 @@ def test_a_project_that_nobody_trusts_is_left_alone(tmp_path: Path) -> None:
     configure(folder, "agents: {robot: {permissions: []}}\n")
     before = config(folder).read_bytes()
     done = in_project(tmp_path, folder, "create", "ci")
-    assert "is not trusted and was ignored" in done.stderr
+    assert "is not trusted and is ignored" in done.stderr
     assert config(folder).read_bytes() == before
     assert "ci" in config(tmp_path).read_text("utf-8")
     assert not is_trusted(folder / ".onetool", tmp_path / ".onetool", {})

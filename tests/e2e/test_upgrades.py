@@ -403,11 +403,11 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_list_of_tools_of_another_version_is_asked_for_anew(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile("echo")}}))
-    assert "nothing had changed" in said(tmp_path, "accept", "odd")
+    assert "no changes" in said(tmp_path, "accept", "odd")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     before = file.read_bytes()
     with_version(version)(file)
-    assert "nothing had changed" in said(tmp_path, "accept", "odd")
+    assert "no changes" in said(tmp_path, "accept", "odd")
     assert file.read_bytes() == before
     assert "odd.echo" in said(tmp_path, "tools", "odd")
 

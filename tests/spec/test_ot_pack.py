@@ -834,7 +834,7 @@ def test_a_star_stays_between_colons_and_the_first_pattern_wins(fresh: App, topi
 def test_a_message_that_is_not_written_is_an_error(fresh: App) -> None:
     fresh.value("ot.notify('notes', 'x')")
     failure = fresh.failure("ot.notify('lost', 'x')")
-    assert "StorageError: the message was not written to" in failure
+    assert "StorageError: cannot write the message to" in failure
     assert "notes.yaml/lost.yaml" in failure
 
 

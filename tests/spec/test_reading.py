@@ -662,4 +662,4 @@ def test_code_does_not_run_in_the_server(app: App) -> None:
 def test_an_unknown_agent_is_refused(app: App) -> None:
     answer = app.run("1", agent="nobody")
     assert answer.is_error
-    assert "there is no agent 'nobody'; agents are default" in answer.text
+    assert "unknown agent 'nobody': expected default" in answer.text

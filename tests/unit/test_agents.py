@@ -34,7 +34,7 @@ def agents(
 def use(
     made: Agents, settings: Mapping[str, Any], folders: Folders = FOLDERS, projects: Mapping[str, str] | None = None
 ) -> None:
-    made.use(Loaded(Settings.model_validate(settings), {}, (), (), folders), projects or {})
+    made.configure(Loaded(Settings.model_validate(settings), {}, (), (), folders), projects or {})
 
 
 def sandbox(said: Mapping[str, Any], folders: Folders = FOLDERS, **more: Any) -> Mapping[str, Any]:
@@ -54,16 +54,16 @@ async def spend(made: Agents, name: str = "ci") -> None:
 
 def test_a_client_gets_the_agent_that_names_it() -> None:
     made = agents({"agents": {"ci": {"clients": ["bot", "other bot"]}, "desk": {"clients": ["Claude"]}}})
-    found = [made.of_client(name) for name in ("bot", "other bot", "Claude", "claude", "bo", "", None)]
+    found = [made.for_client(name) for name in ("bot", "other bot", "Claude", "claude", "bo", "", None)]
     assert found == ["ci", "ci", "desk", "default", "default", "default", "default"]
 
 
 def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
     made = Agents(lambda _agent, _text: None)
-    hint = "type `onetool trust` in /srv/shop"
-    ignored = Problem("/srv/shop/.onetool is not trusted and was ignored", hint, code=UNTRUSTED)
-    made.use(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
-    with pytest.raises(ToolError, match=r"there is no agent 'ci'; agents are default\. .*\nHint: .*onetool trust"):
+    hint = "run `onetool trust` in /srv/shop"
+    ignored = Problem("/srv/shop/.onetool is not trusted and is ignored", hint, code=UNTRUSTED)
+    made.configure(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
+    with pytest.raises(ToolError, match=r"unknown agent 'ci': expected default\. .*\nHint: .*onetool trust"):
         made.facts("ci")
 
 

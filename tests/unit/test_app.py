@@ -90,7 +90,7 @@ def test_an_unknown_agent_is_refused_with_names() -> None:
     with opened() as app:
         answer = app.run("1+1", agent="nobody")
         assert answer.is_error
-        assert "agents are default" in answer.text
+        assert "expected default" in answer.text
 
 
 def test_an_unopened_app_says_how_to_open() -> None:

@@ -13,7 +13,7 @@ from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
 from onetool.bundles.disk import Stamp
 from onetool.bundles.index import create, index_rows, opened, write_bundle, write_tool
-from onetool.bundles.ranking import Question, place_of
+from onetool.bundles.ranking import Question, locate
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.searching import Finder, Hit, _next_text
 from onetool.bundles.store import new_id
@@ -128,7 +128,7 @@ def test_the_index_finds_exactly_what_the_ranking_says(
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
         files = [written(database, number, *fields) for number, fields in enumerate(tools)]
         places = {
-            key: place_of(question, folded(file.slug), folded(file.display_name), Texts.of(file, "tools tools"))
+            key: locate(question, folded(file.slug), folded(file.display_name), Texts.of(file, "tools tools"))
             for key, file in files
         }
         newest_first = sorted((key for key, place in places.items() if place is not None), reverse=True)

@@ -14,10 +14,10 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.clients import files, json_edit, launch, reading, toml_edit, yaml_edit
 from onetool.clients.catalogue import CLIENTS, Place
-from onetool.clients.edits import Edit, applied
+from onetool.clients.edits import Edit, apply_edits
 from onetool.clients.launch import Launch
 from onetool.clients.reading import Found
-from onetool.clients.taking import Taken, There, take
+from onetool.clients.taking import ImportTarget, ServerImport, import_servers
 from onetool.clients.translate import is_ours
 from onetool.errors import ConfigError, ToolError
 from onetool.util import yaml12
@@ -29,7 +29,7 @@ CURRENT = ("command", "args")
 
 
 def merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
-    return applied(text, json_edit.edits_for(text, "mcp.json", PATH, entry, CURRENT))
+    return apply_edits(text, json_edit.edits_for(text, "mcp.json", PATH, entry, CURRENT))
 
 
 def data_of(text: str) -> Any:
@@ -88,7 +88,7 @@ def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, befor
     whole = mark + before + text + after
     old = data_of(whole)
     edits = json_edit.edits_for(whole, "mcp.json", PATH, ENTRY, CURRENT)
-    new = applied(whole, edits)
+    new = apply_edits(whole, edits)
     assert data_of(new) == wanted(old)
     assert without(new, edits) == whole
     assert merged(new) == new
@@ -158,7 +158,7 @@ def test_lists_of_arguments_stand_in_one_line() -> None:
         ('{"a": }', "Expecting value"),
         ('{"a": 1', "Expecting ',' delimiter"),
         ('{"a": 1} x', "Extra data"),
-        ("{\n/* never closed", "mcp.json:2: is not valid JSON: this comment is not closed"),
+        ("{\n/* never closed", "mcp.json:2: is not valid JSON: unterminated comment"),
         ('{"a": "tab\there"}', "Invalid control character"),
         ('{"a": "\\x"}', "Invalid"),
         ('{"a": 012}', "Expecting ',' delimiter"),
@@ -168,13 +168,13 @@ def test_lists_of_arguments_stand_in_one_line() -> None:
         ("[" * 300 + "]" * 300, "nested too deep"),
         ("[" * 3000 + "]" * 3000, "nested too deep"),
         ("[,]", "Expecting value"),
-        ("/*/", "this comment is not closed"),
+        ("/*/", "unterminated comment"),
         ("[1]", "must be an object"),
         ('{"mcpServers": []}', "mcp.json:1: mcpServers must be an object"),
         ('{"mcpServers": null}', "must be an object"),
         ('{"mcpServers": {"onetool": 3}}', "mcpServers.onetool must be an object"),
-        ('{"mcpServers": {},\n"mcpServers": {}}', "stands in lines 1 and 2"),
-        ('{"mcpServers": {"onetool": {},\n\n"onetool": {}}}', "stands in lines 1 and 3"),
+        ('{"mcpServers": {},\n"mcpServers": {}}', "lines 1 and 2"),
+        ('{"mcpServers": {"onetool": {},\n\n"onetool": {}}}', "lines 1 and 3"),
     ],
 )
 def test_json_that_cannot_be_extended_is_refused_with_its_line(text: str, words: str) -> None:
@@ -206,7 +206,7 @@ TOML_LINES = st.lists(
 
 
 def toml_merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
-    return toml_edit.updated(text, "config.toml", TOML_PATH, entry, CURRENT)
+    return toml_edit.update(text, "config.toml", TOML_PATH, entry, CURRENT)
 
 
 @given(lines=TOML_LINES, ends=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), mark=st.sampled_from(["", "\ufeff"]))
@@ -248,7 +248,7 @@ def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
 def test_only_the_stale_line_of_a_file_changes() -> None:
     before = "x = 0x1F # hex\r\n'odd key'=1\r\n\r\n[mcp_servers . onetool]  # ours\r\n\tcommand='old'\t# why\r\n"
     after = "\r\n# about z\r\n[z]\r\na=[ 1,2 , ]\r\n[[l]]\r\n[mcp_servers.b]\r\nc='''\r\nd\r\n'''"
-    new = toml_edit.updated(before + after, "config.toml", TOML_PATH, {"command": "new", "args": []}, CURRENT)
+    new = toml_edit.update(before + after, "config.toml", TOML_PATH, {"command": "new", "args": []}, CURRENT)
     assert new == before.replace("'old'", '"new"') + after
 
 
@@ -265,10 +265,10 @@ def test_a_huge_toml_file_takes_seconds_at_most() -> None:
     [
         ("a = 1\nb = \n", "config.toml:2: is not valid TOML"),
         ("a = '''\n", "config.toml:2: is not valid TOML"),
-        ("mcp_servers = {a = {command = 'x'}}", "edit it by hand"),
-        ("mcp_servers = 3", "edit it by hand"),
-        ("[[mcp_servers]]", "edit it by hand"),
-        ("[mcp_servers.onetool]\ncommand = 'x'\n" + "#" * toml_edit.MAX_EDITED_CHARACTERS, "edit it by hand"),
+        ("mcp_servers = {a = {command = 'x'}}", "edit it manually"),
+        ("mcp_servers = 3", "edit it manually"),
+        ("[[mcp_servers]]", "edit it manually"),
+        ("[mcp_servers.onetool]\ncommand = 'x'\n" + "#" * toml_edit.MAX_EDITED_CHARACTERS, "edit it manually"),
         ("a = 1\na = 2\n", "config.toml:2: is not valid TOML"),
         ("a = " + "[" * 3000 + "]" * 3000, "nested too deep"),
     ],
@@ -423,15 +423,15 @@ def test_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
 def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
     latin = tmp_path / "latin.json"
     latin.write_bytes('{\n"a": "é"}'.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"latin\.json:2: is not UTF-8"):
+    with pytest.raises(ConfigError, match=r"latin\.json:2: not valid UTF-8"):
         files.read(latin)
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="not a file"):
         files.read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="not a file"):
         files.read(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read"):
         files.read(tmp_path / "loop")
 
 
@@ -495,7 +495,7 @@ def test_variables_move_the_files_of_clients(client: str, env: dict[str, str], e
 
 
 def test_a_client_without_project_files_says_so() -> None:
-    with pytest.raises(ToolError, match="Windsurf has no configuration for a single folder"):
+    with pytest.raises(ToolError, match="Windsurf has no project configuration"):
         CLIENTS["windsurf"].file(Place("linux", {}, Path("/h"), Path("/w")), project=True)
 
 
@@ -513,7 +513,7 @@ def test_onetool_is_started_by_the_path_beside_its_python(tmp_path: Path) -> Non
 def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
     python = installed(tmp_path / "archive-v0" / "x" / "bin")
     programs = {"uvx": "/usr/bin/uvx"}
-    assert launch.launch(python, None, programs.get) == Launch("/usr/bin/uvx", ("onetool",))
+    assert launch.launch(python, None, programs.get) == Launch("/usr/bin/uvx", ("onetool-run",))
     git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
     assert launch.launch(python, git, programs.get).args == ("--from", "git+https://x/y.git", "onetool")
     assert launch.launch(python, None, lambda _: None).note
@@ -537,9 +537,11 @@ def taken(
     secrets: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     inline_secrets: bool = True,
-) -> Taken:
-    there = There(servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada"))
-    return take(found, there, inline_secrets=inline_secrets)
+) -> ServerImport:
+    there = ImportTarget(
+        servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada")
+    )
+    return import_servers(found, there, inline_secrets=inline_secrets)
 
 
 def server_of(server: Mapping[str, Any], **env: str) -> Any:
@@ -565,16 +567,16 @@ def test_the_content_tells_the_format(text: str) -> None:
 
 def test_servers_of_other_folders_stay_there_and_are_named() -> None:
     text = '{"mcpServers": {}, "projects": {"/other": {"mcpServers": {"b": {"command": "y"}}}, "/c": {}}}'
-    assert found_in(text).notes == ("servers of /other were left there: b",)
+    assert found_in(text).notes == ("skipped servers of /other: b",)
 
 
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
         ("", "x.json", "is empty"),
-        ("{}", "x.json", "holds no servers"),
-        ('{"theme": "dark"}', "x.json", "holds no servers"),
-        ("hello", "x.txt", "which is JSON or TOML"),
+        ("{}", "x.json", "no servers in"),
+        ('{"theme": "dark"}', "x.json", "no servers in"),
+        ("hello", "x.txt", "(JSON or TOML)"),
         ("a = ", "x.toml", r"x\.toml:1: is not valid TOML"),
         ("{\n'", "x.json", r"x\.json:2: is not valid JSON"),
     ],
@@ -692,16 +694,16 @@ def test_names_become_names_that_code_can_use() -> None:
         "my_server", "my_server_2", "mcp_21st_dev", "mcp_class", "mcp_machine", "mcp_list", "münchen", "日本", "server",
         "file",
     ]  # fmt: skip
-    assert "my-server: is called my_server from now on" in " ".join(result.notes)
+    assert "my-server: renamed to my_server" in " ".join(result.notes)
 
 
 def test_the_first_file_wins_and_what_is_there_stays() -> None:
     first, second = (Found(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
     result = taken(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
     assert result.servers == {"a": {"command": "one"}}
-    assert "a: stands in /w/two too" in " ".join(result.notes)
-    assert "one: is there already, with other settings" in " ".join(result.notes)
-    assert "two: is there already" in result.notes
+    assert "a: skipped the duplicate in /w/two" in " ".join(result.notes)
+    assert "one: skipped, because a server of this name exists with other settings" in " ".join(result.notes)
+    assert "two: already imported" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -711,7 +713,7 @@ def test_the_first_file_wins_and_what_is_there_stays() -> None:
 def test_what_is_no_server_is_left_out_and_said(server: Any) -> None:
     result = taken(Found(Path("/w/mcp.json"), {"a": server}))
     assert result.servers == {}
-    assert any(note.startswith("a: was left out") for note in result.notes)
+    assert any(note.startswith("a: skipped") for note in result.notes)
 
 
 def test_an_address_may_begin_with_a_variable() -> None:
@@ -878,7 +880,7 @@ def test_secrets_in_arguments_and_urls_move_to_secrets(
     assert result.notes == []
     kept = taken(found)
     assert kept.servers["a"] == {"command": "x", **server}
-    assert "its settings hold a secret" in kept.notes[0]
+    assert "its settings contain a secret" in kept.notes[0]
 
 
 def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
@@ -918,8 +920,8 @@ def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_pa
     }
     found = Found(tmp_path / ".mcp.json", given)
     for is_user in (True, False):
-        there = There({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
-        servers = take([found], there, inline_secrets=False).servers
+        there = ImportTarget({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
+        servers = import_servers([found], there, inline_secrets=False).servers
         expected = {"dotted", "here", "option", "found", "program"} if is_user else set()
         assert {name for name, server in servers.items() if server.get("cwd") == "project"} == expected
 

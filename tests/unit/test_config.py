@@ -227,19 +227,19 @@ def test_variables_that_are_no_settings_are_errors(place: Place) -> None:
         ONETOOL_OUTPUT__SANITIZE="@",
     )
     assert message.replace("environment variable ONETOOL_", "").split("\n") == [
-        'EXECUTION__CELLS: execution.cells must be a whole number, not "many"',
-        "EXECUTION__CELLS__X: execution.cells.x is unknown: nothing can stand there",
+        'EXECUTION__CELLS: execution.cells must be an integer, not "many"',
+        "EXECUTION__CELLS__X: execution.cells.x is an unknown key: no keys are allowed here",
         "EXECUTION__TIMOUT: execution.timout is an unknown key",
-        "Hint: write timeout",
+        "Hint: did you mean timeout?",
         "EXECUTON__TIMEOUT: executon is an unknown key",
-        "Hint: write execution",
+        "Hint: did you mean execution?",
         "OUTPUT__SANITIZE:1: is not valid YAML: found character that cannot start any token",
     ]
 
 
 def test_variables_of_others_are_only_mentioned(place: Place) -> None:
     assert tuple(map(str, place.load({"ONETOOL_LOGLEVEL": "x"}).problems)) == (
-        "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key\nHint: write log_level",
+        "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key\nHint: did you mean log_level?",
     )
 
 
@@ -271,10 +271,10 @@ def test_an_agent_defined_twice_is_an_error(place: Place) -> None:
     place.write(place.project / "agents" / "ci.yml", "permissions: [read]")
     place.write(place.project / "agents" / "other.yml", "# second\nname: ci")
     assert place.error("log_level: INFO\nagents: {ci: {permissions: [read]}}").split("\n") == [
-        'agents/ci.yml:1: the agent "ci" is in onetool.yaml:2 already',
-        "Hint: keep one",
-        'agents/other.yml:2: the agent "ci" is in agents/ci.yml:1 already',
-        "Hint: keep one",
+        'agents/ci.yml:1: agent "ci" is already defined in onetool.yaml:2',
+        "Hint: delete one of them",
+        'agents/other.yml:2: agent "ci" is already defined in agents/ci.yml:1',
+        "Hint: delete one of them",
     ]
 
 
@@ -327,7 +327,7 @@ def test_a_named_file_brings_its_whole_folder(place: Place) -> None:
 
 
 def test_a_named_file_must_be_there(place: Place) -> None:
-    with pytest.raises(ConfigError, match="there is no such file\nHint: check --config and ONETOOL_CONFIG"):
+    with pytest.raises(ConfigError, match="file not found\nHint: check --config and ONETOOL_CONFIG"):
         place.load(config=place.root / "none.yaml")
 
 
@@ -339,7 +339,7 @@ def test_the_home_folder_is_read_only_once(place: Place) -> None:
 
 
 def test_a_working_folder_that_is_none_is_told(place: Place) -> None:
-    assert place.error(OT_CWD="/none") == "/none: the working folder is no folder\nHint: check OT_CWD"
+    assert place.error(OT_CWD="/none") == "/none: the working directory is not a directory\nHint: check OT_CWD"
 
 
 # References and secrets
@@ -392,7 +392,9 @@ def test_a_secret_by_its_full_name_comes_from_no_variable(place: Place) -> None:
     text = "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B: '${secret:NONE:-default}'}}}"
     assert place.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
     message = place.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
-    assert "needs PLAIN\nHint: put it into secrets.yaml, or write ${secret:PLAIN:-default}" in message
+    assert (
+        "refers to PLAIN, which is not set\nHint: set it in secrets.yaml, or write ${secret:PLAIN:-default}" in message
+    )
 
 
 def test_servers_belong_to_who_says_what_is_started(place: Place) -> None:
@@ -419,14 +421,14 @@ def test_text_for_models_receives_no_secret(place: Place) -> None:
 
 def test_missing_references_name_key_file_and_line(place: Place) -> None:
     place.write(place.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
-    advice = "put it into secrets.yaml or the environment, or write"
-    literal = "Hint: write $${ for the two characters themselves"
+    advice = "set it in secrets.yaml or the environment, or write"
+    literal = "Hint: write $${ for a literal ${"
     assert place.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
-        "~/onetool.yaml:3: servers.a.url needs URL",
+        "~/onetool.yaml:3: servers.a.url refers to URL, which is not set",
         "Hint: " + advice + " ${URL:-default}",
-        "~/onetool.yaml:4: servers.a.headers.B holds a ${ that starts no ${NAME}",
+        "~/onetool.yaml:4: servers.a.headers.B contains ${ without a valid reference such as ${NAME}",
         literal,
-        "~/onetool.yaml:4: servers.a.headers.C holds a ${ that starts no ${NAME}",
+        "~/onetool.yaml:4: servers.a.headers.C contains ${ without a valid reference such as ${NAME}",
         literal,
         "onetool.yaml:3: tools.brave.keys[1] needs KEY",
         "Hint: " + advice + " ${KEY:-default}",
@@ -437,7 +439,7 @@ def test_missing_references_name_key_file_and_line(place: Place) -> None:
 def test_secrets_that_others_can_read_are_refused(place: Place, mode: int) -> None:
     place.write(place.project / "secrets.yaml", "TOKEN: canary", mode)
     message = place.error("servers: {a: {url: 'http://${TOKEN}'}}")
-    assert message == "secrets.yaml: is open to others\nHint: type `chmod 600 secrets.yaml`"
+    assert message == "secrets.yaml: other users can read this file\nHint: run `chmod 600 secrets.yaml`"
 
 
 def test_secrets_keep_every_character_as_written(place: Place) -> None:
@@ -456,11 +458,11 @@ def test_wrong_secrets_are_told_without_their_text(place: Place) -> None:
     place.write(place.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok")
     place.write(place.project / "secrets.yaml", "A: *canary")
     assert place.error().split("\n") == [
-        "~/secrets.yaml:1: A must be one text, not a list or a mapping",
-        "~/secrets.yaml:2: B must be one text, not empty",
-        '~/secrets.yaml:3: "bad-name" is no name for a secret',
-        "Hint: take letters, digits and _",
-        "~/secrets.yaml:4: C must be one text, not a list or a mapping",
+        "~/secrets.yaml:1: A must be a string, not a list or a mapping",
+        "~/secrets.yaml:2: B must be a string, not empty",
+        '~/secrets.yaml:3: invalid secret name "bad-name"',
+        "Hint: use letters, digits and _",
+        "~/secrets.yaml:4: C must be a string, not a list or a mapping",
         "secrets.yaml:1: this alias has no anchor",
         "Hint: put text that starts with * in quotes",
     ]
@@ -529,58 +531,58 @@ def test_wrong_files_are_told_like_prose(place: Place) -> None:
         docs_url: example.com
         """)
         == dedent("""
-        ~/agents/list.yml:2: the file must hold `key: value` lines
-        ~/agents/name.yml:1: name must be text
+        ~/agents/list.yml:2: the file must contain `key: value` lines
+        ~/agents/name.yml:1: name must be a string
         Hint: put it in quotes
         ~/agents/typo.yml:1: agents.typo.permission is an unknown key
-        Hint: write permissions
+        Hint: did you mean permissions?
         ~/agents/typo.yml:2: agents.typo.sandbox.allowed is an unknown key
-        Hint: write allowed_paths
-        ~/onetool.yaml:1: the file must hold `key: value` lines
+        Hint: did you mean allowed_paths?
+        ~/onetool.yaml:1: the file must contain `key: value` lines
         ~/prompts.yaml:2: prompts.intructions is an unknown key
-        Hint: write instructions
-        ~/prompts.yaml:3: prompts.packs must be a mapping, `key: value`
-        onetool.yaml:2: aliases.ws must be text
+        Hint: did you mean instructions?
+        ~/prompts.yaml:3: prompts.packs must be a mapping (`key: value`)
+        onetool.yaml:2: aliases.ws must be a string
         Hint: put it in quotes
         onetool.yaml:3: executon is an unknown key
-        Hint: write execution
+        Hint: did you mean execution?
         onetool.yaml:4: mcpServers is an unknown key
-        Hint: write servers
+        Hint: did you mean servers?
         onetool.yaml:5: workers.zzz is an unknown key
-        Hint: known here: idle_timeout, start_timeout, call_timeout
+        Hint: known keys: idle_timeout, start_timeout, call_timeout
         onetool.yaml:7: snippets.nobody.body is missing
-        onetool.yaml:9: servers.neither needs exactly one of command: and url:
-        onetool.yaml:10: servers.both needs exactly one of command: and url:
+        onetool.yaml:9: servers.neither requires exactly one of command and url
+        onetool.yaml:10: servers.both requires exactly one of command and url
         onetool.yaml:12: servers.wrong.url must start with http:// or https://
         onetool.yaml:13: servers.wrong.transport must be 'http' or 'sse', not "ws"
         onetool.yaml:14: servers.wrong.pin must be 'warn', 'strict' or 'off', not "sometimes"
-        onetool.yaml:15: servers.wrong.timeout must be more than 0, not -1
-        onetool.yaml:16: servers.wrong.env.DEBUG must be text
+        onetool.yaml:15: servers.wrong.timeout must be greater than 0, not -1
+        onetool.yaml:16: servers.wrong.env.DEBUG must be a string
         Hint: put it in quotes
-        onetool.yaml:16: servers.wrong.env.VERSION must be text
+        onetool.yaml:16: servers.wrong.env.VERSION must be a string
         Hint: put it in quotes
         onetool.yaml:17: servers.wrong.tols is an unknown key
-        Hint: write tools
+        Hint: did you mean tools?
         onetool.yaml:19: tools.brave.cost_per_call must be at least 0, not -1
-        onetool.yaml:19: tools.brave.permissions must be a list of some of read, write, exec, network
+        onetool.yaml:19: tools.brave.permissions must be a list of permissions (read, write, exec, network)
         onetool.yaml:19: tools.brave.timeout must be a number, not "soon"
-        onetool.yaml:20: tools_dir must be a list like [a, b]
-        onetool.yaml:21: execution.cells must be more than 0, not 0
+        onetool.yaml:20: tools_dir must be a list such as [a, b]
+        onetool.yaml:21: execution.cells must be greater than 0, not 0
         onetool.yaml:21: execution.isolation must be 'auto', 'require' or 'off', not "maybe"
         onetool.yaml:21: execution.max_tool_calls must be a finite number, not Infinity
-        onetool.yaml:21: execution.memory_mb must be a whole number, not 1.5
+        onetool.yaml:21: execution.memory_mb must be an integer, not 1.5
         onetool.yaml:21: execution.timeout must be a number
-        onetool.yaml:22: output must be a mapping, `key: value`
+        onetool.yaml:22: output must be a mapping (`key: value`)
         onetool.yaml:23: stats.enabled must be true or false, not "perhaps"
         onetool.yaml:24: notify.topics[0].file is missing
         onetool.yaml:26: http.allowed_hosts is an unknown key
-        Hint: write allowedHosts
-        onetool.yaml:27: http.allowedHosts[0] must be a host like *.example.com or a.example.com:8080, no URL
-        onetool.yaml:27: http.allowedHosts[1] must be a host like *.example.com or a.example.com:8080, no URL
-        onetool.yaml:29: agents.fly.permissions must be a list of some of read, write, exec, network
-        onetool.yaml:30: agents.torn has permissions: and budgets.permissions: that differ; keep one of them
-        onetool.yaml:32: auth.tokens[0] needs exactly one of hash: and token_env:
-        onetool.yaml:32: auth.tokens[1] needs exactly one of hash: and token_env:
+        Hint: did you mean allowedHosts?
+        onetool.yaml:27: http.allowedHosts[0] must be a host such as *.example.com or a.example.com:8080, not a URL
+        onetool.yaml:27: http.allowedHosts[1] must be a host such as *.example.com or a.example.com:8080, not a URL
+        onetool.yaml:29: agents.fly.permissions must be a list of permissions (read, write, exec, network)
+        onetool.yaml:30: agents.torn has conflicting permissions and budgets.permissions; keep only one of them
+        onetool.yaml:32: auth.tokens[0] requires exactly one of hash and token_env
+        onetool.yaml:32: auth.tokens[1] requires exactly one of hash and token_env
         onetool.yaml:33: log_level must be 'DEBUG', 'INFO', 'WARNING', 'ERROR' or 'CRITICAL', not "LOUD"
         onetool.yaml:34: docs_url must start with http:// or https://
         """).strip()
@@ -608,7 +610,7 @@ def test_single_mistakes_are_told_precisely(place: Place, text: str, reason: str
         (b"\x00\x01\x02", "is not valid YAML"),
         (b"[" * 100_000, "nested more than 100 deep"),
         (b"{" * 100_000, "nested more than 100 deep"),
-        (b"just text", "must hold `key: value` lines"),
+        (b"just text", "must contain `key: value` lines"),
         (b"servers: &s {a: *s}", "stands inside the very value"),
     ],
 )
@@ -634,19 +636,19 @@ def test_a_file_in_place_of_the_folder_is_an_error(place: Place) -> None:
 
 def test_two_agents_cannot_have_one_client(place: Place) -> None:
     text = "agents:\n  a: {clients: [bot]}\n  b: {clients: [x, bot]}"
-    assert place.error(text) == "onetool.yaml:3: agents.b.clients[1] is a client of the agent a already"
+    assert place.error(text) == "onetool.yaml:3: agents.b.clients[1] is already a client of agent a"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("https://a.example", "must be a name like tools.example.com"),
-        ("a.example:443", "must be a name like tools.example.com"),
-        ("'*.example'", "must be a name like tools.example.com"),
-        ("''", "must be a name like tools.example.com"),
-        ("a.example.", "must be a name like tools.example.com"),
-        ("LocalHost", "by which no token is needed"),
-        ("7", "must be text"),
+        ("https://a.example", "must be a host name such as tools.example.com"),
+        ("a.example:443", "must be a host name such as tools.example.com"),
+        ("'*.example'", "must be a host name such as tools.example.com"),
+        ("''", "must be a host name such as tools.example.com"),
+        ("a.example.", "must be a host name such as tools.example.com"),
+        ("LocalHost", "which needs no token"),
+        ("7", "must be a string"),
     ],
 )
 def test_names_of_the_server_are_names(place: Place, name: str, words: str) -> None:
@@ -655,11 +657,11 @@ def test_names_of_the_server_are_names(place: Place, name: str, words: str) -> N
 
 def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
     assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
-        "onetool.yaml:1: aliases.a-b is no name that code can use",
-        "Hint: take letters, digits and _",
-        "onetool.yaml:1: aliases.class is a keyword of Python, which code cannot call",
-        "Hint: take another name",
-        "onetool.yaml:2: auth.tokens[0].agent must be one of the agents: default",
+        "onetool.yaml:1: aliases.a-b is not a valid Python name",
+        "Hint: use letters, digits and _",
+        "onetool.yaml:1: aliases.class is a Python keyword, so code cannot call it",
+        "Hint: choose another name",
+        "onetool.yaml:2: auth.tokens[0].agent must be an agent (default)",
     ]
 
 

@@ -44,7 +44,7 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
         "agents.pilot.permissions",
         "auth.tokens[1].agent",
     ]
-    assert str(examined.place_of(("servers", "good"))).endswith("onetool.yaml:5")
+    assert str(examined.locate(("servers", "good"))).endswith("onetool.yaml:5")
 
 
 @pytest.mark.parametrize("text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"])
@@ -91,7 +91,7 @@ def test_what_follows_from_a_directory_that_cannot_be_used_is_not_reported_besid
 
 def test_a_problem_with_a_line_says_which_line_to_correct(tmp_path: Path) -> None:
     (found,) = report(tmp_path, Problem("must be a number", location=Location("/a/b.yaml", 3)))
-    assert found.hint == "correct line 3 of /a/b.yaml"
+    assert found.hint == "fix line 3 of /a/b.yaml"
 
 
 def test_a_hint_of_several_lines_stays_one_problem() -> None:

@@ -179,7 +179,7 @@ def test_init_says_what_it_wrote_and_what_to_try(tmp_path: Path) -> None:
     assert process.stdout.count("wrote ") == 3
     assert "onetool run 'hello.greet" in process.stdout
     again = command_line(tmp_path, "init")
-    assert "has all of it already" in again.stdout
+    assert "is already complete" in again.stdout
 
 
 def test_init_can_be_read_by_programs(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_init_that_cannot_remember_its_trust_says_so(tmp_path: Path) -> None:
     (home / ".onetool").touch()
     process = run_in(project, home, "init")
     assert process.returncode == 1
-    assert "is made but not trusted" in process.stderr
+    assert "was created but not trusted" in process.stderr
     assert "Traceback" not in process.stderr
 
 

@@ -73,8 +73,8 @@ def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tm
     foreign.symlink_to(project)
     verdict = judge(foreign, user, env)
     assert not verdict.trusted
-    assert "it is a symbolic link, and trust belongs to a directory" in verdict.problems[0].message
-    with pytest.raises(ToolError, match="cannot be trusted: it is a symbolic link"):
+    assert "it is a symbolic link, which cannot be trusted" in verdict.problems[0].message
+    with pytest.raises(ToolError, match=r"cannot trust .*: it is a symbolic link"):
         trust(foreign, user)
 
 
@@ -174,7 +174,7 @@ def test_changes_that_grant_something_ask_again(project: Path, user: Path, chang
     change(project)
     verdict = judge(project, user, {})
     assert not verdict.trusted
-    assert "has changed since it was trusted" in verdict.problems[0].message
+    assert "changed since it was trusted" in verdict.problems[0].message
     trust(project, user)
     assert is_trusted(project, user, {})
 
@@ -189,12 +189,12 @@ def test_an_untrusted_folder_is_ignored_whole(project: Path, user: Path) -> None
 
 
 def test_what_to_type_is_said(project: Path, user: Path) -> None:
-    advice = f"look at what it holds, then type `onetool trust` in {project.parent}"
-    ignored = Problem(f"{project} is not trusted and was ignored", advice, Location(str(project)), UNTRUSTED)
+    advice = f"review its content, then run `onetool trust` in {project.parent}"
+    ignored = Problem(f"{project} is not trusted and is ignored", advice, Location(str(project)), UNTRUSTED)
     assert loaded(project, user).problems == (ignored,)
     trust(project, user)
     write("tools/new/new_tools.py", "")(project)
-    changed = "has changed since it was trusted and was ignored: extension file tools/new/new_tools.py is new"
+    changed = "changed since it was trusted and is ignored: extension file tools/new/new_tools.py was added"
     assert loaded(project, user).problems == (replace(ignored, message=f"{project} {changed}"),)
 
 
@@ -207,8 +207,8 @@ def test_every_line_that_changed_is_named_without_its_value(project: Path, user:
     problem = judge(project, user, {}).problems[0].message
     for said in (
         "onetool.yaml:3 (servers.git.command) changed",
-        "onetool.yaml:4 (servers.….command) is new",
-        "onetool.yaml (aliases.a) is gone",
+        "onetool.yaml:4 (servers.….command) was added",
+        "onetool.yaml (aliases.a) was removed",
         "secrets.yaml:1 (KEY) changed",
     ):
         assert said in problem
@@ -241,7 +241,7 @@ def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path
     verdict = still_trusted(found.folders, env, found.snapshot)
     assert not verdict.trusted
     assert (
-        "has changed since OneTool started: extension file tools/new/new_tools.py is new" in verdict.problems[0].message
+        "changed since OneTool started: extension file tools/new/new_tools.py was added" in verdict.problems[0].message
     )
 
 
@@ -263,7 +263,7 @@ def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, co
     (user / "trust.json").write_bytes(content)
     verdict = judge(project, user, {})
     assert not verdict.trusted
-    assert "trust.json is damaged, so that no project folder is trusted" in verdict.problems[0].message
+    assert "trust.json is damaged, so no project directory is trusted" in verdict.problems[0].message
     trust(project, user)
     assert judge(project, user, {}).trusted
 

@@ -63,7 +63,7 @@ def test_texts_that_look_like_numbers_stay_texts() -> None:
         ("auth: [1]", "auth must be a mapping"),
         ("auth: {tokens: {a: 1}}", "auth.tokens must be a list"),
         ("auth: {tokens: ", "x.yaml"),
-        ("a: &a [{name: a}]\nauth: {tokens: *a}\n", "change it by hand"),
+        ("a: &a [{name: a}]\nauth: {tokens: *a}\n", "edit it manually"),
     ],
 )
 def test_what_cannot_be_changed_says_so(text: str, words: str) -> None:

@@ -44,7 +44,7 @@ class Question:
         return bool(self.text) and start.startswith(self.text)
 
 
-def place_of(question: Question, slug_start: str, name_start: str, texts: Texts) -> int | None:
+def locate(question: Question, slug_start: str, name_start: str, texts: Texts) -> int | None:
     """The number of the best place, 0 the best of all; None where the tool does not fit."""
     if question.starts(slug_start):
         return 0

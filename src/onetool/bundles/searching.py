@@ -12,7 +12,7 @@ from typing import Final
 
 from onetool.bundles.index import meta
 from onetool.bundles.listing import IN_USE, names_of_keys
-from onetool.bundles.ranking import FIRST_FUZZY, FIRST_WORD, PLACES, Question, place_of
+from onetool.bundles.ranking import FIRST_FUZZY, FIRST_WORD, PLACES, Question, locate
 from onetool.bundles.texts import FIELDS, Texts
 from onetool.search.documents import Key
 from onetool.search.index import Read, Shelf, words_near
@@ -53,7 +53,7 @@ class Finder:
             for key in self._candidates(place, before if place == first else AFTER_ALL):
                 if key != last:
                     row = self._database.execute(ROW, (key, self._include_disabled)).fetchone()
-                    if row and place_of(self._question, row[0], row[1], Texts(*row[2:])) == place:
+                    if row and locate(self._question, row[0], row[1], Texts(*row[2:])) == place:
                         yield Hit(place, key)
                 last = key
 

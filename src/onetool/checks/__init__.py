@@ -1,7 +1,7 @@
-"""The one list of checks: `ot.health()`, `/api/health` and `onetool doctor` report what is found here.
+"""The checks behind `ot.health()`, `/api/health` and `onetool doctor`.
 
-Nothing is started or changed: upstream servers and extensions are judged by their recorded state. `onetool doctor`
-starts them first, and shows also what is in order.
+Nothing is started or changed: upstream servers and extensions are checked by their recorded state. `onetool doctor`
+starts them first and also shows checks that passed.
 """
 
 import platform
@@ -33,13 +33,13 @@ from onetool.version import __version__
 LEVELS = (PROBLEM, WARNING, OK)
 MAX_LENGTH = 2000
 CHECK_SECONDS = 0.5  # for each database that `report_health` checks
-# Codes of problems that may follow from another one: a file in a directory that cannot be used cannot be used either.
+# Codes of problems that another one may cause: a file in an unusable directory is unusable too.
 CONSEQUENCES = frozenset({STORAGE, "busy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What runs, as it is judged and shown."""
+    """The checks of a running OneTool."""
 
     registry: Registry
     registered: RegisteredTools
@@ -49,10 +49,10 @@ class Checks:
     reader: SettingsReader
 
     async def report_health(self, state: State, log: Log) -> dict[str, Any]:
-        """Return how everything is doing; `findings` are the problems in their parts."""
+        """Return a health report; `findings` are the problems as structured data."""
         with suppress(ToolError):  # `find_problems` reports it
             await self.registry.refresh()
-        servers = await self.servers.states()  # first: it notices servers that went away
+        servers = await self.servers.states()  # first, because it detects disconnected servers
         found = [each for each in await self.find_problems(state, log, CHECK_SECONDS) if each.level != OK]
         return {
             "version": __version__,
@@ -73,9 +73,9 @@ class Checks:
     async def find_problems(
         self, state: State, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
     ) -> list[Problem]:
-        """Return what is wrong, then what is in order. Databases are checked for `seconds` at most.
+        """Return the problems, then the checks that passed. Each database is checked for at most `seconds`.
 
-        `stored` is what somebody found about kept files before anything ran.
+        `stored` are problems with stored files that were found before anything ran.
         """
         unread: list[Problem] = []
         try:
@@ -98,7 +98,7 @@ class Checks:
             *extensions.problems(self.extensions, read.loaded),
             *servers.problems(self.servers, read, self.registry, self.extensions),
             *settings.problems(self.registry, read),
-            # A program that embeds OneTool is not asked about the machine's MCP clients.
+            # MCP clients of the machine are irrelevant to a program that embeds OneTool.
             *(assistants.problems(read.loaded.folders) if self.reader.has_files else ()),
             *unread,
             *map(Problem, self.registered.installed_problems),
@@ -107,9 +107,9 @@ class Checks:
         return in_order(found, read.loaded)
 
     def _noticed(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
-        """Yield what the running parts noticed."""
+        """Yield problems that running components recorded."""
         yield from (*state.loaded.problems, *self.extensions.refused)
-        if state.error is not None and not read.errors:  # else they are named one by one
+        if state.error is not None and not read.errors:  # otherwise they are listed one by one
             yield Problem(str(state.error))
         if state.audit.problem:
             yield storage_problem(state.audit.problem, state.audit.file)
@@ -122,12 +122,12 @@ class Checks:
 
 def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
     """Return each problem once, the worst first, without consequences of others and without secrets."""
-    # Servers repeat in what they print the secrets that stand in their environment, or in the file itself.
-    told = [
+    # The output of servers may contain secrets of their environment or settings.
+    found_secrets = [
         secrets_in({"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)})
         for each in loaded.settings.servers.values()
     ]
-    redact = Redactor([*loaded.secret_values, *chain.from_iterable(told)])
+    redact = Redactor([*loaded.secret_values, *chain.from_iterable(found_secrets)])
     causes: list[Location] = []
     found: dict[Problem, None] = {}
     for each in problems:
@@ -138,11 +138,11 @@ def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
             causes.append(place)
         hint = each.hint
         if not hint and place is not None and place.line:
-            hint = f"correct line {place.line} of {place.file}"
-        found[replace(each, message=_shortened(redact(each.message)), hint=_shortened(redact(hint)))] = None
+            hint = f"fix line {place.line} of {place.file}"
+        found[replace(each, message=_shorten(redact(each.message)), hint=_shorten(redact(hint)))] = None
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 
 
-def _shortened(text: str) -> str:
-    """For a person to read: what is wrong may be a value of any length."""
+def _shorten(text: str) -> str:
+    """Shorten a message, which may contain a value of any length."""
     return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}… ({len(text):,} characters)"

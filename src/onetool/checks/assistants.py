@@ -1,4 +1,4 @@
-"""The assistants on this machine: which of them start OneTool, and whether what they start is there."""
+"""Checks of the assistants on this machine: which of them start OneTool, and whether the command exists."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ def problems(folders: Folders) -> list[Problem]:
         each for client in CLIENTS.values() for file in client.files(place) for each in _in_file(client, file, place)
     ]
     hint = f"onetool connect CLIENT --write   ({', '.join(CLIENTS)})"
-    return found or [Problem("no assistant is connected yet", hint, level=OK)]
+    return found or [Problem("no assistant is connected", hint, level=OK)]
 
 
 def _in_file(client: Client, file: Path, place: Place) -> Iterator[Problem]:
@@ -34,7 +34,7 @@ def _in_file(client: Client, file: Path, place: Place) -> Iterator[Problem]:
         yield Problem(f"{client.title}: {error.message}", error.hint, where, level=WARNING)
         return
     if isinstance(entry, Mapping):
-        yield _judged(client, file, entry, place)
+        yield _check(client, file, entry, place)
 
 
 def _entry(client: Client, read: files.Read) -> Any:
@@ -42,15 +42,15 @@ def _entry(client: Client, read: files.Read) -> Any:
     return value_at(parse(read.text, str(read.path)), client.path)
 
 
-def _judged(client: Client, file: Path, entry: Mapping[str, Any], place: Place) -> Problem:
+def _check(client: Client, file: Path, entry: Mapping[str, Any], place: Place) -> Problem:
     scope = "" if file == client.user(place) else " --project"
     again = f"onetool connect {client.name}{scope} --write"
     command, env = entry.get("command"), entry.get("env")
     folder = env.get("OT_CWD") if isinstance(env, Mapping) else None
     if isinstance(command, str) and shutil.which(command) is None:
-        what = f"{client.title} is to start {command}, which is not there ({file})"
+        what = f"{client.title} starts {command}, which does not exist ({file})"
         return Problem(what, again, Location(str(file)))
     if isinstance(folder, str) and not Path(folder).is_dir():
-        what = f"{client.title} is to start OneTool in {folder}, which is no folder ({file})"
+        what = f"{client.title} starts OneTool in {folder}, which is not a directory ({file})"
         return Problem(what, f"{again} --folder {place.working_dir}", Location(str(file)))
     return Problem(f"{client.title} is connected ({file})", level=OK)

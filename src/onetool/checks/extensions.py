@@ -1,4 +1,4 @@
-"""Extension packs: files that cannot be read, names that two have, and starts that failed."""
+"""Checks of extension packs: unreadable files, duplicate names and failed starts."""
 
 import sys
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ INSTALL_UV = f"{sys.executable} -m pip install uv"
 
 def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     yield from (each for each in extensions.findings if each.code != NO_UV)
-    yield from _namesakes(extensions, loaded)
-    servers = set(map(python_name, loaded.settings.servers))  # a server that has the name is reported as such
+    yield from _duplicates(extensions, loaded)
+    servers = set(map(python_name, loaded.settings.servers))  # a server of that name is reported separately
     yield from (problem for name, problem in extensions.taken.items() if name not in servers)
     files = sorted(str(each.file) for each in extensions.used if each.header is not None)
     if files and not has_uv():
-        what = f"uv is missing, so that these extension packs cannot be started: {', '.join(files)}"
+        what = f"uv is not installed, so these extension packs cannot start: {', '.join(files)}"
         yield Problem(what, INSTALL_UV, code=NO_UV)
 
 
@@ -33,8 +33,8 @@ def has_uv() -> bool:
     return True
 
 
-def _namesakes(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
-    """A project may put a pack in the place of the person's own; beside each other they are a mistake."""
+def _duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
+    """Yield duplicate packs: a warning if a project overrides a pack of the user, otherwise a problem."""
     found = extensions.found
     for pack in dict.fromkeys(each.pack for each in found):
         first, *rest = (each.file for each in found if each.pack == pack)
@@ -44,8 +44,8 @@ def _namesakes(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
                 next(filter(file.is_relative_to, loaded.folders.layers), file.parent.parent) for file in (first, *rest)
             }
             yield Problem(
-                f"several extension files are called {pack}: {first} counts, and not {others}",
-                f'delete one of them, or write `pack = "another_name"` into it: {others}',
+                f"duplicate extension pack {pack}: {first} is used, {others} is ignored",
+                f'delete or rename one of them with `pack = "another_name"`: {others}',
                 Location(str(rest[0])),
                 level=WARNING if len(layers) > len(rest) else PROBLEM,
             )

@@ -1,6 +1,6 @@
-"""What is kept on disk: whether each file is whole, and not of a newer OneTool. Nothing is changed.
+"""Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed.
 
-The file of switches is not here: what disables every tool says so itself (`onetool.switches`).
+The file of disabled tools is not checked here: `onetool.switches` reports its problems itself.
 """
 
 import json
@@ -21,12 +21,12 @@ from onetool.proxy import pins
 from onetool.stats import record, shapes
 from onetool.util.newer import Newer, refuse_newer
 
-STEPS_BETWEEN_LOOKS = 10_000  # of SQLite, some milliseconds
-BEGUN_ANEW = "type `onetool run 1`: a new one is begun, and this one is kept beside it"
+PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
+RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
 
 
-class _Kept(NamedTuple):
-    """A JSON file: the key that must be there, and what to do about a damaged one."""
+class _StoredFile(NamedTuple):
+    """A JSON file with its required key and a hint for when it is damaged."""
 
     file: Path
     version: int
@@ -35,35 +35,37 @@ class _Kept(NamedTuple):
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
-    """Check each file; databases for as many seconds, because a large one takes long."""
+    """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
     data = loaded.folders.data
     return [
-        *_database(data / "stats" / "stats.db", record.VERSION, BEGUN_ANEW, seconds),
+        *_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
         *(found for kept in _files(loaded) for found in _json(kept)),
     ]
 
 
 def stored_bundles(loaded: Loaded) -> list[Problem]:
-    """Read all bundles again, which takes long where there are many."""
+    """Re-read all bundles, which is slow if there are many."""
     store, folder = store_of(loaded), folder_of(loaded)
     try:
         store.rescan()
         problems = store.problems
     except ToolError as error:
-        hint = error.hint or f"see that {folder} can be read and written"
+        hint = error.hint or f"make {folder} readable and writable"
         problems = [storage_problem(f"{folder}: {error.message}", folder, hint)]
     store.close()
     return problems
 
 
-def _files(loaded: Loaded) -> Iterator[_Kept]:
+def _files(loaded: Loaded) -> Iterator[_StoredFile]:
     data, user = loaded.folders.data, loaded.folders.user
-    yield _Kept(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "type `rm {file}`: they are learnt anew")
-    yield _Kept(data / "pins.json", pins.VERSION, None, "type `rm {file}`: what servers offer now is pinned then")
-    yield _Kept(user / trust.STORE, trust.VERSION, None, "type `rm {file}`, then `onetool trust` in your projects")
+    yield _StoredFile(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)")
+    yield _StoredFile(
+        data / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"
+    )
+    yield _StoredFile(user / trust.STORE, trust.VERSION, None, "run `rm {file}`, then `onetool trust` in your projects")
 
 
-def _json(kept: _Kept) -> Iterator[Problem]:
+def _json(kept: _StoredFile) -> Iterator[Problem]:
     try:
         data: Any = json.loads(kept.file.read_bytes())
         refuse_newer(data.get("version"), kept.version, kept.file)
@@ -75,7 +77,7 @@ def _json(kept: _Kept) -> Iterator[Problem]:
         yield Problem.of(error)
     except OSError as error:
         hint = f"chmod u+rw {quote(str(kept.file))}"
-        yield storage_problem(f"{kept.file} cannot be read: {error.strerror}", kept.file, hint)
+        yield storage_problem(f"cannot read {kept.file}: {error.strerror}", kept.file, hint)
     except (ValueError, AttributeError, KeyError, RecursionError):
         yield storage_problem(f"{kept.file} is damaged", kept.file, kept.damaged.format(file=quote(str(kept.file))))
 
@@ -87,13 +89,13 @@ def _database(file: Path, version: int, damaged: str, seconds: float | None) -> 
         with closing(sqlite3.connect(record.database_uri(file, "ro"), uri=True, timeout=5)) as database:
             if seconds is not None:
                 deadline = time.monotonic() + seconds
-                database.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
+                database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
             refuse_newer(database.execute("pragma user_version").fetchone()[0], version, file)
-            (verdict,) = database.execute("pragma quick_check(1)").fetchone()
+            (result,) = database.execute("pragma quick_check(1)").fetchone()
     except Newer as error:
         yield Problem.of(error)
         return
     except sqlite3.Error as error:
-        verdict = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
-    if verdict != "ok":
-        yield storage_problem(f"{file} is damaged: {verdict}", file, damaged.format(file=quote(str(file))))
+        result = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
+    if result != "ok":
+        yield storage_problem(f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file))))

@@ -1,4 +1,4 @@
-"""Folders: those that the product writes to, and those that the configuration names."""
+"""Checks of directories: those that OneTool writes to, and those that the settings name."""
 
 import os
 import shutil
@@ -13,32 +13,32 @@ from onetool.paths import placed
 from onetool.problem import WARNING, Location, Problem, storage_problem
 
 WRITTEN = ("logs", "stats", "tmp", "cache", "environments")
-LEAST_FREE = 16 << 20  # bytes; a single large result may need more
+MIN_FREE_BYTES = 16 << 20  # a single large result may need more
 
 
 def problems(read: Examined) -> Iterator[Problem]:
-    yield from _written(read.loaded)
-    yield from _scratch()
-    yield from _named(read)
+    yield from _check_written(read.loaded)
+    yield from _check_temporary()
+    yield from _check_named(read)
 
 
-def _written(loaded: Loaded) -> Iterator[Problem]:
+def _check_written(loaded: Loaded) -> Iterator[Problem]:
     folders = loaded.folders
     audit = placed(loaded.settings.audit.file, folders.data, folders.home).parent
     inside = [*(folders.data / name for name in WRITTEN), folder_of(loaded), audit]
-    closed: list[Path] = []  # what is in them is reported with them
+    closed: list[Path] = []  # problems inside of these are not reported again
     for folder in dict.fromkeys([folders.user, folders.data, *inside]):
         there = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
         if any(there.is_relative_to(each) for each in closed):
             continue
         path = quote(str(there))
         if not there.is_dir():
-            what = f"{there} is no folder, so that nothing can be kept in it"
+            what = f"{there} is not a directory, so nothing can be stored in it"
             yield storage_problem(what, there, f"mv {path} {quote(f'{there}.old')}")
         elif not os.access(there, os.R_OK | os.W_OK | os.X_OK):
             is_ours = not hasattr(os, "getuid") or there.stat().st_uid == os.getuid()
             hint = f"chmod -R u+rwX {path}" if is_ours else f"sudo chown -R $(id -u) {path}"
-            what = f"{there} cannot be written, so that nothing is kept there"
+            what = f"cannot write to {there}, so nothing is stored there"
             if hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY:
                 what, hint = f"{what}: the disk is read-only", f"remount it writable, or move {there} to another disk"
             yield storage_problem(what, there, hint)
@@ -47,42 +47,44 @@ def _written(loaded: Loaded) -> Iterator[Problem]:
         closed.append(there)
     data = folders.data if folders.data.is_dir() else folders.home
     if not closed and data.is_dir():
-        yield from _full(data)
+        yield from _check_space(data)
 
 
-def _full(folder: Path) -> Iterator[Problem]:
+def _check_space(folder: Path) -> Iterator[Problem]:
     free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE:
-        state = f"almost full, {free:,} bytes are left" if free else "full"
-        yield Problem(f"{folder}: the disk is {state}", f"make room: df -h {quote(str(folder))}", Location(str(folder)))
+    if free < MIN_FREE_BYTES:
+        state = f"almost full, {free:,} bytes left" if free else "full"
+        yield Problem(
+            f"{folder}: the disk is {state}", f"free up disk space: df -h {quote(str(folder))}", Location(str(folder))
+        )
 
 
-def _scratch() -> Iterator[Problem]:
+def _check_temporary() -> Iterator[Problem]:
     wanted = os.environ.get("TMPDIR")
     try:
         used = tempfile.gettempdir()
     except FileNotFoundError as error:
-        yield Problem(f"there is no folder for scratch files: {error.strerror}", "export TMPDIR=/tmp")
+        yield Problem(f"no usable directory for temporary files: {error.strerror}", "export TMPDIR=/tmp")
         return
     if wanted and os.path.realpath(wanted) != os.path.realpath(used):
-        what = f"TMPDIR is {wanted}, which cannot be written, so that {used} is used"
+        what = f"cannot write to TMPDIR ({wanted}); using {used} instead"
         yield storage_problem(what, Path(wanted), f"mkdir -p {quote(wanted)}   or: unset TMPDIR", WARNING)
-    yield from _full(Path(used))
+    yield from _check_space(Path(used))
 
 
-def _named(read: Examined) -> Iterator[Problem]:
+def _check_named(read: Examined) -> Iterator[Problem]:
     settings, folders = read.loaded.settings, read.loaded.folders
     named: list[tuple[tuple[str | int, ...], str, str]] = [
-        *((("projects", name), f"the project {name}", text) for name, text in settings.projects.items()),
+        *((("projects", name), f"project {name}", text) for name, text in settings.projects.items()),
         *((("tools_dir", index), "tools_dir", text) for index, text in enumerate(settings.tools_dir)),
         *(
-            (("agents", name, "sandbox", "allowed_paths", index), f"the agent {name}", text)
+            (("agents", name, "sandbox", "allowed_paths", index), f"agent {name}", text)
             for name, agent in settings.agents.items()
             for index, text in enumerate(agent.sandbox.allowed_paths)
         ),
     ]
     for loc, what, text in named:
-        path, place = placed(text, folders.working_dir, folders.home), read.place_of(loc)
+        path, place = placed(text, folders.working_dir, folders.home), read.locate(loc)
         if not path.exists():
-            hint = f"correct it ({place}), or make the folder: mkdir -p {quote(str(path))}"
-            yield Problem(f"{place}: {what} is to use {path}, which is not there", hint, place)
+            hint = f"correct the path ({place}), or create the directory: mkdir -p {quote(str(path))}"
+            yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place)

@@ -1,4 +1,4 @@
-"""Upstream servers: programs that are missing, starts that failed, names that others have, and what each offers."""
+"""Checks of upstream servers: missing programs, failed starts, duplicate names and changed definitions."""
 
 import shlex
 from collections.abc import Iterator
@@ -18,27 +18,27 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
     owners = {each.pack: str(each.file) for each in extensions.found}
     for tool in registry:
         if not isinstance(tool.backend, Upstream):
-            owners.setdefault(python_name(tool.pack), tool.file or "a pack that ships")
+            owners.setdefault(python_name(tool.pack), tool.file or "a built-in pack")
     for name, server in read.loaded.settings.servers.items():
-        place = read.place_of(("servers", name))
+        place = read.locate(("servers", name))
         if server.enabled:
             yield from _failure(name, server, servers, read, place)
         pack = python_name(name)
         if owner := owners.get(pack):
-            what = f"{place}: the server {name} has the name of another pack ({owner}): one hides tools of the other"
-            yield Problem(what, f"give the server another name ({place})", place)
-        owners.setdefault(pack, f"the server {name}")
+            what = f"{place}: server {name} has the name of another pack ({owner}), so one hides tools of the other"
+            yield Problem(what, f"rename the server ({place})", place)
+        owners.setdefault(pack, f"server {name}")
     yield from servers.findings
 
 
 def _failure(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
     if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
-        yield Problem(f"{place}: the server {error.message}", f"{error.hint} ({place})", place)
+        yield Problem(f"{place}: server {error.message}", f"{error.hint} ({place})", place)
     elif name in servers.names and (failure := servers.upstream(name).failure):
-        hint = f"or leave it out: `enabled: false` in servers.{name} ({place})"
+        hint = f"or disable it: set servers.{name}.enabled to false ({place})"
         if server.command:
-            hint = f"see what it says: {shlex.join([server.command, *server.args])}\n{hint}"
+            hint = f"check its output: {shlex.join([server.command, *server.args])}\n{hint}"
         else:
-            hint = f"see that it runs and that servers.{name}.url is right, {hint}"
-        yield Problem(f"{place}: the server {failure}", hint, place)
+            hint = f"check that it runs and that servers.{name}.url is correct, {hint}"
+        yield Problem(f"{place}: server {failure}", hint, place)

@@ -1,4 +1,4 @@
-"""Bundles of stored tools: list, export, import, enable, disable, delete. Running servers see changes at once."""
+"""Manage bundles of HTTP tools. Running servers see changes at once."""
 
 import argparse
 import json
@@ -22,35 +22,39 @@ if TYPE_CHECKING:
     from onetool.storage import BundleStorage
 
 STDOUT = "-"
-ABOUT = 80
+MAX_DESCRIPTION_LENGTH = 80
 WHAT = "SLUG[.TOOL[@VERSION]]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="show the bundles that are in use (this is what a bare `bundles` does)")
-    export = actions.add_parser("export", help="write a bundle into a ZIP archive")
-    export.add_argument("slug", metavar="SLUG", help="the bundle")
+    listing = actions.add_parser("list", help="List enabled bundles (the default action)")
+    export = actions.add_parser("export", help="Export a bundle to a ZIP archive")
+    export.add_argument("slug", metavar="SLUG", help="name of the bundle")
     export.add_argument(
-        "file", nargs="?", default="", metavar="FILE.zip", help=f"SLUG.zip if left out; {STDOUT} prints"
+        "file",
+        nargs="?",
+        default="",
+        metavar="FILE.zip",
+        help=f"output file (default: SLUG.zip; {STDOUT} for standard output)",
     )
-    taking = actions.add_parser("import", help="take a bundle over from a ZIP archive")
-    taking.add_argument("file", type=Path, metavar="FILE.zip")
-    taking.add_argument("--name", default="", metavar="SLUG", help="what to call the bundle here")
-    where = taking.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="into ~/.onetool, for all directories")
-    where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
-    delete = actions.add_parser("delete", help="delete a bundle with its tools, a tool, or one version")
-    delete.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+    import_ = actions.add_parser("import", help="Import a bundle from a ZIP archive")
+    import_.add_argument("file", type=Path, metavar="FILE.zip")
+    import_.add_argument("--name", default="", metavar="SLUG", help="name of the imported bundle")
+    where = import_.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
+    where.add_argument("--project", action="store_true", help="import into .onetool of this directory and trust it")
+    delete = actions.add_parser("delete", help="Delete a bundle, a tool or a version of a tool")
+    delete.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
     delete.add_argument("--yes", action="store_true", help="delete without asking")
     _add_json(delete)
     for word in ("enable", "disable"):
-        action = actions.add_parser(word, help=f"switch a bundle or a tool {'on' if word == 'enable' else 'off'}")
-        action.add_argument("what", metavar=WHAT, help="a bundle, a tool with all its versions, or one version")
+        action = actions.add_parser(word, help=f"{word.capitalize()} a bundle or a tool")
+        action.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
         _add_json(action)
     for action in (parser, listing):
-        action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="those switched off, too")
-    for action in (parser, listing, export, taking):
+        action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="include disabled bundles")
+    for action in (parser, listing, export, import_):
         _add_json(action)
 
 
@@ -64,12 +68,12 @@ def main(options: argparse.Namespace) -> int:
         return _import(options, as_json=as_json)
     if options.action == "delete":
         return _confirm_and_delete(options, as_json=as_json)
-    work = {"export": _export, "enable": _switch, "disable": _switch}.get(options.action, _list)
+    work = {"export": _export, "enable": _set_enabled, "disable": _set_enabled}.get(options.action, _list)
 
     async def in_a_thread(app: "OneTool") -> int:
         import anyio.to_thread
 
-        await app.discover()  # whether a tool's function is there, only all packs together can tell
+        await app.discover()  # needed to check whether the functions of tools exist
         return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
 
     return with_settings(options, in_a_thread)
@@ -80,7 +84,7 @@ def _import(options: argparse.Namespace, *, as_json: bool) -> int:
 
     given = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
     named = argparse.Namespace(config=options.config, user=options.user, project=options.project, **given)
-    return import_bundle.main(named, options.file, import_bundle.content_of(options.file))
+    return import_bundle.main(named, options.file, import_bundle.read_content(options.file))
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
@@ -111,9 +115,9 @@ class Row:
         tools = len({tool.slug for tool in self.tools})
         state = "on " if self.bundle.is_enabled else "off"
         some = "" if self.in_use == tools or not self.bundle.is_enabled else f", {self.in_use} in use"
-        origin = " (comes with the program)" if self.bundle.is_built_in else ""
-        text = clean(self.bundle.description or self.bundle.display_name, ABOUT * 10)  # somebody else's words
-        about = shorten(text, ABOUT, placeholder=" …")
+        origin = " (built-in)" if self.bundle.is_built_in else ""
+        text = clean(self.bundle.description or self.bundle.display_name, MAX_DESCRIPTION_LENGTH * 10)  # untrusted text
+        about = shorten(text, MAX_DESCRIPTION_LENGTH, placeholder=" …")
         line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {about}{origin}".rstrip()
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
 
@@ -130,9 +134,9 @@ def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     for row in chosen:
         print(row.as_text(width))
     if not chosen:
-        print("No bundle is in use. To make one of an OpenAPI document: onetool import petstore.yaml")
+        print("No bundles are enabled. To create one from an OpenAPI document: onetool import petstore.yaml")
     if more := len(rows) - len(chosen):
-        print(f"{more} more switched off; `onetool bundles list --all` shows them.")
+        print(f"{number(more, 'disabled bundle')} not shown. Run `onetool bundles list --all` to see all.")
     return 0
 
 
@@ -149,7 +153,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     if secrets:
         what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)
-        print_notices([f"{what} replaced in the archive by {names}. After an import, set them in secrets.yaml."])
+        print_notices([f"{what} replaced in the archive by {names}. Set them in secrets.yaml where you import it."])
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         return 0
@@ -158,14 +162,16 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         with file.open("xb") as new:
             new.write(packed)
     except FileExistsError:
-        raise ToolError(f"{file} is there already; give another name, or {STDOUT} to print it") from None
+        raise ToolError(
+            f"{file} already exists", hint=f"choose another name, or {STDOUT} for standard output"
+        ) from None
     except OSError as error:
-        raise ToolError(f"{file} cannot be written: {error.strerror or error}") from None
+        raise ToolError(f"cannot write {file}: {error.strerror or error}") from None
     if as_json:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
         print(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Credentials that were found are references.")
+        print(f"Wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Detected credentials are references.")
     return 0
 
 
@@ -173,8 +179,8 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
 
 
 def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
-    """Ask in between: somebody who thinks about it must hold nothing open."""
-    slug, tool, version = _parts(options.what)
+    """Delete after confirmation. OneTool is closed while the user is asked, so that nothing stays locked."""
+    slug, tool, version = _split_name(options.what)
 
     async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
         bundle = _bundle(app, slug)
@@ -202,7 +208,7 @@ def _confirm(what: str, options: argparse.Namespace) -> None:
     if options.yes:
         return
     if not is_terminal(sys.stdin):
-        options.refuse(f"deleting {what} needs --yes when nobody can be asked")
+        options.refuse(f"cannot ask for confirmation to delete {what}: use --yes")
     print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise ToolError("nothing was deleted")
@@ -230,52 +236,52 @@ def _record(app: "OneTool", action: str, names: list[str]) -> None:
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
-def _switch(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     on = options.action == "enable"
-    slug, tool, version = _parts(options.what)
+    slug, tool, version = _split_name(options.what)
     bundle, store = _bundle(app, slug), app.bundles.store
     if not tool:
         store.set_bundle_enabled(bundle.id, on)
         changed = [bundle.slug]
     else:
         chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
-        changed = [_switched(store, bundle, one, on=on) for one in chosen]
+        changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
     if as_json:
         print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
         return 0
-    print("\n".join(f"{name} is switched {'on' if on else 'off'}." for name in changed))
+    print("\n".join(f"{options.action.capitalize()}d {name}" for name in changed))
     if on and tool and not bundle.is_enabled:
-        print(f"Its bundle is off: onetool bundles enable {bundle.slug}")
+        print(f"Its bundle is disabled. To enable it: onetool bundles enable {bundle.slug}")
     return 0
 
 
-def _parts(what: str) -> tuple[str, str, str]:
-    """A slug has no dot and no @; a version may have dots."""
+def _split_name(what: str) -> tuple[str, str, str]:
+    """Split SLUG.TOOL@VERSION. A slug contains neither a dot nor an @; a version may contain dots."""
     name, at, version = what.partition("@")
     slug, dot, tool = name.partition(".")
     if not slug or (dot and not tool) or (at and not (tool and version)):
-        raise ToolError(f"{what!r} names nothing; write {WHAT}, for example petstore or petstore.list-pets@1.0")
+        raise ToolError(f"invalid name {what!r}: expected {WHAT}, such as petstore or petstore.list-pets@1.0")
     return slug, tool, version
 
 
-def _switched(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
+def _set_tool_enabled(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
     try:
         store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
     except BundleError as error:
         if error.fields.get("code") != "bundle_disabled":
             raise
-        raise ToolError(f"{error.message}: onetool bundles enable {bundle.slug}") from None
+        raise ToolError(error.message, hint=f"onetool bundles enable {bundle.slug}") from None
     return f"{bundle.slug}.{tool.slug}@{tool.version}"
 
 
-# --- finding -------------------------------------------------------------------------------------------------------
+# --- lookup --------------------------------------------------------------------------------------------------------
 
 
 def _bundle(app: "OneTool", slug: str) -> "Bundle":
     found = app.bundles.store.bundle_by_slug(slug)
     if found is None:
-        raise ToolError(_unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()], "Bundles"))
+        raise _unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()])
     return found
 
 
@@ -283,15 +289,16 @@ def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: s
     exact = [tool for tool in tools if tool.slug == slug]
     named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
     if not named:
-        raise ToolError(_unknown("tool", slug, sorted({tool.slug for tool in tools}), f"{bundle.slug} has"))
+        raise _unknown(f"tool of {bundle.slug}", slug, sorted({tool.slug for tool in tools}))
     chosen = [tool for tool in named if version in {"", tool.version}]
     if not chosen:
-        there = ", ".join(tool.version for tool in named)
-        raise ToolError(f"{bundle.slug}.{slug} has no version {version}; versions are {there}")
+        versions = ", ".join(tool.version for tool in named)
+        raise ToolError(f"unknown version {version!r} of {bundle.slug}.{slug}: expected {versions}")
     return chosen
 
 
-def _unknown(kind: str, name: str, known: list[str], title: str) -> str:
+def _unknown(kind: str, name: str, known: list[str]) -> ToolError:
     near = nearest(name, known)
-    guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {kind} {name!r}.{guess} {title}: {shown(known)}."
+    hint = f"did you mean {' or '.join(near)}?" if near else ""
+    expected = f"expected one of {shown(known)}" if known else "none exist"
+    return ToolError(f"unknown {kind} {name!r}: {expected}", hint=hint)

@@ -1,4 +1,4 @@
-"""Call one tool by its name, with arguments as key=value, and print its result as JSON."""
+"""Call a tool and print its result as JSON."""
 
 import argparse
 import json
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the tool, for example machine.disk")
+    parser.add_argument("name", metavar="NAME", help="name of the tool, such as machine.disk")
     parser.add_argument(
-        "arguments", nargs="*", default=(), metavar="key=value", help="values are JSON where they can be, else text"
+        "arguments",
+        nargs="*",
+        default=(),
+        metavar="key=value",
+        help="arguments; a value that is not valid JSON is a string",
     )
-    parser.add_argument("--agent", default="default", metavar="NAME", help="call with the limits of this agent")
-    parser.add_argument("--json", action="store_true", help="print errors as JSON too")
+    parser.add_argument(
+        "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
+    )
+    parser.add_argument("--json", action="store_true", help="print errors as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
-    texts = _texts(options)
+    texts = _split_arguments(options)
 
     async def call(app: "OneTool") -> int:
         with Progress(f"calling {options.name}"):
-            arguments = await _arguments(app, options.name, texts)
+            arguments = await _parse_arguments(app, options.name, texts)
             result = await app.bus.call_tool(
                 options.name, arguments, app.context(options.agent, is_owner=True, client="cli")
             )
@@ -42,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
             if options.json:
                 print(app.redact(render({"error": error}, "json")))
                 return 1
-            # A person types commands of the shell where code would call functions.
+            # On the command line, the hint is a shell command instead of a function call.
             message = error["message"].replace("Type ot.tools() to", "Type `onetool tools` to")
             print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
             return 1
@@ -54,27 +60,27 @@ def main(options: argparse.Namespace) -> int:
     return with_settings(options, call)
 
 
-def _texts(options: argparse.Namespace) -> dict[str, str]:
+def _split_arguments(options: argparse.Namespace) -> dict[str, str]:
     texts: dict[str, str] = {}
     for argument in options.arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            options.refuse(f"{argument!r} is no argument; write key=value, for example unit=GiB")
+            options.refuse(f"invalid argument {argument!r}: expected key=value, such as unit=GiB")
         if key in texts:
-            options.refuse(f"{key} is given twice; write it once")
+            options.refuse(f"duplicate argument '{key}'")
         texts[key] = text
     return texts
 
 
-async def _arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What was typed, as data; where the tool wants a text, `id=1` is one."""
+async def _parse_arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Parse values as JSON, except for parameters of type string: `id=1` is then the string "1"."""
     await app.discover({python_name(name).partition(".")[0]})
     tool = app.registry.get(name)
     kinds = tool.input.properties if tool is not None else {}
-    return {key: _value(text, kinds.get(full_name(key, kinds), {}).get("type")) for key, text in texts.items()}
+    return {key: _parse_value(text, kinds.get(full_name(key, kinds), {}).get("type")) for key, text in texts.items()}
 
 
-def _value(text: str, kind: object) -> Any:
+def _parse_value(text: str, kind: object) -> Any:
     try:
         value = json.loads(text)
     except ValueError:

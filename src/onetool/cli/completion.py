@@ -1,18 +1,17 @@
-"""Print what makes a shell complete commands, options, tools and their arguments when you press Tab.
+"""Print a shell completion script for commands, options, tools and their arguments.
 
-Put one line into the file that your shell reads at its start:
+Add one line to the startup file of your shell:
 
     bash, in ~/.bashrc:                     eval "$(onetool completion bash)"
     zsh, in ~/.zshrc, after compinit:       eval "$(onetool completion zsh)"
     fish, in ~/.config/fish/config.fish:    onetool completion fish | source
 """
 
-# The scripts are small: they hand over the words that were typed so far and show what comes back, one answer a line.
-# FILES instead of an answer means that the shell is to complete a file's name, as it does anyway.
+# The scripts pass on the words typed so far and show the candidates that are printed, one per line. FILES instead of
+# candidates makes the shell complete file names.
 #
-# Names come from the files that the registry reads too. Nothing is started, and pydantic is not loaded, which takes
-# three times as long. Names may be a little behind: of a server, they are those that were seen last. A directory that
-# is not trusted is not read.
+# Names come from the files that the registry reads. Nothing is started, and pydantic is not imported, which would
+# triple the time. The tools of a server are those of its last start. An untrusted directory is not read.
 
 import argparse
 import json
@@ -82,7 +81,7 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=SCRIPTS, metavar="SHELL", help=f"one of {', '.join(SCRIPTS)}")
+    parser.add_argument("shell", choices=SCRIPTS, metavar="SHELL", help=f"shell: {', '.join(SCRIPTS)}")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -90,20 +89,20 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def answer(typed: list[str]) -> int:
-    """What may stand where the last word is. Whatever is wrong, nobody wants to hear of it while typing."""
+def print_candidates(typed: list[str]) -> int:
+    """Print the candidates for the last word. Errors are ignored, because they would disturb typing."""
     try:
-        words, broken = _joined(typed or [""])
-        found = list(dict.fromkeys(_answers(words)))
+        words, broken = _join_words(typed or [""])
+        found = list(dict.fromkeys(_candidates(words)))
     except (Exception, SystemExit):  # noqa: BLE001 - see above
         return 0
-    for text in found if found == [FILES] else _fitting(found, words[-1]):
+    for text in found if found == [FILES] else _matching(found, words[-1]):
         print(text.removeprefix(broken))
     return 0
 
 
-def _joined(typed: list[str]) -> tuple[list[str], str]:
-    """The words as they were typed. bash breaks at = and :, and takes an answer for what stands behind them alone."""
+def _join_words(typed: list[str]) -> tuple[list[str], str]:
+    """Return the words as typed, and the prefix to remove: bash splits words at = and : and expects the last part."""
     words: list[str] = []
     for word in typed:
         if words and (word in {"=", ":"} or words[-1].endswith(("=", ":"))):
@@ -115,11 +114,11 @@ def _joined(typed: list[str]) -> tuple[list[str], str]:
     return words, words[-1] if typed[-1] in {"=", ":"} else words[-1].removesuffix(typed[-1])
 
 
-def _fitting(found: Iterable[str], start: str) -> list[str]:
+def _matching(found: Iterable[str], start: str) -> list[str]:
     return [text for text in found if text.startswith(start) and text.isprintable()]
 
 
-def _answers(words: list[str]) -> Iterable[str]:
+def _candidates(words: list[str]) -> Iterable[str]:
     from onetool.cli.main import COMMANDS, command
 
     name, *before, current = words if len(words) > 1 else ("", *words)
@@ -131,7 +130,7 @@ def _answers(words: list[str]) -> Iterable[str]:
     given: list[str] = []
     waiting = config = None  # an option whose value comes next; the value of --config
     for word in before:
-        option = parser._option_string_actions.get(word)  # noqa: SLF001 - argparse tells it nowhere else
+        option = parser._option_string_actions.get(word)  # noqa: SLF001 - argparse has no public API for it
         if option is not None:
             waiting = option if option.nargs != 0 else None
         elif waiting is not None:
@@ -160,7 +159,7 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 
 class _Names:
-    """What the files name. A file with a mistake in it still has names."""
+    """Names from the settings files, even from invalid ones."""
 
     def __init__(self, config_file: Path | None) -> None:
         found = paths.find_folders(os.environ, Path.cwd(), config_file, Path.home())
@@ -180,13 +179,13 @@ class _Names:
         return [str(_mapping(entry).get("name", "")) for entry in entries] if isinstance(entries, list) else []
 
     def packs_or_tools(self, current: str, *_: object) -> Iterable[str]:
-        """Return the packs first, then the tools of one: a list of hundreds helps nobody."""
+        """Return the packs first, then the tools of one pack, to keep the list short."""
         pack, dot, _name = current.partition(".")
         if dot:
             return self._tools(pack)
         packs = [*filter(None, self._files), *self.section("servers"), *map(python_name, self._bundles)]
-        packs = _fitting(dict.fromkeys(packs), current)
-        alone = _fitting(self._tools(""), current)
+        packs = _matching(dict.fromkeys(packs), current)
+        alone = _matching(self._tools(""), current)
         if len(packs) == 1 and not alone:
             return self._tools(packs[0]) or [f"{packs[0]}."]
         return [*(f"{pack}." for pack in packs), *alone]
@@ -207,7 +206,7 @@ class _Names:
     def clients(self, current: str, *_: object) -> list[str]:
         from onetool.clients.catalogue import CLIENTS
 
-        return _fitting(CLIENTS, current) or [FILES]
+        return _matching(CLIENTS, current) or [FILES]
 
     def _tools(self, pack: str) -> dict[str, list[str]]:
         """Return the arguments of each tool of a pack; the tools of no pack, such as `grep`, are in ''."""
@@ -262,7 +261,7 @@ class _Names:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return what a YAML or JSON file holds; nothing if it cannot be read."""
+    """Return the content of a YAML or JSON file; an empty mapping if it cannot be read."""
     with suppress(OSError, ToolError, ValueError, RecursionError):
         return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml12.read_file(file).data)
     return {}
@@ -276,7 +275,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# What stands in a place of a command, or of any command.
+# Candidates by command and argument; an empty command means any.
 _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]]] = {
     ("call", "name"): _Names.packs_or_tools,
     ("tools", "pattern"): _Names.packs_or_tools,

@@ -1,7 +1,7 @@
-"""How a command ends, whatever happens: with a status that a script can rely on, and never with a traceback.
+"""Turns the outcome of a command into an exit status and an error message without a traceback.
 
-0 is fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143 told to end. Output that nobody reads any more is no failure; output
-that cannot be written is one. What nobody expected goes to the log, and to the screen with ONETOOL_DEBUG=1.
+0 means success, 1 failure, 2 a usage error, 130 Ctrl+C, 143 SIGTERM. A closed pipe is not a failure; output that cannot
+be written is one. Unexpected errors are logged, and printed with a traceback if ONETOOL_DEBUG=1 is set.
 """
 
 import contextlib
@@ -22,67 +22,76 @@ from onetool.util.invisible import escape_invisible
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 DEBUG = "ONETOOL_DEBUG"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-OUTPUT = {*_FULL, errno.EBADF}
-REFUSED = {*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
-REFUSED |= {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+OUTPUT_ERRORS = {*_DISK_ERRORS, errno.EBADF}
+FILE_ERRORS = {
+    *_DISK_ERRORS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOENT,
+}
+FILE_ERRORS |= {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE}
 
 
-def ended(command: Callable[[], int]) -> int:
-    """Run the command; its status."""
-    _mend_streams()
+def run_command(command: Callable[[], int]) -> int:
+    """Run the command and return its exit status."""
+    _repair_streams()
     try:
-        return _flushed(_status_of(command))
+        return _flush(_exit_status(command))
     finally:
-        # Nothing is left to clean up: another Ctrl+C while Python ends is to end it, in silence.
+        # Nothing is left to clean up, so another Ctrl+C may end Python silently.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _status_of(command: Callable[[], int]) -> int:
+def _exit_status(command: Callable[[], int]) -> int:
     try:
-        return _worded(command)
+        return _report_errors(command)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Terminated:
         return TERMINATED
     except SystemExit as asked:  # by argparse
         return asked.code if isinstance(asked.code, int) else 0
-    except BrokenPipeError:  # the reader of our output has gone: `onetool tools | head`
+    except BrokenPipeError:  # the reader closed the pipe: `onetool tools | head`
         _discard(sys.stdout)
         return 0
 
 
-def _worded(command: Callable[[], int]) -> int:
-    """Errors as words."""
+def _report_errors(command: Callable[[], int]) -> int:
+    """Run the command and print errors as messages."""
     try:
         return command()
     except BrokenPipeError:
         raise
     except ToolError as error:
-        return _failed(str(error))
+        return _fail(str(error))
     except OSError as error:
-        # What this machine refuses, such as a folder that may not be written. Errors of the output name no file.
-        if error.filename is None and error.errno in OUTPUT:
-            return _failed(_unwritten(error))
-        if error.filename is not None and error.errno in REFUSED:
-            return _failed(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
-        return _crashed(error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a person sees words
-        return _crashed(error)
+        # Errors of standard output have no file name; others are errors of the environment, such as permissions.
+        if error.filename is None and error.errno in OUTPUT_ERRORS:
+            return _fail(_output_error(error))
+        if error.filename is not None and error.errno in FILE_ERRORS:
+            return _fail(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
+        return _report_crash(error)
+    except Exception as error:  # noqa: BLE001 - no traceback for users
+        return _report_crash(error)
 
 
-def _failed(*lines: str) -> int:
+def _fail(*lines: str) -> int:
     with contextlib.suppress(OSError):
         for line in lines:
             print(f"onetool: {escape_invisible(line)}", file=sys.stderr)
     return FAILED
 
 
-# --- what nobody expected ------------------------------------------------------------------------------------------
+# --- unexpected errors ---------------------------------------------------------------------------------------------
 
 
-def _crashed(error: BaseException) -> int:
+def _report_crash(error: BaseException) -> int:
     if os.environ.get(DEBUG):
         import traceback
 
@@ -90,13 +99,13 @@ def _crashed(error: BaseException) -> int:
             traceback.print_exception(error)
         return FAILED
     reason = " ".join(str(error).split())
-    what = f"something went wrong that should not: {type(error).__name__}{': ' if reason else ''}{reason}"
-    file = _logged(error)
-    return _failed(what, f"the details are in {file}" if file else f"set {DEBUG}=1 and try again to see the details")
+    what = f"internal error: {type(error).__name__}{': ' if reason else ''}{reason}"
+    file = _log_crash(error)
+    return _fail(what, f"see {file} for details" if file else f"set {DEBUG}=1 and retry to see details")
 
 
-def _logged(error: BaseException) -> Path | None:
-    """The log with the details in it; None where it could not be written."""
+def _log_crash(error: BaseException) -> Path | None:
+    """Log the traceback and return the log file, or None if it cannot be written."""
     import traceback
 
     from onetool.logging import Log
@@ -106,29 +115,32 @@ def _logged(error: BaseException) -> Path | None:
         file = Path.home() / FOLDER / "logs" / "onetool.log"
     except RuntimeError:
         return None
-    where = "".join(traceback.format_tb(error.__traceback__))  # without what it says, which may be a secret
+    where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
     log = Log(file, gathers=False)
     log.event("crash", level="ERROR", error_type=type(error).__name__, text=where)
     log.close()
     return None if log.problem else file
 
 
-# --- the streams ---------------------------------------------------------------------------------------------------
+# --- streams -------------------------------------------------------------------------------------------------------
 
 
-def _mend_streams() -> None:
-    """Closed ones are opened on nothing, or the next file would get their number. No letter is too odd to print."""
+def _repair_streams() -> None:
+    """Open closed standard streams on the null device and make all characters printable.
+
+    Otherwise the next opened file would get the number of a standard stream.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
         if stream is None:
-            _fill(number)
+            _open_null(number)
             setattr(sys, name, Path(os.devnull).open("w" if number else "r", encoding="utf-8"))  # noqa: SIM115
         elif number and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, protect(stream))
 
 
-def _fill(number: int) -> None:
+def _open_null(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
@@ -138,15 +150,15 @@ def _fill(number: int) -> None:
             os.close(opened)
 
 
-def _flushed(status: int) -> int:
-    """What is still to be written is written here, where a failure has words."""
+def _flush(status: int) -> int:
+    """Flush the streams here, where errors can be reported, and return the exit status."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _discard(sys.stdout)
     except OSError as error:
         _discard(sys.stdout)
-        status = _failed(_unwritten(error))
+        status = _fail(_output_error(error))
     try:
         sys.stderr.flush()
     except OSError:
@@ -155,12 +167,12 @@ def _flushed(status: int) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """Python would complain at its end of what it could not write."""
+    """Redirect the stream to the null device, so that Python does not report unwritten output at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())
         os.close(nothing)
 
 
-def _unwritten(error: OSError) -> str:
-    return f"the output cannot be written: {error.strerror or error}"
+def _output_error(error: OSError) -> str:
+    return f"cannot write the output: {error.strerror or error}"

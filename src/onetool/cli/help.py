@@ -1,4 +1,4 @@
-"""Help on a tool, a pack or an alias, or a search for words; an overview without any."""
+"""Show help on a tool, a pack or an alias, or search for tools."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("query", nargs="*", metavar="QUERY", help="a name, or words to search for")
+    parser.add_argument(
+        "query",
+        nargs="*",
+        metavar="QUERY",
+        help="name of a tool, pack or alias, or search words; an overview by default",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -21,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
         from onetool.runner.answer import Journal
 
         journal = Journal()
-        with Progress("looking for help"):
+        with Progress("searching for help"):
             context, arguments = app.context(journal=journal), {"query": " ".join(options.query)}
             text = (await app.bus.call_tool("ot.help", arguments, context)).unwrap()
         print(app.redact(render({"help": text}, "json") if options.json else text))

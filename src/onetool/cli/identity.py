@@ -1,4 +1,4 @@
-"""Who types commands."""
+"""The identity of the user of the command line."""
 
 
 def user_name() -> str:

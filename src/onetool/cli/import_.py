@@ -1,6 +1,7 @@
-"""Take over MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or a bundle's ZIP.
+"""Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or a bundle's ZIP.
 
-What a file is, its content tells. Files stay as they are; servers go into .onetool/onetool.yaml, tools into the store.
+The file type is detected from its content. The file is not changed. Servers are added to .onetool/onetool.yaml, tools
+to a bundle.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from typing import Any
 
 import onetool.tools
 from onetool import paths
-from onetool.cli.connect import what_to_ask
-from onetool.cli.signals import undisturbed
+from onetool.cli.connect import next_step
+from onetool.cli.signals import blocked_signals
 from onetool.clients import files, reading, taking, yaml_edit
 from onetool.clients.catalogue import CLIENTS, Place
 from onetool.config import scaffold
@@ -31,9 +32,9 @@ QUESTION = "Which tools does {server} have in OneTool?"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Both files of a folder, as they are and as they will be."""
+    """The settings and secrets files of a directory, before and after the import."""
 
-    taken: taking.Taken
+    taken: taking.ServerImport
     config: files.Read
     config_text: str
     secrets: files.Read
@@ -44,14 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(CLIENTS)
     kinds = "an OpenAPI document, a bundle's ZIP, a client's configuration file"
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
-    parser.add_argument("--name", default="", metavar="SLUG", help="of tools: what to call their bundle")
-    parser.add_argument("--server", metavar="URL", help="of a document: base URL to use instead, with its path")
-    parser.add_argument("--write", action="store_true", help="of tools: write http.allowedHosts into onetool.yaml")
+    parser.add_argument("--name", default="", metavar="SLUG", help="name of the bundle (tools only)")
+    parser.add_argument("--server", metavar="URL", help="base URL, instead of the document's (tools only)")
+    parser.add_argument("--write", action="store_true", help="add hosts to http.allowedHosts (tools only)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="into ~/.onetool, for all folders")
-    where.add_argument("--project", action="store_true", help="into .onetool of this directory, and trust it")
-    parser.add_argument("--inline-secrets", action="store_true", help="leave secrets where they are used")
-    parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
+    where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
+    where.add_argument("--project", action="store_true", help="import into .onetool of this directory and trust it")
+    parser.add_argument(
+        "--inline-secrets", action="store_true", help="keep secrets in onetool.yaml instead of secrets.yaml"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the changes without writing them")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -61,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
         from onetool.bundles.taking import is_bundle
         from onetool.cli import import_bundle
 
-        content = import_bundle.content_of(path)
+        content = import_bundle.read_content(path)
         if is_bundle(content):
             return import_bundle.main(options, path, content)
     return _import_servers(options)
@@ -69,20 +72,20 @@ def main(options: argparse.Namespace) -> int:
 
 def _import_servers(options: argparse.Namespace) -> int:
     if options.name or options.server or options.write:
-        options.refuse("--name, --server and --write are for OpenAPI documents and bundles, not for servers")
+        options.refuse("--name, --server and --write apply to OpenAPI documents and bundles, not to servers")
     folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
     folder = folders.user if options.user else _target(folders)
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
     plan = make_plan(_found(options.source, place), folders, folder, options.inline_secrets)
-    # A name such as `token` says what is secret in a client's file, in a diff nothing does.
+    # Secrets are recognized by their keys, which a diff may not show.
     redact = Redactor({*plan.taken.secrets.values(), *secrets_in(plan.taken.servers)})
     diff = files.diff(plan.config, plan.config_text, redact)
-    with undisturbed():
-        done = [] if options.dry_run else _carry_out(plan, folder, folders)
+    with blocked_signals():
+        done = [] if options.dry_run else _apply(plan, folder, folders)
     print(_as_json(plan, diff, done) if options.json else _as_text(plan, diff, done, options))
     if plan.taken.servers and not options.dry_run and not options.json:
         client = options.source if options.source in CLIENTS else ""
-        print(f"\n{what_to_ask(place, QUESTION.format(server=next(iter(plan.taken.servers))), client)}")
+        print(f"\n{next_step(place, QUESTION.format(server=next(iter(plan.taken.servers))), client)}")
     return 0
 
 
@@ -90,14 +93,14 @@ def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, 
     config, secrets = files.read(folders.config_of(folder)), files.read(folder / paths.SECRETS)
     servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
-        raise ToolError(f"{config.path}: {SECTION} must be a mapping, `name: ...`; correct it, then try again")
+        raise ToolError(f"{config.path}: {SECTION} must be a mapping (`name: ...`)")
     is_user = os.path.realpath(folder) == os.path.realpath(folders.user)
     modules = (module.name for module in pkgutil.iter_modules(onetool.tools.__path__))
     packs = frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
     known = yaml_edit.data_of(secrets.text, str(secrets.path), typed=False)
     known = {name: value for name, value in known.items() if isinstance(value, str)}
-    there = taking.There(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
-    taken = taking.take(found, there, inline_secrets=inline_secrets)
+    target = taking.ImportTarget(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
+    taken = taking.import_servers(found, target, inline_secrets=inline_secrets)
     config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
     secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)
     return Plan(taken, config, config_text, secrets, secrets_text)
@@ -115,30 +118,32 @@ def _found(source: str, place: Place) -> list[reading.Found]:
     looked = CLIENTS[source].files(place) if source in CLIENTS else [paths.placed(source, Path.cwd(), place.home)]
     existing = [path for path in looked if path.exists()]
     if not existing and source in CLIENTS:
-        raise ToolError(f"{CLIENTS[source].title} has no configuration here; looked at {', '.join(map(str, looked))}")
+        raise ToolError(f"no configuration of {CLIENTS[source].title} found: looked for {', '.join(map(str, looked))}")
     if source.startswith(("https://", "http://")):
-        raise ToolError(f"{source} is an address; fetch it first: curl -fsSLo api.json {shlex.quote(source)}")
+        raise ToolError(
+            f"cannot import from a URL: {source}", hint=f"download it first: curl -fsSLo api.json {shlex.quote(source)}"
+        )
     if not existing:
-        raise ToolError(f"there is no file {source}; give a file, or one of {', '.join(CLIENTS)}")
+        raise ToolError(f"file not found: {source} (expected a file, or one of {', '.join(CLIENTS)})")
     found = []
     for path in existing:
         try:
             found.append(reading.find(files.read(path), place.working_dir))
         except reading.NoServers as error:
-            if len(existing) == 1:  # a client's settings without servers are no mistake if it has another file
+            if len(existing) == 1:  # a client may have its servers in another file
                 raise
             found.append(reading.Found(path, {}, notes=(str(error),)))
     return found
 
 
-def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
+def _apply(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
     if not plan.taken.servers:
         return []
     is_new, is_users = not folder.exists(), os.path.realpath(folder) == os.path.realpath(folders.user)
     try:
         folder.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
     except OSError as error:
-        raise ToolError(f"{folder} cannot be made: {error.strerror or error}; nothing was changed") from None
+        raise ToolError(f"cannot create {folder}: {error.strerror or error}; nothing was changed") from None
     done = [*_write_secrets(plan, folder), _write(plan.config, plan.config_text)]
     if is_users or folders.config_file is not None:
         return done
@@ -146,10 +151,10 @@ def _carry_out(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
     try:
         trust(folder, folders.user)
     except OSError as error:
-        reason = f"{folders.user} cannot be written: {error.strerror or error}"
-        raise ToolError(f"{folder} is written but not trusted, because {reason}") from None
-    also = "" if was_trusted else ", with everything that was in it before: look at it once"
-    return [*done, f"{folder} is trusted now{also}"]
+        reason = f"cannot write to {folders.user}: {error.strerror or error}"
+        raise ToolError(f"{folder} was written but not trusted: {reason}") from None
+    also = "" if was_trusted else ", including its previous content; review it"
+    return [*done, f"{folder} is now trusted{also}"]
 
 
 def _write_secrets(plan: Plan, folder: Path) -> list[str]:
@@ -160,15 +165,15 @@ def _write_secrets(plan: Plan, folder: Path) -> list[str]:
     if ignore.raw is None:
         lines.append(_write(ignore, scaffold.NOT_FOR_GIT))
     elif paths.SECRETS not in ignore.text.split():
-        lines.append(f"{ignore.path} does not name {paths.SECRETS}: add it, or git will take it")
-    # No copy is kept: lines were only added, and a second file with secrets is one that nobody ignores.
+        lines.append(f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git")
+    # No backup: lines are only added, and git might not ignore a second file with secrets.
     files.write(plan.secrets, plan.secrets_text, mode=files.OWNER_ONLY, keep=False)
-    return [*lines, f"wrote {plan.secrets.path}, for you only"]
+    return [*lines, f"Wrote {plan.secrets.path} (readable only by you)"]
 
 
 def _write(before: files.Read, text: str) -> str:
     backup = files.write(before, text)
-    return f"wrote {before.path}" + (f" (what was there is in {backup.name})" if backup else "")
+    return f"Wrote {before.path}" + (f" (backup: {backup.name})" if backup else "")
 
 
 def _as_json(plan: Plan, diff: str, done: list[str]) -> str:
@@ -189,11 +194,13 @@ def _as_text(plan: Plan, diff: str, done: list[str], options: argparse.Namespace
     lines = [diff, ""] if taken.servers else []
     lines += taken.notes
     if taken.secrets:
-        lines.append(f"secrets go to {plan.secrets.path}: {', '.join(taken.secrets)} (--inline-secrets leaves them)")
+        lines.append(
+            f"secrets in {plan.secrets.path}: {', '.join(taken.secrets)} (--inline-secrets keeps them in onetool.yaml)"
+        )
     missing = (f"{name} ({text})" if text else name for name, text in taken.missing.items())
-    lines += [f"missing: put {what} into {plan.secrets.path}" for what in missing]
+    lines += [f"missing secret: add {what} to {plan.secrets.path}" for what in missing]
     names = ", ".join(taken.servers)
-    ending = f"Took over {names}. Take them out of your assistant's file, so that they do not run twice."
+    ending = f"Imported {names}. Remove them from your assistant's configuration so that they do not run twice."
     if options.dry_run:
-        ending = f"Would take over {names}. Nothing was written, because of --dry-run."
-    return "\n".join([*lines, *done, ending if names else "Nothing is left to take over; no file was changed."])
+        ending = f"Would import {names}. Nothing was written (--dry-run)."
+    return "\n".join([*lines, *done, ending if names else "Nothing to import; no file was changed."])

@@ -1,7 +1,7 @@
-"""Taking HTTP tools over from an OpenAPI document or a bundle's archive, and what is left for the person to do.
+"""Imports HTTP tools from an OpenAPI document or a bundle's archive, and prints what is left to do.
 
-`onetool import` and `onetool bundles import` both end here. Which hosts may be called is a person's word: without
---write the line for it is only printed.
+`onetool import` and `onetool bundles import` share this code. Only the user may allow hosts: without --write, the
+setting is printed but not written.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from onetool.bundles.imported import Imported
 from onetool.bundles.source import folder_of, store_of
 from onetool.bundles.taking import Taken, read, take_over
 from onetool.cli import editing
-from onetool.cli.connect import this_place, what_to_ask
+from onetool.cli.connect import next_step, this_place
 from onetool.cli.identity import user_name
-from onetool.cli.signals import undisturbed
+from onetool.cli.signals import blocked_signals
 from onetool.clients import files, yaml_edit
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
@@ -35,14 +35,14 @@ from onetool.util.secret_finder import secrets_in
 from onetool_child.summary import number
 
 SECTION, KEY = "http", "allowedHosts"
-MOST_PROBLEMS = 10
+MAX_PROBLEMS = 10
 QUESTION = "What can you do with {slug} in OneTool?"
 INDENT = "  "
 
 
 @dataclass(slots=True)
 class Report:
-    """What was done, and what is left."""
+    """The result of an import and the remaining steps."""
 
     file: Path
     loaded: Loaded
@@ -68,28 +68,28 @@ class Report:
         return self.taken.bundle.slug
 
 
-def content_of(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     if not path.is_file():
-        raise ToolError(f"{path} is no file" if path.exists() else f"there is no file {path}")
+        raise ToolError(f"{path} is not a file" if path.exists() else f"file not found: {path}")
     try:
         with path.open("rb") as file:
             content = file.read(files.MAX_BYTES + 1)
     except OSError as error:
-        raise ToolError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise ToolError(f"cannot read {path}: {error.strerror or error}") from None
     if len(content) > files.MAX_BYTES:
-        raise ToolError(f"{path} has more than {files.MAX_BYTES:,} bytes, which no document of an API has")
+        raise ToolError(f"{path} is too large: more than {files.MAX_BYTES:,} bytes")
     return content
 
 
 def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     try:
         found = read(content, name=options.name, server=options.server)
-        with undisturbed():
+        with blocked_signals():
             folders, done = _target(options)
         loaded = load(folders, os.environ, trust=True if folders.project else None)
-        report = _taken(path, loaded, found, is_dry=options.dry_run)
+        report = _import(path, loaded, found, is_dry=options.dry_run)
     except BundleError as error:
-        raise _advised(error, path) from None
+        raise _with_hint(error, path) from None
     report.done += done
     if options.write and report.hosts and not options.dry_run:
         _write_hosts(report)
@@ -98,7 +98,7 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
 
 
 def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
-    """Where the tools go, and what there is to say about it: the directory's own `.onetool`, as with servers."""
+    """Return the directories to import into, by default `.onetool` of the working directory, and messages."""
     folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
     if options.user:
         return replace(folders, project=None, config_file=None), []
@@ -110,7 +110,7 @@ def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
     if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
         return folders, []
     left_alone = Problem(
-        f"{folders.project} is not trusted, so it was left alone", "--project imports into it and trusts it"
+        f"{folders.project} is not trusted and was not changed", "use --project to import into it and trust it"
     )
     return replace(folders, project=None), [str(left_alone)]
 
@@ -122,11 +122,11 @@ def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
         return chosen, []
     project.mkdir(exist_ok=True)
     trust(project, folders.user)
-    also = "" if is_new else ", with everything that was in it before: look at it once"
-    return chosen, [f"{project} is trusted now{also}"]
+    also = "" if is_new else ", including its previous content; review it"
+    return chosen, [f"{project} is now trusted{also}"]
 
 
-def _taken(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Report:
+def _import(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Report:
     store = store_of(loaded)
     try:
         taken = take_over(store, found, dry=is_dry)
@@ -150,17 +150,17 @@ def _is_allowed(host: str, loaded: Loaded) -> bool:
     return True
 
 
-def _advised(error: BundleError, path: Path) -> ToolError:
+def _with_hint(error: BundleError, path: Path) -> ToolError:
     command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
     if details.get("needs") == "server":
         return ToolError(
-            f"{details.get('reason', error.message)}. Say it: "
-            f"{command} --server {details.get('example', 'https://api.example.com')}"
+            str(details.get("reason", error.message)),
+            hint=f"{command} --server {details.get('example', 'https://api.example.com')}",
         )
     if "suggestion" in details:
-        return ToolError(f"{error.message}. Give this one another name: {command} --name {details['suggestion']}")
+        return ToolError(error.message, hint=f"choose another name: {command} --name {details['suggestion']}")
     if error.fields.get("code") == "bundle_disabled":
-        return ToolError(f"{error.message}: onetool bundles list --all")
+        return ToolError(error.message, hint="onetool bundles list --all")
     return ToolError(f"{path}: {error.message}", hint=error.hint)
 
 
@@ -171,18 +171,18 @@ def _write_hosts(report: Report) -> None:
     with editing.configuration(report.folders) as before:
         source = str(before.path)
         there = yaml_edit.list_in(before.text, source, SECTION, KEY)
-        # A list of the project replaces the person's, whose hosts were allowed until now.
+        # A project's list replaces the user's, whose hosts must stay allowed.
         inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
         text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
         redact = Redactor(secrets_in(yaml_edit.data_of(before.text, source)))
         report.diff = files.diff(before, text, redact)
         backup = editing.write(report.folders, before, text, keep=True)
-    kept = f" (what was there is in {backup.name})" if backup else ""
-    report.done.append(f"wrote {before.path}{kept}")
+    kept = f" (backup: {backup.name})" if backup else ""
+    report.done.append(f"Wrote {before.path}{kept}")
     report.is_written = True
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------------------------
 
 
 def _as_data(report: Report) -> dict[str, Any]:
@@ -205,39 +205,39 @@ def _as_data(report: Report) -> dict[str, Any]:
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
     if problems := report.found.problems:
-        yield "Not taken over as it stands there:"
-        yield from (f"{INDENT}{problem}" for problem in problems[:MOST_PROBLEMS])
-        if len(problems) > MOST_PROBLEMS:
-            yield f"{INDENT}and {len(problems) - MOST_PROBLEMS:,} more; --json shows them all"
-    yield from (f"Warning: {warning}" for warning in report.found.warnings[:MOST_PROBLEMS])
+        yield "Not imported, or imported with changes:"
+        yield from (f"{INDENT}{problem}" for problem in problems[:MAX_PROBLEMS])
+        if len(problems) > MAX_PROBLEMS:
+            yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; --json shows them all"
+    yield from (f"Warning: {warning}" for warning in report.found.warnings[:MAX_PROBLEMS])
     if report.secrets:
-        yield f"Put these secrets into {report.folders.data / SECRETS}, which only you may be able to read:"
+        yield f"Add these secrets to {report.folders.data / SECRETS} (it must be readable only by you):"
         yield from (f"{INDENT}{name}: ..." for name in report.secrets)
     yield from _about_hosts(report)
     if report.diff:
         yield report.diff
     yield from report.done
     if not report.is_dry:
-        yield from _what_now(report)
+        yield from _next_steps(report)
 
 
 def _headline(report: Report) -> str:
     taken, slug = report.taken, report.slug
     if not taken.added:
-        return f"{slug}: everything is there already, {number(len(report.found.tools), 'tool')}; nothing was changed."
+        return f"{slug}: already imported ({number(len(report.found.tools), 'tool')}); nothing was changed."
     versions = ", ".join(sorted({version for _, version, _ in taken.added}))
     what = f"{number(len(taken.added), 'tool')} of version {versions}"
     where = folder_of(report.loaded)
     if report.is_dry:
-        return f"{slug}: would take over {what} into {where}. Nothing was written, because of --dry-run."
-    beside = "" if taken.is_new else ", beside what was there"
-    return f"{slug}: took over {what} into {where}{beside}"
+        return f"{slug}: would import {what} into {where}. Nothing was written (--dry-run)."
+    beside = "" if taken.is_new else ", in addition to the existing tools"
+    return f"{slug}: imported {what} into {where}{beside}"
 
 
 def _about_hosts(report: Report) -> Iterator[str]:
     if report.hosts and not report.is_written:
         what = "host" if len(report.hosts) == 1 else "hosts"
-        yield f"Allow the {what} in {report.config}, or have it written with --write:"
+        yield f"Allow the {what} in {report.config} (or use --write):"
         all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
         yield f"{INDENT}{SECTION}: {{{KEY}: {yaml_edit.flow(all_hosts)}}}"
     addresses = (
@@ -245,35 +245,35 @@ def _about_hosts(report: Report) -> Iterator[str]:
     )
     is_near = any(name == "localhost" or (parsed(name) is not None and not is_public(name)) for name in addresses)
     if is_near and not report.loaded.settings.http.allow_private_addresses:
-        yield "The address is a near one, which is closed to all tools unless you write there:"
+        yield "The host has a private or loopback address. To allow such addresses, also set:"
         yield f"{INDENT}{SECTION}: {{allowPrivateAddresses: true}}"
 
 
-def _what_now(report: Report) -> Iterator[str]:
+def _next_steps(report: Report) -> Iterator[str]:
     if report.secrets or report.hosts:
-        yield "A running server takes settings and secrets up with ot.reload(); the tools it sees at once."
+        yield "Running servers see the tools at once. After changing settings or secrets, run: onetool reload"
     if not report.taken.bundle.is_enabled:
-        yield f"The bundle is switched off. To switch it on: onetool bundles enable {report.slug}"
-    # The tool that is tried most easily: one that only looks, and asks for little.
+        yield f"The bundle is disabled. To enable it: onetool bundles enable {report.slug}"
+    # The easiest tool to try: one that only reads and has few required arguments.
     with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
     example = min(with_schema, key=_effort, default=None)
     if example is not None:
         name, schema = f"{report.slug}.{example[0]}", example[1]["argSchema"]
         parts = schema.get("properties", {})
         arguments = {name: _sample(parts.get(name, {})) for name in schema.get("required", ())}
-        yield "Call one:"
+        yield "Example:"
         words = (f"{key}={_value(value)}" for key, value in arguments.items())
         yield f"{INDENT}{shlex.join(['onetool', 'call', name, *words])}"
         yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-    yield f"\n{what_to_ask(this_place(), QUESTION.format(slug=report.slug))}"
+    yield f"\n{next_step(this_place(), QUESTION.format(slug=report.slug))}"
 
 
-# --- an example ----------------------------------------------------------------------------------------------------
+# --- example -------------------------------------------------------------------------------------------------------
 
 
 def _effort(entry: tuple[str, Mapping[str, Any]]) -> tuple[bool, int]:
-    looks = entry[1].get("httpImpl", {}).get("method", "GET") == "GET"
-    return not looks, len(entry[1]["argSchema"].get("required", ()))
+    reads = entry[1].get("httpImpl", {}).get("method", "GET") == "GET"
+    return not reads, len(entry[1]["argSchema"].get("required", ()))
 
 
 def _sample(part: Any) -> Any:
@@ -287,7 +287,7 @@ def _sample(part: Any) -> Any:
 
 
 def _value(value: Any) -> str:
-    """As `onetool call` reads it: a text that would be JSON is put in quotes."""
+    """Format a value for `onetool call`: a string that is valid JSON needs quotes."""
     if isinstance(value, str):
         try:
             json.loads(value)

@@ -1,6 +1,6 @@
-"""Make .onetool/ in this folder: a configuration to fill in and an example pack. Files that exist stay as they are.
+"""Create .onetool/ in this directory with a commented settings file and an example pack. Existing files are kept.
 
-In a terminal it asks once whether to connect the assistant that it finds; --yes connects it without asking.
+In a terminal, the command asks whether to connect an installed assistant; --yes connects it without asking.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onetool import paths
 from onetool.cli import connect
-from onetool.cli.signals import undisturbed
+from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import is_terminal
 from onetool.config import scaffold
 from onetool.config.trust import is_trusted, trust
@@ -22,48 +22,48 @@ if TYPE_CHECKING:
 NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'
 Edit it:   {example}
-Look at:   onetool tools hello --info full
+Inspect:   onetool tools hello --info full
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="ask nothing and connect the assistant that is found")
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON, and ask nothing")
+    parser.add_argument("--yes", action="store_true", help="connect an installed assistant without asking")
+    parser.add_argument("--json", action="store_true", help="print the written files as JSON, without asking")
 
 
 def main(options: argparse.Namespace) -> int:
     folder, user = connect.this_place().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
-    is_own = folder.resolve() == user.resolve()
-    was_trusted = is_own or not folder.exists() or is_trusted(folder, user, {})
-    with undisturbed():
+    is_user = folder.resolve() == user.resolve()
+    was_trusted = is_user or not folder.exists() or is_trusted(folder, user, {})
+    with blocked_signals():
         written = scaffold.write_folder(folder)
-        if not is_own:
+        if not is_user:
             _trust(folder, user)
     if options.json:
         from onetool.render import render
 
         print(render({"folder": str(folder), "written": list(map(str, written))}, "json"))
         return 0
-    print("\n".join(f"wrote {file}" for file in written) or f"{folder} has all of it already")
+    print("\n".join(f"Wrote {file}" for file in written) or f"{folder} is already complete")
     if not was_trusted:
-        print(f"{folder} is trusted now, with everything that was in it before: look at it once")
+        print(f"{folder} is now trusted, including its previous content; review it")
     print(f"\n{NEXT.format(example=scaffold.extension_file(folder, scaffold.EXAMPLE_PACK))}", end="")
     return _connect(options)
 
 
 def _trust(folder: Path, user: Path) -> None:
-    """Trust a directory that its owner has just created."""
+    """Trust the directory, since the user created it."""
     try:
         trust(folder, user)
     except StorageError as error:
-        raise ToolError(f"{folder} is made but not trusted: {error.message}", hint=error.hint) from None
+        raise ToolError(f"{folder} was created but not trusted: {error.message}", hint=error.hint) from None
 
 
-# --- an assistant --------------------------------------------------------------------------------------------------
+# --- assistants ----------------------------------------------------------------------------------------------------
 
 
 def _connect(options: argparse.Namespace) -> int:
-    """One that is here and does not know us yet; nobody is asked about anything else."""
+    """Offer to connect an assistant that is installed and not connected."""
     place = connect.this_place()
     known = {client.name for client in connect.connected(place)}
     new = [client for client in connect.present(place) if client.name not in known]
@@ -72,7 +72,7 @@ def _connect(options: argparse.Namespace) -> int:
     if not options.yes and not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         print(f"Connect:   onetool connect {new[0].name} --write")
         return 0
-    chosen = new[0] if options.yes else _asked(new)
+    chosen = new[0] if options.yes else _ask_client(new)
     if chosen is None:
         print(f"To connect one later: onetool connect {new[0].name} --write")
         return 0
@@ -81,12 +81,12 @@ def _connect(options: argparse.Namespace) -> int:
     return connect.main(argparse.Namespace(**given))
 
 
-def _asked(clients: "list[Client]") -> "Client | None":
-    """The assistant that a person chooses; an empty line takes the first, and whatever is none of them none."""
+def _ask_client(clients: "list[Client]") -> "Client | None":
+    """Ask which assistant to connect: an empty line chooses the first, any other answer none."""
     names = {client.name: client for client in clients}
     first = clients[0]
     if len(clients) == 1:
-        question, yes = f"\nConnect {first.title}, so that it can use these tools? [Y/n] ", {"", "y", "yes"}
+        question, yes = f"\nConnect {first.title}? [Y/n] ", {"", "y", "yes"}
     else:
         question, yes = f"\nConnect which assistant: {', '.join(names)}, or none? [{first.name}] ", {""}
     try:

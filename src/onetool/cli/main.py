@@ -1,8 +1,8 @@
-"""The command line: finds the command, loads only that, and runs it.
+"""The entry point of the command line: finds the command, imports only its module, and runs it.
 
-Each command is a module here with `add_arguments(parser)` and `main(options) -> int`. Nothing else is imported before
-it is needed: `onetool tools` must not pay for the MCP library, and who presses Tab not for any. How a command ends is
-`onetool.cli.endings`.
+Each command is a module of this package with `add_arguments(parser)` and `main(options) -> int`. Imports are deferred:
+`onetool tools` does not import the MCP library, and completion imports next to nothing. `onetool.cli.endings` handles
+errors and exit statuses.
 """
 
 import argparse
@@ -15,46 +15,47 @@ from pathlib import Path
 from onetool.errors import ToolError
 
 COMMANDS = {
-    "serve": "run the MCP server (on stdio; this is what a bare `onetool` does)",
-    "run": "run Python code that calls tools, and print what a client would see",
-    "call": "call one tool: NAME key=value...",
-    "tools": "list tools",
-    "help": "help on a tool, a pack, or some words",
-    "connect": "connect an assistant: print its MCP configuration, or write it",
-    "import": "take over servers from an assistant's configuration, or tools from an OpenAPI document or a ZIP",
-    "bundles": "list, export, import, enable, disable and delete bundles of stored tools",
-    "init": "make .onetool/ in this folder, with an example pack",
-    "stats": "show what has been called and what it saved",
-    "doctor": "check everything and say what to do",
-    "demo": "see the whole idea in a few seconds",
-    "token": "create, list and delete tokens for clients that come over HTTP",
-    "reload": "make running servers read their settings again",
-    "servers": "manage upstream servers: accept changed tool definitions",
-    "trust": "show what this directory's .onetool/ would run, and let it take effect",
-    "untrust": "take that back",
-    "completion": "print what makes bash, zsh or fish complete commands and tools",
+    "serve": "Run the MCP server on stdio (the default command) or over HTTP",
+    "run": "Run Python code that calls tools",
+    "call": "Call a tool",
+    "tools": "List tools",
+    "help": "Show help on a tool or pack, or search for tools",
+    "connect": "Connect an assistant to OneTool",
+    "import": "Import servers from an assistant, or tools from an OpenAPI document or ZIP archive",
+    "bundles": "Manage bundles of HTTP tools",
+    "init": "Create .onetool/ in this directory with an example pack",
+    "stats": "Show usage statistics and savings",
+    "doctor": "Check the installation and suggest fixes",
+    "demo": "Show what OneTool does in a few seconds",
+    "token": "Manage tokens of HTTP clients",
+    "reload": "Reload the settings of running servers",
+    "servers": "Manage upstream servers",
+    "trust": "Review and trust the .onetool/ of this directory",
+    "untrust": "Revoke the trust in the .onetool/ of this directory",
+    "completion": "Print a shell completion script",
 }
 
 ENDING = """\
-`onetool COMMAND --help` says more. With --json a command prints JSON and nothing else; what went wrong stays words on
-the error stream.
+Use `onetool COMMAND --help` for more information about a command. With --json, a command prints only JSON to standard
+output; errors are printed as text to standard error.
 
-exit status: 0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143 told to end. A server that is told to stop ends with 0.\
+exit status: 0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143 terminated. A server exits with 0 when
+stopped.\
 """
 
 
 def main(argv: list[str] | None = None) -> int:
-    from onetool.cli.endings import ended
+    from onetool.cli.endings import run_command
 
     arguments = sys.argv[1:] if argv is None else argv
-    return ended(lambda: _dispatch(arguments))
+    return run_command(lambda: _dispatch(arguments))
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:2] == ["completion", "--answer"]:  # somebody has pressed Tab and waits
-        from onetool.cli.completion import answer
+    if arguments[:2] == ["completion", "--answer"]:  # called by the completion script of a shell
+        from onetool.cli.completion import print_candidates
 
-        return answer(arguments[2:])
+        return print_candidates(arguments[2:])
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         name, arguments = _without_command(arguments)
@@ -62,37 +63,37 @@ def _dispatch(arguments: list[str]) -> int:
         arguments = arguments[1:]
     parser, run = command(name)
     options = parser.parse_args(arguments)
-    options.refuse = parser.error  # for what only the command itself can tell to be wrong usage
-    _check_surroundings()
+    options.refuse = parser.error  # for usage errors that only the command can detect
+    _check_environment()
     return run(options)
 
 
 def _without_command(arguments: list[str]) -> tuple[str, list[str]]:
-    """Options alone belong to `serve`; `-h` and words that are no command belong to the overview."""
+    """Return `serve` for options alone; show the overview for `-h` and for unknown commands."""
     first = arguments[0] if arguments else ""
     if first and not first.startswith("-"):
-        _overview().error(_unknown(first))
+        _overview_parser().error(_unknown_command(first))
     if first in {"-h", "--help", "--version"}:
-        _overview().parse_args(arguments)
+        _overview_parser().parse_args(arguments)
     return "serve", arguments
 
 
-def _unknown(word: str) -> str:
+def _unknown_command(word: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(word, COMMANDS, 1)
-    guess = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no command {word!r}.{guess} Commands: {', '.join(COMMANDS)}. `onetool --help` says more."
+    hint = f"did you mean '{near[0]}'?" if near else "run `onetool --help` for help"
+    return f"unknown command '{word}': expected one of {', '.join(COMMANDS)}\nHint: {hint}"
 
 
-def _overview() -> argparse.ArgumentParser:
+def _overview_parser() -> argparse.ArgumentParser:
     from onetool.version import __version__
 
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="onetool",
-        description="One MCP server with one tool, run: Python that calls every tool there is.",
+        description="One MCP server with one tool: run short Python scripts that can call any connected tool",
         epilog=f"commands:\n{listed}\n\n{ENDING}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -102,22 +103,22 @@ def _overview() -> argparse.ArgumentParser:
 
 
 def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
-    """What a command takes, and what runs it."""
+    """Return the parser and the main function of a command."""
     module = importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"onetool {name}", description=module.__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="path of the settings file")
     module.add_arguments(parser)
     return parser, module.main
 
 
-def _check_surroundings() -> None:
-    """What every command needs, said once and in words."""
+def _check_environment() -> None:
+    """Raise a readable error if the working or home directory is unusable, which every command needs."""
     try:
         Path.cwd()
     except OSError as error:
         reason = error.strerror or error
-        raise ToolError(f"the folder that you are in cannot be used: {reason}. Go to another one: cd") from None
+        raise ToolError(f"cannot use the current directory: {reason}", hint="change to another directory") from None
     try:
         Path.home()
     except RuntimeError:
-        raise ToolError("your home folder is not known; set HOME to it") from None
+        raise ToolError("cannot determine the home directory", hint="set HOME") from None

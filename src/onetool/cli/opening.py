@@ -1,6 +1,6 @@
-"""Opening OneTool for one command: settings from this machine's files, one event loop, closed again at the end.
+"""Opens OneTool for one command, on one event loop and with the settings of this machine.
 
-However it ends: Ctrl+C and SIGTERM cancel the work, so that everything that was started is taken down.
+Ctrl+C and SIGTERM cancel the work, so that everything is closed however the command ends.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from onetool.cli.signals import heeding_signals
+from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import print_notices
 from onetool.errors import ToolError
 
@@ -21,26 +21,26 @@ Work = Callable[["OneTool"], Awaitable[T]]
 
 
 def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
-    """Whatever the settings are: for commands that report what is wrong with them themselves."""
+    """Run a coroutine function with OneTool, even if the settings are invalid."""
     from onetool.app import OneTool, examine_settings, read_settings
 
-    async def opened() -> T:
+    async def open_and_work() -> T:
         async with OneTool(
             read=lambda: read_settings(os.environ, Path.cwd(), options.config),
             examine=lambda: examine_settings(os.environ, Path.cwd(), options.config),
         ) as app:
             return await work(app)
 
-    return heeding_signals(opened)
+    return run_cancellable(open_and_work)
 
 
 def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
-    """Only with settings that are right; what a person should know about them goes to the error stream."""
+    """Run a coroutine function with OneTool; raise if the settings are invalid and print notices to standard error."""
 
-    async def checked(app: "OneTool") -> T:
+    async def check_and_work(app: "OneTool") -> T:
         if app.config_error is not None:
-            raise ToolError(f"the configuration is wrong:\n{app.config_error}")
+            raise ToolError(f"invalid settings:\n{app.config_error}")
         print_notices(app.problems)
         return await work(app)
 
-    return with_onetool(options, checked)
+    return with_onetool(options, check_and_work)

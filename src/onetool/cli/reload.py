@@ -1,4 +1,4 @@
-"""Make the running servers of this home directory read their settings again, and print what each answered."""
+"""Reload the settings of the running servers of this user and print their responses."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_SECONDS,
         metavar="SECONDS",
-        help=f"how long to wait for answers ({DEFAULT_SECONDS:g})",
+        help=f"seconds to wait for responses (default: {DEFAULT_SECONDS:g})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[ServerEntry]":
-    """Return the servers that still run, when all of them have answered or the time is over."""
+    """Wait until all servers have answered or the time is over; return those that still run."""
     from onetool.util.running_servers import list_servers
 
     deadline = time.monotonic() + seconds
@@ -64,7 +64,7 @@ def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[Serv
 
 def _describe(entry: "ServerEntry", generation: int) -> dict[str, Any]:
     has_answered = entry.generation >= generation
-    answer = entry.answer if has_answered else "no answer in time; see its log"
+    answer = entry.answer if has_answered else "no response in time; see its log"
     return {
         "pid": entry.pid,
         "url": entry.url or None,

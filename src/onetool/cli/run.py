@@ -1,4 +1,4 @@
-"""Run Python code that calls tools, and print exactly what an MCP client would see."""
+"""Run Python code that calls tools and print the response that an MCP client would receive."""
 
 import argparse
 import sys
@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or - to read it from standard input")
-    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the code from a file")
-    parser.add_argument("--agent", default="default", metavar="NAME", help="run with the limits of this agent")
-    parser.add_argument("--format", choices=FORMATS, help="how the value is written")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON: {blocks, is_error}")
+    parser.add_argument("code", nargs="?", metavar="CODE", help="Python code, or - to read it from standard input")
+    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="file to read the code from")
+    parser.add_argument(
+        "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="format of the result")
+    parser.add_argument("--json", action="store_true", help="print the response as JSON: {blocks, is_error}")
 
 
 def main(options: argparse.Namespace) -> int:
-    code = _code(options)
+    code = _read_code(options)
 
     async def run(app: "OneTool") -> int:
         from onetool.runner.answer import Journal
 
         with Progress("running") as progress:
-            journal = Journal(listener=progress.hear)
+            journal = Journal(listener=progress.on_event)
             facts = {"agent": options.agent, "preset_format": options.format, "client": "cli"}
             answer = await app.run(code, journal=journal, is_owner=True, **facts)
         if options.json:
@@ -43,10 +45,10 @@ def main(options: argparse.Namespace) -> int:
     return with_onetool(options, run)
 
 
-def _code(options: argparse.Namespace) -> str:
+def _read_code(options: argparse.Namespace) -> str:
     if (options.code is None) == (options.file is None):
         options.refuse(
-            "give the code once: onetool run 'ot.tools()', onetool run -f FILE, or onetool run - to read it from stdin"
+            "expected either CODE or --file, for example: onetool run 'ot.tools()', onetool run -f FILE, onetool run -"
         )
     try:
         if options.file is not None:
@@ -54,5 +56,5 @@ def _code(options: argparse.Namespace) -> str:
             return text
         return sys.stdin.buffer.read().decode() if options.code == "-" else str(options.code)
     except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
-        raise ToolError(f"{options.file or 'standard input'} cannot be read: {reason}") from None
+        reason = "it is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise ToolError(f"cannot read {options.file or 'standard input'}: {reason}") from None

@@ -1,4 +1,4 @@
-"""Run the MCP server on standard input and output, for an assistant to talk to; or, with --http, as a web server."""
+"""Run the MCP server on stdio, or over HTTP with --http."""
 
 import argparse
 import gc
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 HANGUP = getattr(signal, "SIGHUP", None)
 HOST, PORT = "127.0.0.1", 8765
 STATUS = """\
-onetool {version}: this is an MCP server, it waits for an assistant on standard input.
+onetool {version} is an MCP server. An assistant starts it and connects to its standard input.
 {tools} in {packs} {are} ready. {connected}
 
 Next: {next}
 
-Or type:
-  onetool demo          see what it does
-  onetool run 'CODE'    run code as an assistant would
-  onetool tools         list the tools
-  onetool doctor        check the installation
-  onetool --help        everything else\
+Other commands:
+  onetool demo          Show what OneTool does
+  onetool run 'CODE'    Run code as an assistant would
+  onetool tools         List tools
+  onetool doctor        Check the installation
+  onetool --help        Show all commands\
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--http", action="store_true", help="serve over HTTP instead, to this machine alone")
-    parser.add_argument("--host", metavar="H", help=f"with --http: the address to listen on ({HOST})")
+    parser.add_argument("--http", action="store_true", help="serve over HTTP instead of stdio")
+    parser.add_argument("--host", metavar="H", help=f"address to listen on (default: {HOST}; requires --http)")
     parser.add_argument(
-        "--port", type=int, metavar="P", help=f"with --http: the port to listen on ({PORT}); 0 takes one that is free"
+        "--port", type=int, metavar="P", help=f"port to listen on (default: {PORT}; 0 for any; requires --http)"
     )
-    parser.add_argument("--json", action="store_true", help="with --http: print the address as JSON")
+    parser.add_argument("--json", action="store_true", help="print the URL as JSON (requires --http)")
     parser.add_argument(
         "--expose",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME",
-        help="tools, packs or servers to publish one to one, beside the one tool `run`",
+        help="tools, packs or servers to publish as MCP tools, in addition to `run`",
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    if HANGUP is not None:  # it means reload, as soon as there is something to reload
+    if HANGUP is not None:  # it means reload, once the server has started
         signal.signal(HANGUP, signal.SIG_IGN)
     if options.http:
-        return _over_http(options)
+        return _serve_http(options)
     if options.host is not None or options.port is not None or options.json:
-        options.refuse("--host, --port and --json are for HTTP; type `onetool serve --http` with them")
-    return with_onetool(options, _status if sys.stdin.isatty() else partial(_serve, names=options.expose))
+        options.refuse("--host, --port and --json require --http")
+    return with_onetool(options, _show_status if sys.stdin.isatty() else partial(_serve, names=options.expose))
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
@@ -70,13 +70,13 @@ async def _serve(app: "OneTool", names: list[str]) -> int:
 
 
 def _relax_collector() -> None:
-    """Let the garbage collector run rarely, and skip what lives as long as the server: a full collection is a stall."""
+    """Run the garbage collector rarely and exclude long-lived objects, because full collections stall the server."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
 
 
 async def _expose(app: "OneTool", names: list[str]) -> None:
-    """Raises where there is nothing of such a name."""
+    """Publish these tools, packs or servers. Raise if one of them does not exist."""
     if names:
         from onetool.faces.mcp.exposed import check
 
@@ -84,8 +84,8 @@ async def _expose(app: "OneTool", names: list[str]) -> None:
         await check(app)
 
 
-async def _status(app: "OneTool") -> int:
-    """What is known on this disk: no server is started for it."""
+async def _show_status(app: "OneTool") -> int:
+    """Print what is installed and connected, without starting upstream servers."""
     import anyio.to_thread
 
     from onetool.version import __version__
@@ -95,7 +95,7 @@ async def _status(app: "OneTool") -> int:
     tools, packs = len(app.registry), len(app.registry.packs())
     connected, what_next = await anyio.to_thread.run_sync(_clients)
     if app.config_error is not None:
-        what_next = f"mend the configuration, without which nothing runs:\n{app.config_error}"
+        what_next = f"fix the settings; nothing runs until then:\n{app.config_error}"
     shown = {"tools": number(tools, "tool"), "packs": number(packs, "pack"), "are": "is" if tools == 1 else "are"}
     print(STATUS.format(version=__version__, connected=connected, next=what_next, **shown))
     for problem in app.problems:
@@ -104,7 +104,7 @@ async def _status(app: "OneTool") -> int:
 
 
 def _clients() -> tuple[str, str]:
-    """Who is connected, and what to do next."""
+    """Return the connected assistants and the next step, as text."""
     from onetool.cli import connect
     from onetool.clients.catalogue import CLIENTS
 
@@ -113,13 +113,13 @@ def _clients() -> tuple[str, str]:
     if titles:
         return f"Connected: {', '.join(titles)}.", f'ask your assistant: "{connect.QUESTION}"'
     first = next((client.name for client in connect.present(place)), next(iter(CLIENTS)))
-    return "No assistant is connected yet.", f"onetool connect {first} --write"
+    return "No assistant is connected.", f"onetool connect {first} --write"
 
 
 # --- HTTP ----------------------------------------------------------------------------------------------------------
 
 
-def _over_http(options: argparse.Namespace) -> int:
+def _serve_http(options: argparse.Namespace) -> int:
     host = HOST if options.host is None else options.host
     port = PORT if options.port is None else options.port
 
@@ -127,17 +127,17 @@ def _over_http(options: argparse.Namespace) -> int:
         from onetool.faces.http.running import serve_http
 
         if app.config_error is not None:
-            print(f"onetool: the configuration is wrong:\n{app.config_error}", file=sys.stderr)
+            print(f"onetool: invalid settings:\n{app.config_error}", file=sys.stderr)
         print_notices(app.problems)
         await _expose(app, options.expose)
         _relax_collector()
-        await serve_http(app, host, port, lambda bind: _tell_address(bind, as_json=options.json))
+        await serve_http(app, host, port, lambda bind: _print_url(bind, as_json=options.json))
         return 0
 
     return with_onetool(options, serve)
 
 
-def _tell_address(bind: "Bind", *, as_json: bool) -> None:
+def _print_url(bind: "Bind", *, as_json: bool) -> None:
     from onetool.faces.http.server import PARTS
 
     print(f"onetool: listening on {bind.url} ({', '.join(PARTS)})", file=sys.stderr, flush=True)

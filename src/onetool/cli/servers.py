@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    accept = actions.add_parser("accept", help="accept a server's new and changed tool definitions and update its pins")
+    accept = actions.add_parser("accept", help="Accept a server's new and changed tool definitions and update its pins")
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
     accept.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     async def accept(app: "OneTool") -> int:
-        with Progress(f"asking {options.server} for its tools"):
+        with Progress(f"listing the tools of {options.server}"):
             changed = await app.servers.accept(options.server)
         if options.json:
             print(render({"server": options.server, "accepted": changed}, "json"))
@@ -33,8 +33,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _text(server: str, changed: Mapping[str, str]) -> str:
-    """With the differences: who accepts something is to see what it was."""
+    """Return a summary with the differences, so that the user sees what was accepted."""
     if not changed:
-        return f"{server}: nothing had changed."
+        return f"{server}: no changes."
     differences = "\n\n".join(f"{server}.{tool}:\n{difference}" for tool, difference in changed.items())
-    return f"{differences}\n\n{server}: accepted {', '.join(changed)}. A running server takes it up with ot.reload()."
+    accepted = f"{server}: accepted {', '.join(changed)}. Run `onetool reload` to apply it to running servers."
+    return f"{differences}\n\n{accepted}"

@@ -1,7 +1,7 @@
-"""Ctrl+C, and being asked to end: the work is cancelled, and what takes it down again is left in peace.
+"""Handles Ctrl+C and SIGTERM: the first signal cancels the work, and cleanup is never interrupted.
 
-`with Stopping() as stopping:` holds the signals. Within `with stopping.allowed():` a signal cancels the task; outside
-of it the next `allowed` raises at once. A second Ctrl+C changes nothing, so that no process and no folder is left.
+`with Stopping() as stopping:` catches the signals. Within `with stopping.allowed():` a signal cancels the task; outside
+of it, the next `allowed` raises at once. Further signals are ignored, so that cleanup always completes.
 """
 
 import signal
@@ -18,21 +18,21 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Terminated(BaseException):
-    """Somebody sent SIGTERM. No `Exception`, so that nothing takes it for a failure of its own."""
+    """Raised for SIGTERM. Not an `Exception`, so that error handlers do not catch it."""
 
 
 class Stopping:
     def __init__(self) -> None:
-        self.signal = 0  # the one that came
+        self.signal = 0  # the signal that was received
         self._task: asyncio.Task[Any] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
             before = signal.getsignal(number)
-            if before is not signal.SIG_IGN and before is not None:  # nohup wants to go on without its terminal
-                with suppress(ValueError):  # in a thread, which hears no signals
-                    signal.signal(number, self._came)
+            if before is not signal.SIG_IGN and before is not None:  # under nohup, SIGHUP stays ignored
+                with suppress(ValueError):  # handlers can be set in the main thread only
+                    signal.signal(number, self._receive)
                     self._before[number] = before
         return self
 
@@ -52,33 +52,33 @@ class Stopping:
         finally:
             self._task = None
 
-    def _came(self, number: int, _frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.signal:
             return
         self.signal = number
         if self._task is not None:
             loop = self._task.get_loop()
-            # What fails because it was stopped is no news to anybody: uv, too, which the terminal's Ctrl+C reaches.
+            # Errors caused by the cancellation are noise, including those of uv, which receives the same Ctrl+C.
             loop.set_exception_handler(lambda *_: None)
             loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        """In the loop, a moment later: what takes it all down may have begun by now."""
+        """Cancel the task unless cleanup has begun since the signal arrived."""
         if self._task is not None:
             self._task.cancel()
 
 
-def heeding_signals(work: Callable[[], Awaitable[T]]) -> T:
-    """Do the work on an event loop; the first signal that asks for its end cancels it."""
+def run_cancellable(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine function on an event loop; the first signal cancels it."""
     import asyncio
 
-    async def heeded() -> T:
+    async def run_allowed() -> T:
         with stopping.allowed():
             return await work()
 
     with Stopping() as stopping:
         try:
-            result = asyncio.run(heeded())
+            result = asyncio.run(run_allowed())
         except asyncio.CancelledError:
             if not stopping.signal:
                 raise
@@ -88,8 +88,8 @@ def heeding_signals(work: Callable[[], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """For writing several files that belong together: who presses Ctrl+C meanwhile is heard when all are written."""
+def blocked_signals() -> Iterator[None]:
+    """Delay signals until the end of the block, so that related files are all written."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return

@@ -1,4 +1,4 @@
-"""Show what has been called, how it went, and what it saved: of all servers that keep their data in the same folder."""
+"""Show usage statistics and savings of all servers that share a data directory."""
 
 import argparse
 from collections.abc import Mapping
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--period", choices=("day", "week", "month", "all"), default="all", help="how far back")
-    parser.add_argument("--tool", default="", metavar="NAME", help="only this tool")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at in a browser")
+    parser.add_argument(
+        "--period", choices=("day", "week", "month", "all"), default="all", help="period to report (default: all)"
+    )
+    parser.add_argument("--tool", default="", metavar="NAME", help="tool to report")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML report to this file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -29,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
         summary = _summary(app, options)
         if options.html:
             try:
-                report.write(options.html.resolve(), summary)  # a person may name a link
+                report.write(options.html.resolve(), summary)  # FILE may be a symbolic link
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", "") or error
                 raise ToolError(f"cannot write to {options.html}: {reason}") from None
@@ -43,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
-    """Not through `ot.stats`: a person who asks in a shell may write where they may write, and asking is no call."""
+    """Read the statistics directly, because a call of `ot.stats` would be counted and its file access restricted."""
     from onetool.stats.summary import summarise
 
     settings = app.settings.stats
@@ -58,9 +60,9 @@ def _text(summary: Mapping[str, Any]) -> str:
     if not summary["total_calls"] and not runs["total"]:
         tool, period = summary["tool"], summary["period"]
         if tool is None and period == "all":
-            return "Nothing has been called yet. Try: onetool run 'machine.disk()'"
-        what, when = f"call of {tool}" if tool else "call", "" if period == "all" else f" in the last {period}"
-        return f"No {what} is recorded{when}. `onetool stats` shows all there are."
+            return "No calls recorded. Try: onetool run 'machine.disk()'"
+        what, when = f"calls of {tool}" if tool else "calls", "" if period == "all" else f" in the last {period}"
+        return f"No {what} recorded{when}. Run `onetool stats` to see all calls."
     saved, sessions = number(summary["context_saved"], "token"), number(savings["sessions"], "session")
     seconds, trips = summary["time_saved_ms"] / 1000, number(round(savings["round_trips"]), "round trip")
     head = [

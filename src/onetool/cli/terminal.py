@@ -1,7 +1,7 @@
-"""What a terminal gets and a file does not: colours, and one line that says that something is still going on.
+"""Terminal output: colors, a progress line, and escaping of invisible characters.
 
-Nothing here decides what is said. In a pipe, with NO_COLOR or in a dumb terminal, texts stay as they are; progress
-is shown on the error stream only, so that the output can be piped while a person watches.
+In a pipe, with NO_COLOR or in a dumb terminal, text is unchanged. Progress is shown on standard error only, so that the
+output can be piped.
 """
 
 import os
@@ -15,18 +15,18 @@ from typing import Any, Self, TextIO, cast
 
 from onetool.util.invisible import escape_invisible
 
-PATIENCE = 1.0  # seconds that nobody minds
-STEP = 0.1
-WIPE = "\r\033[K"
+DELAY_SECONDS = 1.0  # before progress is shown
+STEP_SECONDS = 0.1
+CLEAR_LINE = "\r\033[K"
 SPINNER = "|/-\\"
-NARROW = 80
+DEFAULT_WIDTH = 80
 STYLE_MARK = f"\033{os.urandom(8).hex()}"
 
 
 class TerminalStream:
-    """A terminal that shows control, direction and other invisible characters as escapes, whoever wrote the text.
+    """A terminal stream that escapes control, direction and other invisible characters.
 
-    Only styles of this module pass: they begin with a mark that no other text can know.
+    Only styles of this module pass: they begin with a random mark that other text cannot contain.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -45,39 +45,39 @@ class TerminalStream:
 
 
 def protect(stream: TextIO) -> TextIO:
-    """Return the stream, as one that escapes invisible characters if it is a terminal."""
+    """Wrap the stream to escape invisible characters if it is a terminal."""
     return cast("TextIO", TerminalStream(stream)) if is_terminal(stream) else stream
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """False also for a stream that was closed before we were started."""
+    """Return whether the stream is a terminal; False for a stream that is closed."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
         return False
 
 
-def _coloured(code: str, text: str) -> str:
-    """Return the text for the output. See https://no-color.org: the variable counts where it is not empty."""
+def _colorize(code: str, text: str) -> str:
+    """Return the text with a style if standard output supports it. See https://no-color.org."""
     if not text or not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or not _can_rewrite():
         return text
     escape = STYLE_MARK if isinstance(sys.stdout, TerminalStream) else "\033"
     return f"{escape}[{code}m{text}{escape}[0m"
 
 
-bold, dim, red, green, yellow = (partial(_coloured, code) for code in ("1", "2", "31", "32", "33"))
+bold, dim, red, green, yellow = (partial(_colorize, code) for code in ("1", "2", "31", "32", "33"))
 
 
 class Progress:
-    """`with Progress("looking") as progress:` shows what goes on, once it has taken a second; `say` changes the words.
+    """A progress line on standard error, shown after a second: `with Progress("searching") as progress:`.
 
-    A thread draws, so that work on an event loop and work that blocks are both seen to go on.
+    A thread draws it, so that it also moves while blocking code runs.
     """
 
     def __init__(self, text: str = "") -> None:
         self._stream = sys.stderr.raw if isinstance(sys.stderr, TerminalStream) else sys.stderr
         self._text = text
-        self._over = threading.Event()
+        self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_drawn = False
 
@@ -88,46 +88,46 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._done.set()
         if self._thread is not None:
             self._thread.join()
         if self._is_drawn:
-            self._write(WIPE)
+            self._write(CLEAR_LINE)
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         self._text = text
 
-    def hear(self, event: str, what: Any) -> None:
-        """As the listener of a run: what that waits for is what is shown."""
+    def on_event(self, event: str, what: Any) -> None:
+        """Show the progress events of a run."""
         if event == "progress":
-            self.say(str(what))
+            self.update(str(what))
 
     def _show(self) -> None:
         started = time.monotonic()
-        wait = PATIENCE
+        wait = DELAY_SECONDS
         for sign in cycle(SPINNER):
-            if self._over.wait(wait):
+            if self._done.wait(wait):
                 return
-            line, wait = f"{sign} {time.monotonic() - started:.0f} s  {self._text}", STEP
-            # On one line, and without what would move the cursor: the text may come from elsewhere.
+            line, wait = f"{sign} {time.monotonic() - started:.0f} s  {self._text}", STEP_SECONDS
+            # The text may come from a server, so it must not move the cursor.
             shown = "".join(sign if sign.isprintable() else " " for sign in line)
             try:
-                width = os.get_terminal_size(self._stream.fileno()).columns or NARROW
+                width = os.get_terminal_size(self._stream.fileno()).columns or DEFAULT_WIDTH
             except (OSError, ValueError):
-                width = NARROW
+                width = DEFAULT_WIDTH
             self._is_drawn = True
-            self._write(WIPE + shown[: width - 1])
+            self._write(CLEAR_LINE + shown[: width - 1])
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the terminal has gone: there is nobody left to show it to
-            self._over.set()
+        except (OSError, ValueError):  # the terminal was closed
+            self._done.set()
 
 
 def print_notices(notices: Iterable[object]) -> None:
-    """Print notes to the error stream, so that the output stays data."""
+    """Print notices to standard error, so that standard output contains only data."""
     for notice in notices:
         print(f"onetool: note: {notice}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Tokens for clients that come over HTTP: create one for an agent, list them, delete one. Only hashes are kept."""
+"""Manage tokens of HTTP clients. Only hashes of tokens are stored."""
 
 import argparse
 import json
@@ -25,12 +25,12 @@ REJECTED = "Running servers reject it within 2 seconds and end its open streams.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="make a token and print it, this once")
-    create.add_argument("name", metavar="NAME", help="what to call it, for example laptop")
-    create.add_argument("--agent", default="default", metavar="AGENT", help="whose limits its clients have")
-    delete = actions.add_parser("delete", help="revoke a token")
-    delete.add_argument("name", metavar="NAME", help="the name of the token")
-    for action in (create, actions.add_parser("list", help="show the tokens, without what they are"), delete):
+    create = actions.add_parser("create", help="Create a token and print it once")
+    create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
+    create.add_argument("--agent", default="default", metavar="AGENT", help="agent of its clients (default: default)")
+    delete = actions.add_parser("delete", help="Revoke a token")
+    delete.add_argument("name", metavar="NAME", help="name of the token")
+    for action in (create, actions.add_parser("list", help="List tokens (names only)"), delete):
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -48,54 +48,54 @@ def main(options: argparse.Namespace) -> int:
 def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.faces.http.keys import hash_of, new_token
 
-    _check_new(loaded, options.name, options.agent)
+    _check_name_and_agent(loaded, options.name, options.agent)
     token, entry = new_token(), {"name": options.name}
     with editing.configuration(loaded.folders) as before:
         source = str(before.path)
         there = yaml_edit.list_in(before.text, source, SECTION, KEY)
-        _refuse_twice(options.name, [item.get("name") for item in there if isinstance(item, dict)])
+        _check_unused(options.name, [item.get("name") for item in there if isinstance(item, dict)])
         entry |= {"hash": hash_of(token), "agent": options.agent}
         text = yaml_edit.with_items(before.text, source, SECTION, KEY, [entry])
-        editing.write(loaded.folders, before, text, keep=False)  # nothing was changed but this
+        editing.write(loaded.folders, before, text, keep=False)  # only this list was changed
     hidden = [] if there else [known.name for known in loaded.settings.auth.tokens]
-    notes = [_hidden(hidden, before.path)] if hidden else []
-    _print_new(token, options, before.path, notes)
+    notes = [_replacement_warning(hidden, before.path)] if hidden else []
+    _print_token(token, options, before.path, notes)
     return 0
 
 
-def _check_new(loaded: "Loaded", name: str, agent: str) -> None:
+def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
     if not NAME.fullmatch(name):
-        raise ToolError(
-            f"{name!a} is no name for a token; a name has up to 64 letters, digits and _ . @ -, like laptop"
-        )
+        raise ToolError(f"invalid token name {name!a}: expected up to 64 letters, digits and _ . @ -, such as laptop")
     agents = loaded.settings.agents
     if agent not in agents:
-        raise ToolError(f"there is no agent {agent!r}; agents are {', '.join(sorted(agents))}")
+        raise ToolError(f"unknown agent {agent!r}: expected {', '.join(sorted(agents))}")
 
 
-def _refuse_twice(name: str, names: list[Any]) -> None:
+def _check_unused(name: str, names: list[Any]) -> None:
     if name in names:
-        raise ToolError(f"there is a token {name} already; choose another name, or type: onetool token delete {name}")
+        raise ToolError(
+            f"token {name!r} already exists", hint=f"choose another name, or run `onetool token delete {name}`"
+        )
 
 
-def _hidden(names: list[str], file: Path) -> str:
-    """Lists of a project replace those of the person, so that the first token here takes all others away."""
-    return f"{file} has tokens of its own now, so that these are let in no longer here: {', '.join(names)}"
+def _replacement_warning(names: list[str], file: Path) -> str:
+    """Return a warning: the first token of a project disables the user's tokens, because its list replaces theirs."""
+    return f"the tokens in {file} replace those of your user settings; no longer accepted here: {', '.join(names)}"
 
 
-def _print_new(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
-    """The token alone goes to the output, so that a script can take it; what there is to say goes beside it."""
+def _print_token(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
+    """Print only the token to standard output, for scripts, and explanations to standard error."""
     if options.json:
         shown = {"name": options.name, "agent": options.agent, "token": token, "file": str(file), "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     print(token, flush=True)
-    said = [
-        f"This is the token {options.name} of the agent {options.agent}, shown this once; {file} keeps its hash.",
-        f"Clients send it as `Authorization: Bearer ...`. {ACCEPTED}",
+    lines = [
+        f"Created token {options.name} for agent {options.agent}. It is not shown again; {file} stores its hash.",
+        f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
         *(f"Note: {note}" for note in notes),
     ]
-    print("\n".join(said), file=sys.stderr)
+    print("\n".join(lines), file=sys.stderr)
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
@@ -107,11 +107,11 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
-        print("There are no tokens. To make one: onetool token create NAME --agent default")
+        print("No tokens exist. To create one: onetool token create NAME --agent default")
     else:
         width = max(len(token["name"]) for token in tokens)
         for token in tokens:
-            variable = f", from the variable {token['token_env']}" if "token_env" in token else ""
+            variable = f", from environment variable {token['token_env']}" if "token_env" in token else ""
             print(f"{token['name']:{width}}  agent {token['agent']}{variable}")
     return 0
 
@@ -127,7 +127,7 @@ def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
     else:
-        print(f"{options.name} is deleted from {before.path}. {REJECTED}")
+        print(f"Deleted token {options.name} from {before.path}. {REJECTED}")
     return 0
 
 
@@ -138,8 +138,9 @@ def _index(loaded: "Loaded", before: files.Read, name: str) -> int:
         return names.index(name)
     known = [token.name for token in loaded.settings.auth.tokens]
     if name in known:
-        raise ToolError(f"{name} does not stand in {before.path}; delete it where it does, among {_files(loaded)}")
-    raise ToolError(f"there is no token {name}; tokens are {', '.join(known) or 'none'}")
+        raise ToolError(f"token {name!r} is not in {before.path}", hint=f"delete it from one of {_files(loaded)}")
+    existing = f"existing tokens: {', '.join(known)}" if known else "no tokens exist"
+    raise ToolError(f"no token named {name!r}; {existing}")
 
 
 def _files(loaded: "Loaded") -> str:

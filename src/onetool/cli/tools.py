@@ -1,4 +1,4 @@
-"""List tools, all or those whose name contains PATTERN."""
+"""List all tools, or those whose name contains PATTERN."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of a name")
-    parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="how much of each")
+    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name")
+    parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="level of detail (default: min)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -23,7 +23,7 @@ def main(options: argparse.Namespace) -> int:
 
         journal = Journal()
         arguments = {"pattern": options.pattern, "info": options.info}
-        with Progress("looking for tools"):
+        with Progress("listing tools"):
             found = (await app.bus.call_tool("ot.tools", arguments, app.context(journal=journal))).unwrap()
         print(app.redact(render(found, "json") if options.json else _text(found, options.pattern)))
         print_notices(journal.notices)
@@ -34,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _text(found: list[Any], pattern: str) -> str:
     if not found:
-        return f"No tool has {pattern!r} in its name. `onetool tools` lists all."
+        return f"No tool name contains {pattern!r}. Run `onetool tools` to list all tools."
     if isinstance(found[0], str):
         return "\n".join(found)
     is_full = "signature" in found[0]

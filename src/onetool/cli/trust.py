@@ -1,6 +1,6 @@
-"""Show what this directory's .onetool/ would run and permit, ask, and let it take effect.
+"""Review the .onetool/ of this directory and trust it after confirmation.
 
-The answer is read from standard input: `echo yes | onetool trust` works in a script, and no answer means no.
+The answer is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
 """
 
 import argparse
@@ -43,9 +43,9 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_as_data(folders.project, summary, is_trusted), ensure_ascii=False))
     elif is_trusted:
-        print(f"{folders.project} is trusted. Any change of its settings asks again.")
+        print(f"{folders.project} is trusted. Changed settings must be trusted again.")
     else:
-        print(f"{folders.project} was not changed: the answer was not yes", file=sys.stderr)
+        print(f"{folders.project} was not trusted: not confirmed", file=sys.stderr)
     return int(not is_trusted)
 
 
@@ -54,8 +54,10 @@ def project_folders(options: argparse.Namespace) -> Folders:
     if folders.project is not None:
         return folders
     if folders.working_dir / FOLDER == folders.user and is_folder(folders.user):
-        raise ToolError(f"{folders.user} is your own folder, which needs no trust")
-    raise ToolError(f"there is no .onetool folder in {folders.working_dir}; go to the folder of a project that has one")
+        raise ToolError(f"{folders.user} is your user directory, which needs no trust")
+    raise ToolError(
+        f"no .onetool directory in {folders.working_dir}", hint="change to the directory of a project that has one"
+    )
 
 
 def _confirm(stream: Any) -> bool:
@@ -66,12 +68,12 @@ def _confirm(stream: Any) -> bool:
     return answer.strip().lower() in YES
 
 
-# --- what would run ---------------------------------------------------------------------------------------------------
+# --- contents ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a person decides on. `changes` is None if the directory was never trusted."""
+    """The contents of a project directory, for review. `changes` is None if it was never trusted."""
 
     servers: Mapping[str, str]
     agents: Mapping[str, str]
@@ -92,7 +94,7 @@ def _summarize(project: Path, folders: Folders) -> Summary:
     servers = _mapping(config.get("servers"))
     return Summary(
         {name: _command(server) for name, server in servers.items()},
-        {name: _rights(agent) for name, agent in agents.items()},
+        {name: _describe_permissions(agent) for name, agent in agents.items()},
         list(facts_of(project, folders.home)[EXTENSIONS]),
         [key for key in config if key not in SHOWN_ABOVE],
         unreadable,
@@ -116,25 +118,26 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _command(server: Any) -> str:
-    said = _mapping(server)
-    if said.get("url"):
-        return str(said["url"])
-    args = said["args"] if isinstance(said.get("args"), list) else []
-    directory = f"   (in {said['cwd']})" if said.get("cwd") else ""
-    if not said.get("command"):
-        return f"your own server, with other {', '.join(said)}: {shlex.join(map(str, args))}{directory}".rstrip(": ")
-    return f"{shlex.join(map(str, [said['command'], *args]))}{directory}"
+    data = _mapping(server)
+    if data.get("url"):
+        return str(data["url"])
+    args = data["args"] if isinstance(data.get("args"), list) else []
+    directory = f"   (in {data['cwd']})" if data.get("cwd") else ""
+    if not data.get("command"):
+        changed = f"server of your user settings with other {', '.join(data)}"
+        return f"{changed}: {shlex.join(map(str, args))}{directory}".rstrip(": ")
+    return f"{shlex.join(map(str, [data['command'], *args]))}{directory}"
 
 
-def _rights(agent: Any) -> str:
-    said = _mapping(agent)
-    granted = said.get("permissions") or _mapping(said.get("budgets")).get("permissions") or []
+def _describe_permissions(agent: Any) -> str:
+    data = _mapping(agent)
+    granted = data.get("permissions") or _mapping(data.get("budgets")).get("permissions") or []
     listed = ", ".join(map(str, granted)) if isinstance(granted, list) else str(granted)
-    sandbox = ", no sandbox" if _mapping(said.get("sandbox")).get("enabled") is False else ""
+    sandbox = ", no sandbox" if _mapping(data.get("sandbox")).get("enabled") is False else ""
     return f"{listed or 'no permissions'}{sandbox}"
 
 
-# --- showing it -------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def _lines(project: Path, summary: Summary) -> Iterator[str]:
@@ -144,10 +147,10 @@ def _lines(project: Path, summary: Summary) -> Iterator[str]:
         yield from _section(title, [f"{name:{width}}  {text}" for name, text in entries.items()], summary.redact)
     yield from _section("Extension files", summary.extensions, summary.redact)
     yield from _section("Other settings", [", ".join(summary.others)] if summary.others else [], summary.redact)
-    yield from _section("Files that cannot be read", summary.unreadable, summary.redact)
+    yield from _section("Unreadable files", summary.unreadable, summary.redact)
     if summary.changes is not None:
         changed = [_difference(change) for change in summary.changes]
-        yield from _section("Changed since it was trusted", changed or ["nothing"], summary.redact)
+        yield from _section("Changed since trusted", changed or ["nothing"], summary.redact)
 
 
 def _section(title: str, lines: list[str], redact: Redactor) -> Iterator[str]:
@@ -160,16 +163,16 @@ def _difference(change: Change) -> str:
     if change.file in {EXTENSIONS, paths.SECRETS}:
         return str(change)
     sides = [*([] if change.is_new else [change.before]), *([] if change.is_gone else [change.after])]
-    return f"{change}: {' -> '.join(_shown(side) for side in sides)}"
+    return f"{change}: {' -> '.join(_format_value(side) for side in sides)}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 def _printable(text: str) -> str:
-    """Show what a terminal would obey, or a person would not see."""
+    """Escape control characters and invisible characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

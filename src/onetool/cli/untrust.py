@@ -1,4 +1,4 @@
-"""Take back the trust in this folder's .onetool/: nothing in it takes effect from now on."""
+"""Revoke the trust in the .onetool/ of this directory, so that its settings and extensions are ignored."""
 
 import argparse
 import json

@@ -1,10 +1,10 @@
-"""The assistants that start MCP servers: where each keeps its configuration, and how to read and extend it.
+"""Support for MCP clients (assistants): locates, reads and extends their configuration files.
 
-`catalogue` knows the clients, `launch` how OneTool is started here. `json_edit`, `toml_edit` and `yaml_edit`
-change texts without losing a byte of what a person wrote, `files` reads and writes. `reading` finds the servers in a
-configuration, `translate` puts them into OneTool's words, `taking` does it all.
+`catalogue` lists the clients, `launch` determines the command that starts OneTool. `json_edit`, `toml_edit` and
+`yaml_edit` edit text and preserve everything else byte for byte; `files` reads and writes. `reading` finds the servers
+in a configuration, `translate` converts them to OneTool's settings, and `taking` imports them.
 
-What the clients' documentation says, as far as we rely on it (looked up in November 2026):
+Facts from the clients' documentation that this package relies on (November 2026):
 
 | client         | user scope                                            | project scope        | under                |
 |----------------|-------------------------------------------------------|----------------------|----------------------|
@@ -19,11 +19,11 @@ What the clients' documentation says, as far as we rely on it (looked up in Nove
 
 `<app data>` is ~/Library/Application Support on macOS, %APPDATA% on Windows, $XDG_CONFIG_HOME or ~/.config elsewhere.
 
-| client         | of a server, beside command, args and env                                | variables in values      |
+| client         | keys of a server, in addition to command, args and env                   | variables in values      |
 |----------------|--------------------------------------------------------------------------|--------------------------|
 | claude-code    | type stdio, http or sse; url, headers; local scope is in                 | ${X}, ${X:-default}      |
 |                | projects.<folder>.mcpServers of ~/.claude.json                           |                          |
-| claude-desktop | nothing (remote servers are set up in the app); starts them in no folder |                          |
+| claude-desktop | none (remote servers are set up in the app); no working directory        |                          |
 | cursor         | type, url, headers, envFile                                              | ${env:X}, ${userHome},   |
 |                |                                                                          | ${workspaceFolder}, ...  |
 | vscode         | type (required), url, headers, cwd, envFile; inputs beside servers;      | these and ${input:x},    |
@@ -35,6 +35,5 @@ What the clients' documentation says, as far as we rely on it (looked up in Nove
 | windsurf       | serverUrl or url, headers, disabled, disabledTools                       | ${env:X}, ${file:path}   |
 | zed            | url, headers, enabled; older: source, command {path, args, env}          |                          |
 
-Comments and trailing commas are read and kept in the JSON of all of them: VS Code, Zed and Gemini allow them, and for
-the others it is not ours to complain.
+Comments and trailing commas are accepted and kept in all JSON files, although only VS Code, Zed and Gemini allow them.
 """

@@ -1,4 +1,4 @@
-"""The clients: where each keeps its servers on each system, and what an entry looks like there."""
+"""The supported clients: the location of their files on each system and the format of an entry."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ENTRY = "onetool"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This machine, as far as it decides where files are. `system` is `sys.platform`."""
+    """The properties of this machine that determine file locations. `system` is `sys.platform`."""
 
     system: str
     env: Mapping[str, str]
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`has_folder` is False where the client starts servers in no folder of the person's."""
+    """An MCP client. `has_folder` is False if it starts servers without a working directory of the user."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ class Client:
 
     @property
     def path(self) -> Sequence[str]:
-        """The keys that lead to our entry."""
+        """Return the keys that lead to the entry of OneTool."""
         return (self.key, ENTRY)
 
     def user(self, place: Place) -> Path:
@@ -62,11 +62,11 @@ class Client:
         if not project:
             return self.user(place)
         if not self.project:
-            raise ToolError(f"{self.title} has no configuration for a single folder; leave --project out")
+            raise ToolError(f"{self.title} has no project configuration", hint="omit --project")
         return place.working_dir / self.project
 
     def files(self, place: Place) -> list[Path]:
-        """All of its files, the one that has the last word first."""
+        """Return all of its files, highest precedence first."""
         own = [self.file(place, project=True)] if self.project else []
         return [*own, self.user(place)]
 

@@ -1,4 +1,4 @@
-"""Changes of a text by place, so that everything else in it stays as it is, byte for byte."""
+"""Edits of a text by position, which preserve everything else byte for byte."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from onetool.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`text` in the place of what stands from `start` to `end`; an insertion where they are the same."""
+    """A replacement of the range from `start` to `end` by `text`; an insertion if they are equal."""
 
     start: int
     end: int
@@ -20,7 +20,7 @@ def insertion(at: int, text: str) -> Edit:
     return Edit(at, at, text)
 
 
-def applied(text: str, edits: Iterable[Edit]) -> str:
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     parts, at = [], 0
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         parts += [text[at : edit.start], edit.text]
@@ -28,18 +28,18 @@ def applied(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def proven(edited: str, read: Callable[[str], Any], wanted: Any, refusal: str) -> str:
-    """Return the edited text if it reads as it is to read, or raise an error with this message."""
+def verify(edited: str, read: Callable[[str], Any], wanted: Any, message: str) -> str:
+    """Return the edited text if it parses to the expected data; otherwise raise an error with this message."""
     try:
         if read(edited) == wanted:
             return edited
     except ConfigError:
         pass
-    raise ConfigError(refusal)
+    raise ConfigError(message)
 
 
 def line_break_of(text: str) -> str:
-    """The line break that the text uses; where it has none, the one that every system understands."""
+    """Return the line break that the text uses, or LF if it has none."""
     first = text.find("\n")
     if first < 0:
         return "\r" if "\r" in text else "\n"
@@ -55,14 +55,14 @@ def line_start(text: str, position: int) -> int:
 
 
 def value_at(data: Any, path: Sequence[str]) -> Any:
-    """Return what stands at the path; None if there is nothing."""
+    """Return the value at the path, or None."""
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
 def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
-    """Return the data with this value at the path; what is no mapping on the way becomes one."""
+    """Return the data with this value at the path; parents that are not mappings are replaced."""
     if not path:
         return value
     around = data if isinstance(data, dict) else {}
@@ -70,7 +70,7 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def update_of(old: Any, new: Mapping[str, Any], kept_current: Sequence[str]) -> dict[str, Any]:
-    """Return what an entry gets: all of `new`, or only the keys in `kept_current` if there is one already."""
+    """Return the update of an entry: all of `new`, or only the keys in `kept_current` if the entry exists."""
     if not isinstance(old, dict):
         return dict(new)
     update = {key: new[key] for key in kept_current if key in new}

@@ -1,8 +1,8 @@
-"""Read JSON with comments and trailing commas, and add members to it as a careful person would.
+"""Reads JSON with comments and trailing commas, and adds members to it without changing the rest.
 
-The standard library reads the text after comments and trailing commas have become spaces, so that places stay the same.
-A new entry is only ever inserted; taking what was inserted away gives the old text back. Of an entry that is there,
-only the values that differ are replaced. Of a key that stands twice, the last one counts, as in every JSON parser.
+Comments and trailing commas are replaced by spaces, so that positions stay the same, and the standard library parses
+the result. A new entry is only inserted. In an existing entry, only changed values are replaced. If a key occurs twice,
+the last one wins, as in other JSON parsers.
 """
 
 import json
@@ -13,23 +13,23 @@ from typing import Any, Final, NoReturn
 
 from onetool.clients.edits import (
     Edit,
-    applied,
+    apply_edits,
     insertion,
     line_break_of,
     line_of,
     line_start,
-    proven,
     update_of,
     value_at,
+    verify,
     with_value,
 )
 from onetool.errors import ConfigError
 from onetool.problem import Location
 
 MAX_DEPTH: Final = 200
-TOO_DEEP: Final = "is nested too deep to be read"
+TOO_DEEP: Final = "is nested too deeply"
 _TOKEN = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_COMMA = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])')  # `[,` stays wrong
+_COMMA = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])')  # `[,` stays invalid
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENTS_TO_LINE_END = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*(?:[ \t]*//[^\r\n]*)?")
 _COMMENTS_IN_LINE = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*")
@@ -57,7 +57,7 @@ class Node:
 
 
 class Document:
-    """A text and what it holds: `root` is None if there are only comments and white space."""
+    """A parsed text. `root` is None if it contains only comments and white space."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text, source
@@ -83,7 +83,7 @@ class Document:
             raise self.error(start, TOO_DEEP)
 
     def members(self, node: Node) -> list[Node]:
-        """Return the members of an object; a key that stands twice is there twice."""
+        """Return the members of an object, including duplicate keys."""
         found, at = [], self.skip(node.start + 1)
         while self._plain[at] != "}":
             key, key_end = _DECODER.raw_decode(self._plain, at)
@@ -95,7 +95,7 @@ class Document:
         return found
 
     def skip(self, at: int) -> int:
-        """Return where white space and comments end, and trailing commas."""
+        """Return the position after white space, comments and trailing commas."""
         found = _SPACE.match(self._plain, at)
         return found.end() if found else at
 
@@ -106,12 +106,12 @@ class Document:
     def _blank(self, found: re.Match[str]) -> str:
         token = found[0]
         if token.startswith("/*") and (len(token) < len("/**/") or not token.endswith("*/")):
-            raise self.error(found.start(), "is not valid JSON: this comment is not closed")
+            raise self.error(found.start(), "is not valid JSON: unterminated comment")
         return token if token.startswith('"') else " " * len(token)
 
 
 def parse(text: str, source: str) -> Any:
-    """Return what a text holds; an empty object if it holds nothing but comments."""
+    """Return the value of a text; an empty object if it contains only comments."""
     root = Document(text, source).root
     return {} if root is None else root.value
 
@@ -119,7 +119,7 @@ def parse(text: str, source: str) -> Any:
 def edits_for(
     text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]
 ) -> list[Edit]:
-    """Return what makes `new` stand at the path. Of an entry that is there, only the keys in `kept_current` change."""
+    """Return the edits that put `new` at the path. In an existing entry, only the keys in `kept_current` change."""
     document = Document(text, source)
     if document.root is None:
         line_break = line_break_of(text)
@@ -127,11 +127,11 @@ def edits_for(
         rendered = json.dumps(with_value({}, path, new), indent=2, ensure_ascii=False)
         return [insertion(len(text), before + rendered.replace("\n", line_break) + line_break)]
     edits = _Editor(document).edits(document.root, path, new, kept_current)
-    refusal = f"{source}: {'.'.join(path)} cannot be added without touching other lines; do it by hand"
+    message = f"cannot add {'.'.join(path)} to {source} without changing other lines; edit it manually"
     old = value_at(document.root.value, path)
     entry = {**(old or {}), **update_of(old, new, kept_current)}
     wanted = with_value(document.root.value, path, entry)
-    proven(applied(text, edits), lambda edited: parse(edited, source), wanted, refusal)
+    verify(apply_edits(text, edits), lambda edited: parse(edited, source), wanted, message)
     return edits
 
 
@@ -147,7 +147,7 @@ class _Editor:
         for depth in range(len(path) + 1):
             if not isinstance(node.value, dict):
                 what = ".".join(path[:depth]) or "the file"
-                raise self._document.error(node.start, f"{what} must be an object, {{...}}; correct it, then try again")
+                raise self._document.error(node.start, f"{what} must be an object ({{...}})")
             is_flat = self._is_flat(node, is_flat)
             if depth < len(path):
                 found = self._find(node, path[depth])
@@ -170,7 +170,7 @@ class _Editor:
         return edits + (self._add(node, missing, is_flat) if missing else [])
 
     def _add(self, node: Node, new: Mapping[str, Any], is_flat: bool) -> list[Edit]:
-        """Add behind the last member and the comments in its line; its comma stands directly behind its value."""
+        """Add after the last member and the comments in its line; the comma follows the value directly."""
         members = self._document.members(node)
         if not members:
             return [self._add_first(node, new, is_flat)]
@@ -187,7 +187,7 @@ class _Editor:
         return [insertion(end, "," + inserted)] if at == end else [insertion(end, ","), insertion(at, inserted)]
 
     def _add_first(self, node: Node, new: Mapping[str, Any], is_flat: bool) -> Edit:
-        """Add to an object that holds nothing, or nothing but comments."""
+        """Add to an object that is empty or contains only comments."""
         comments = _LAST_COMMENT.match(self._text, node.start + 1)
         at = comments.end() if comments else node.start + 1
         if is_flat:
@@ -208,12 +208,12 @@ class _Editor:
         if is_flat:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":") if is_tight else None)
         lines = json.dumps(value, indent=self._unit, ensure_ascii=False)
-        # Lists of arguments stand in one line, as people write them.
+        # Lists of arguments are written in one line.
         lines = _SHORT_LIST.sub(lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", lines)
         return lines.replace("\n", self._line_break + indent)
 
     def _is_flat(self, node: Node, inherited: bool) -> bool:
-        """Return whether an object or list stands in one line; an empty object does as the object around it does."""
+        """Return whether an object or list is written in one line; an empty object inherits it from its parent."""
         members = self._document.members(node) if isinstance(node.value, dict) else []
         inside = self._text[node.start : members[0].key_start if members else node.end]
         return not {"\n", "\r"} & set(inside) and (inherited or bool(members))
@@ -227,5 +227,5 @@ class _Editor:
         if len(found) > 1:
             lines = " and ".join(str(line_of(self._text, member.start)) for member in found)
             source = self._document.source
-            raise ConfigError(f"{source}: {key} stands in lines {lines}; keep one of them, then try again")
+            raise ConfigError(f"{source}: duplicate key {key} (lines {lines})", hint="delete one of them")
         return found[0] if found else None

@@ -1,8 +1,8 @@
-"""How a client starts the OneTool that is running now.
+"""Determines the command with which a client starts the running OneTool.
 
-The absolute path of the executable: clients that are no terminal programs do not know the person's PATH. Run by
-uvx, the executable lies in a cache that uv may empty at any time; then it is uvx again, with the source it was given.
-Nothing else is ever taken from a registry: nobody is to start a stranger's package because of us.
+It is the absolute path of the executable, because desktop clients do not know the PATH of the user's shell. If uvx runs
+OneTool, the executable is in a cache that uv may delete, so the command is uvx with the same source. No other command
+installs from a registry, so that no client ever starts a package of somebody else.
 """
 
 import json
@@ -28,27 +28,27 @@ class Launch:
 
 
 def launch(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> Launch:
-    """`interpreter` is Python's own path, `direct_url` the installer's note on where this package came from."""
+    """Return the command. `interpreter` is the path of Python, `direct_url` the content of direct_url.json."""
     names = (interpreter.parent / PROGRAM, interpreter.parent / f"{PROGRAM}.exe")
     beside = next(filter(Path.is_file, names), None)
-    if beside is not None and not is_passing(beside):
+    if beside is not None and not is_in_uv_cache(beside):
         return Launch(str(beside))
     found = which(PROGRAM)
-    if found is not None and not is_passing(Path(found)):
-        return Launch(os.path.abspath(found))  # noqa: PTH100 - a link is kept: what it leads to changes with updates
-    if is_passing(interpreter):
-        return _by_uvx(direct_url, which)
+    if found is not None and not is_in_uv_cache(Path(found)):
+        return Launch(os.path.abspath(found))  # noqa: PTH100 - keeps links, whose targets change with updates
+    if is_in_uv_cache(interpreter):
+        return _launch_with_uvx(direct_url, which)
     return Launch(str(interpreter), ("-c", "from onetool.cli.main import main; raise SystemExit(main())"))
 
 
-def is_passing(path: Path) -> bool:
-    """Whether the path lies where uv keeps what it may delete."""
+def is_in_uv_cache(path: Path) -> bool:
+    """Return whether the path is in a cache of uv."""
     return any(_UV_CACHE.fullmatch(part) for part in path.parts)
 
 
-def _by_uvx(direct_url: str | None, which: Which) -> Launch:
+def _launch_with_uvx(direct_url: str | None, which: Which) -> Launch:
     uvx = which("uvx")
-    stable = uvx if uvx is not None and not is_passing(Path(uvx)) else None
+    stable = uvx if uvx is not None and not is_in_uv_cache(Path(uvx)) else None
     args: tuple[str, ...] = (DISTRIBUTION,)
     if direct_url is not None:
         data = json.loads(direct_url)

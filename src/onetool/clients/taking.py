@@ -1,4 +1,4 @@
-"""Taking servers over: which of them, under which names, with which secrets moved. Nothing is written here."""
+"""Imports servers of clients: selects and renames them and moves their secrets. Nothing is written here."""
 
 import builtins
 import json
@@ -28,8 +28,8 @@ _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
 
 
 @dataclass(frozen=True, slots=True)
-class There:
-    """What is there before: servers and secrets by name, names that packs have, variables that have a value."""
+class ImportTarget:
+    """The state before the import: existing servers, secrets, packs and environment variables."""
 
     servers: Mapping[str, Any]
     secrets: Mapping[str, str]
@@ -37,39 +37,39 @@ class There:
     env: Mapping[str, str]
     working_dir: Path
     home: Path
-    is_user: bool = False  # whether the servers go into the person's own settings
+    is_user: bool = False  # whether the servers are added to the user's settings
 
 
 @dataclass(slots=True)
-class Taken:
+class ServerImport:
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def take(files: Iterable[Found], there: There, *, inline_secrets: bool) -> Taken:
-    """The servers of all files; of two with the same name, the first file's."""
-    taker = _Taker(there, inline_secrets)
+def import_servers(files: Iterable[Found], target: ImportTarget, *, inline_secrets: bool) -> ServerImport:
+    """Import the servers of all files; of two servers with the same name, the first one wins."""
+    importer = _Importer(target, inline_secrets)
     for found in files:
-        taker.file(found)
-    return taker.taken
+        importer.file(found)
+    return importer.taken
 
 
-class _Taker:
-    def __init__(self, there: There, inline_secrets: bool) -> None:
-        self._there = there
+class _Importer:
+    def __init__(self, target: ImportTarget, inline_secrets: bool) -> None:
+        self._target = target
         self._inline_secrets = inline_secrets
         self._seen: set[str] = set()
         self._names: set[str] = set()
-        self.taken = Taken()
+        self.taken = ServerImport()
 
     def file(self, found: Found) -> None:
         self.taken.notes += found.notes
         translator = self._translator(found)
         for name, server in found.servers.items():
             if name in self._seen:
-                self.taken.notes.append(f"{name}: stands in {found.file} too, and was left out there")
+                self.taken.notes.append(f"{name}: skipped the duplicate in {found.file}")
                 continue
             self._seen.add(name)
             self._server(name, server, translator)
@@ -77,53 +77,53 @@ class _Taker:
         self.taken.missing |= translator.missing
 
     def _translator(self, found: Found) -> Translator:
-        there = self._there
+        target = self._target
         gemini = ".gemini" in found.file.parts or any(
             isinstance(server, Mapping) and "httpUrl" in server for server in found.servers.values()
         )
-        folder = _workspace(found.file, there.working_dir, there.home)
-        return Translator(folder, there.home, self._is_known, found.inputs, gemini)
+        folder = _workspace(found.file, target.working_dir, target.home)
+        return Translator(folder, target.home, self._is_known, found.inputs, gemini)
 
     def _is_known(self, variable: str) -> bool:
-        return any(variable in names for names in (self._there.env, self._there.secrets, self.taken.secrets))
+        return any(variable in names for names in (self._target.env, self._target.secrets, self.taken.secrets))
 
     def _server(self, name: str, server: Any, translator: Translator) -> None:
         if is_ours(name, server):
-            self.taken.notes.append(f"{name}: was left out, because it is OneTool itself")
+            self.taken.notes.append(f"{name}: skipped, because it is OneTool itself")
             return
         made = translator.server(name, server) if isinstance(server, Mapping) else None
-        wrong = _wrong_with(made) if made is not None else None
+        wrong = _validation_error(made) if made is not None else None
         if made is None or wrong:
-            self.taken.notes.append(f"{name}: was left out: {wrong or 'it is no description of a server'}")
+            self.taken.notes.append(f"{name}: skipped: {wrong or 'not a valid server'}")
             return
         made = self._in_project(made, translator.folder)
         usable = self._usable(name)
-        hidden = made if self._inline_secrets else self._hidden(usable, made)
+        hidden = made if self._inline_secrets else self._move_secrets(usable, made)
         self._warn(name, hidden)
         self._keep(name, usable, hidden)
 
     def _keep(self, name: str, usable: str, made: dict[str, Any]) -> None:
         if usable != name:
-            self.taken.notes.append(f"{name}: is called {usable} from now on, because code must be able to write it")
-        old = self._there.servers.get(usable)
+            self.taken.notes.append(f"{name}: renamed to {usable}, because code needs a valid Python name")
+        old = self._target.servers.get(usable)
         if old is None:
             self.taken.servers[usable] = made
         elif _without_defaults(old) == _without_defaults(made):
-            self.taken.notes.append(f"{usable}: is there already")
+            self.taken.notes.append(f"{usable}: already imported")
         else:
-            self.taken.notes.append(f"{usable}: is there already, with other settings, and was left as it is")
+            self.taken.notes.append(f"{usable}: skipped, because a server of this name exists with other settings")
 
     def _usable(self, name: str) -> str:
-        """A name that code can use, that no pack has and that no other server of this import got."""
+        """Return a valid Python name that neither a pack nor another imported server has."""
         plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_") or "server"
-        if not plain.isidentifier() or iskeyword(plain) or plain in self._there.packs or hasattr(builtins, plain):
+        if not plain.isidentifier() or iskeyword(plain) or plain in self._target.packs or hasattr(builtins, plain):
             plain = f"mcp_{plain}"
         usable = next(one for one in _numbered(plain) if one not in self._names)
         self._names.add(usable)
         return usable
 
-    def _hidden(self, server: str, made: Mapping[str, Any]) -> dict[str, Any]:
-        """Move every secret of a server into secrets.yaml, and write a reference in its place."""
+    def _move_secrets(self, server: str, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace every secret of a server by a reference and collect the secret for secrets.yaml."""
         changed = dict(made)
         for key in ("env", "headers"):
             if key in made:
@@ -150,15 +150,15 @@ class _Taker:
         return text
 
     def _reference(self, secret: str, wanted: Iterator[str]) -> str:
-        known = {**self._there.secrets, **self.taken.secrets}
+        known = {**self._target.secrets, **self.taken.secrets}
         name = next(one for one in wanted if known.get(one, secret) == secret)
         if name not in known:
             self.taken.secrets[name] = secret
         return f"${{{name}}}"
 
     def _in_project(self, made: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """A server of the person starts in a private directory, where a relative path means nothing."""
-        if not self._there.is_user or "command" not in made or "cwd" in made:
+        """Set `cwd` for relative paths, because a server of the user's settings starts in a private directory."""
+        if not self._target.is_user or "command" not in made or "cwd" in made:
             return made
         if any(_is_relative_path(word, folder) for word in (made["command"], *made.get("args", []))):
             return {**made, "cwd": PROJECT}
@@ -167,12 +167,12 @@ class _Taker:
     def _warn(self, name: str, made: Mapping[str, Any]) -> None:
         if any(secrets_in(made)):
             self.taken.notes.append(
-                f"{name}: its settings hold a secret; put it into secrets.yaml and write ${{NAME}} in its place"
+                f"{name}: its settings contain a secret; move it to secrets.yaml and refer to it as ${{NAME}}"
             )
         if options := unclear_options(made.get("args", ())):
             self.taken.notes.append(
                 f"{name}: the value of {', '.join(options)} was kept; if it is a secret, "
-                "put it into secrets.yaml and write ${NAME} in its place"
+                "move it to secrets.yaml and refer to it as ${NAME}"
             )
 
 
@@ -184,7 +184,7 @@ def _is_relative_path(word: str, folder: Path) -> bool:
 
 
 def _without_defaults(server: Any) -> str:
-    """A variable that has got its value since the last import makes no other server of it."""
+    """Return a form to compare servers, in which empty defaults of variables do not matter."""
     return json.dumps(server, sort_keys=True).replace(":-}", "}")
 
 
@@ -193,14 +193,14 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _workspace(file: Path, working_dir: Path, home: Path) -> Path:
-    """The folder that `${workspaceFolder}` means in this file."""
+    """Return the directory that `${workspaceFolder}` means in this file."""
     if file.name == ".mcp.json":
         return file.parent
     around = file.parent.parent
     return around if file.parent.name in _EDITORS and around != home else working_dir
 
 
-def _wrong_with(made: Mapping[str, Any]) -> str | None:
+def _validation_error(made: Mapping[str, Any]) -> str | None:
     from pydantic import ValidationError
 
     from onetool.config.model import Server

@@ -1,7 +1,7 @@
-"""Add one table to a TOML text, or update one that is there; everything else stays as it is, byte for byte.
+"""Adds or updates a table of a TOML text and preserves everything else byte for byte.
 
-A new table goes to the end. tomlkit changes the values of an existing one. The standard library then reads the result:
-it must be the old data with the change and nothing else, or it is not written.
+A new table is appended. tomlkit changes the values of an existing one. The standard library then parses the result,
+which must equal the old data with the change, or nothing is written.
 """
 
 import re
@@ -9,11 +9,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from onetool.clients.edits import line_break_of, line_of, proven, update_of, value_at, with_value
+from onetool.clients.edits import line_break_of, line_of, update_of, value_at, verify, with_value
 from onetool.errors import ConfigError
 from onetool.problem import Location
 
-MAX_EDITED_CHARACTERS: Final = 500_000  # tomlkit takes ten seconds for as much in the worst case
+MAX_EDITED_CHARACTERS: Final = 500_000  # takes tomlkit ten seconds in the worst case
 _PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")
 
 
@@ -26,11 +26,11 @@ def parse(text: str, source: str) -> dict[str, Any]:
         what = _PLACE.sub("", str(error)).removesuffix(" (at end of document)")
         raise ConfigError(f"{source}:{line}: is not valid TOML: {what}", location=Location(source, line)) from None
     except RecursionError:
-        raise ConfigError(f"{source}: is nested too deep to be read") from None
+        raise ConfigError(f"{source}: nested too deeply") from None
 
 
-def updated(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> str:
-    """Return the text with `new` at the path. Of a table that is there, only the keys in `kept_current` change."""
+def update(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> str:
+    """Return the text with `new` at the path. In an existing table, only the keys in `kept_current` change."""
     data = parse(text, source)
     old = value_at(data, path)
     changes = update_of(old, new, kept_current)
@@ -42,19 +42,19 @@ def updated(text: str, source: str, path: Sequence[str], new: Mapping[str, Any],
         before = "" if not text.strip("\ufeff") else "\n" if text.endswith("\n") else "\n\n"
         edited = text + (before + render(path, new)).replace("\n", line_break_of(text))
     wanted = with_value(data, path, {**(old if isinstance(old, dict) else {}), **changes})
-    refusal = f"{source}: [{'.'.join(path)}] cannot be changed without touching other lines; edit it by hand"
-    return proven(edited, lambda text: parse(text, source), wanted, refusal)
+    message = f"cannot change [{'.'.join(path)}] in {source} without changing other lines; edit it manually"
+    return verify(edited, lambda text: parse(text, source), wanted, message)
 
 
 def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
-    """Return the table as a person would write it."""
+    """Return the table as TOML."""
     import tomlkit
 
     return f"[{tomlkit.key(list(path)).as_string()}]\n{tomlkit.dumps(_set_values(tomlkit.document(), new))}"
 
 
 def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
-    """Return the text with new values in an existing table; as it is if tomlkit would change more than that."""
+    """Return the text with new values in an existing table; unchanged if tomlkit would change anything else."""
     import tomlkit
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -67,7 +67,7 @@ def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> 
             table = table[key]
         _set_values(table, changes)
         edited = mark + tomlkit.dumps(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the text is anybody's
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the text is arbitrary
         return text
     has_only_crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     return re.sub(r"(?<!\r)\n", "\r\n", edited) if has_only_crlf else edited

@@ -1,6 +1,6 @@
-"""A client's server in OneTool's words: its keys, and the variables in its values.
+"""Converts a client's server to OneTool's settings: its keys, and the variables in its values.
 
-What has no word here is reported, never dropped in silence.
+Unsupported keys are reported, never dropped silently.
 """
 
 import os
@@ -29,7 +29,7 @@ _UNDERSTOOD = frozenset({
 
 @dataclass(slots=True)
 class Translator:
-    """One file's servers. `known` tells whether a variable has a value; `missing` collects those that have none."""
+    """A translator for the servers of one file. `known` checks whether a variable is set; `missing` collects others."""
 
     folder: Path
     home: Path
@@ -40,8 +40,8 @@ class Translator:
     missing: dict[str, str] = field(default_factory=dict)
 
     def server(self, name: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry for onetool.yaml; None where the server cannot be taken over, and the notes say why."""
-        raw = _flattened(given)
+        """Return the entry for onetool.yaml; None if the server cannot be imported, with the reason in `notes`."""
+        raw = _flatten(given)
         made = self._remote(name, raw) if not isinstance(raw.get("command"), str) else self._local(name, raw)
         if made is None:
             return None
@@ -50,15 +50,15 @@ class Translator:
         made.update(_limits(raw))
         left = [key for key in raw if key not in _UNDERSTOOD]
         if left:
-            self.notes.append(f"{name}: left out, because OneTool has nothing like it: {', '.join(left)}")
+            self.notes.append(f"{name}: ignored unsupported keys: {', '.join(left)}")
         return made
 
     def _local(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {"command": self._text(name, raw["command"])}
         if args := raw.get("args"):
-            made["args"] = [self._text(name, arg) for arg in _listed(args)]
+            made["args"] = [self._text(name, arg) for arg in _to_list(args)]
         # Codex passes these on from its own environment.
-        passed = [each.get("name") if isinstance(each, Mapping) else each for each in _listed(raw.get("env_vars"))]
+        passed = [each.get("name") if isinstance(each, Mapping) else each for each in _to_list(raw.get("env_vars"))]
         forwarded = {each: self._reference(each) for each in passed if isinstance(each, str)}
         if env := {**self._texts(name, raw.get("env")), **forwarded}:
             made["env"] = env
@@ -69,12 +69,12 @@ class Translator:
     def _remote(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any] | None:
         key = next((key for key in _ADDRESSES if isinstance(raw.get(key), str) and raw[key]), None)
         if key is None:
-            self.notes.append(f"{name}: was left out, because it has neither a command nor an address")
+            self.notes.append(f"{name}: skipped, because it has neither a command nor a URL")
             return None
         transport = self._transport(raw, key)
         if transport is None:
             kind = raw.get("type") or raw.get("transport")
-            self.notes.append(f"{name}: was left out, because OneTool cannot speak {kind}; it knows http and sse")
+            self.notes.append(f"{name}: skipped, because transport {kind} is not supported (expected http or sse)")
             return None
         made: dict[str, Any] = {"url": self._text(name, raw[key])}
         if headers := self._headers(name, raw):
@@ -109,7 +109,7 @@ class Translator:
         if self.is_gemini:
             text = _SHELL.sub(r"${\1}", text)
         text = _VARIABLE.sub(lambda found: self._variable(name, found), text)
-        return _ANY_REFERENCE.sub(_escaped_unless_valid, text)
+        return _ANY_REFERENCE.sub(_escape_invalid, text)
 
     def _variable(self, name: str, found: re.Match[str]) -> str:
         inside = found[1]
@@ -122,7 +122,7 @@ class Translator:
             return self._places[inside]
         if _PLAIN.fullmatch(inside):
             return self._reference(inside)
-        self.notes.append(f"{name}: {found[0]} means nothing to OneTool and was kept; write what it stands for")
+        self.notes.append(f"{name}: unknown variable {found[0]} was kept; replace it with its value")
         return f"${found[0]}"
 
     @property
@@ -138,7 +138,7 @@ class Translator:
         }
 
     def _reference(self, inside: str) -> str:
-        """A variable without a value would make the whole configuration wrong, so it is empty until it has one."""
+        """Return a reference with an empty default if the variable is not set, which would be an error otherwise."""
         name, default, _ = inside.partition(":-")
         if default or self.known(name):
             return f"${{{inside}}}"
@@ -157,25 +157,25 @@ class Translator:
 
 
 def is_ours(name: str, server: Any) -> bool:
-    """Whether the entry starts OneTool: taken over, it would start itself for ever."""
+    """Return whether the entry starts OneTool, which must not import itself."""
     if name.casefold() == ENTRY:
         return True
-    raw = _flattened(server) if isinstance(server, Mapping) else {}
-    program = PureWindowsPath(str(raw.get("command", ""))).stem.casefold()  # knows both kinds of slashes
-    words = [str(arg) for arg in _listed(raw.get("args"))]
+    raw = _flatten(server) if isinstance(server, Mapping) else {}
+    program = PureWindowsPath(str(raw.get("command", ""))).stem.casefold()  # accepts both kinds of slashes
+    words = [str(arg) for arg in _to_list(raw.get("args"))]
     if program not in {"uv", "uvx", "pipx"}:
         return program == ENTRY
     return any(re.fullmatch(rf"{ENTRY}(?:[@=\[].*)?", word) for word in words)
 
 
-def _escaped_unless_valid(found: re.Match[str]) -> str:
-    """`${` that begins no reference would make the whole configuration wrong."""
+def _escape_invalid(found: re.Match[str]) -> str:
+    """Escape `${` without a valid reference, which would make the settings invalid."""
     valid = found[0] == "$${" or (found[2] and _PLAIN.fullmatch(found[1]))
     return found[0] if valid else f"${found[0]}"
 
 
-def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Zed once put path, args and env below `command`, and others put url and type below `transport`."""
+def _flatten(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Move nested keys to the top: older Zed nests them below `command`, other clients below `transport`."""
     raw = dict(given)
     for key in ("command", "transport"):
         if isinstance(inner := raw.get(key), Mapping):
@@ -197,10 +197,10 @@ def _limits(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(raw: Mapping[str, Any], *keys: str) -> list[str]:
-    return [str(name) for key in keys for name in _listed(raw.get(key)) if name]
+    return [str(name) for key in keys for name in _to_list(raw.get(key)) if name]
 
 
-def _listed(value: Any) -> Iterable[Any]:
+def _to_list(value: Any) -> Iterable[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
-"""Add keys to a mapping of a YAML text, and items to a list; everything else in it stays as it is, byte for byte.
+"""Adds keys to a mapping and items to a list of a YAML text, and preserves everything else byte for byte.
 
-Places come from the parser, and the result is read again: it must be the old data with the change and nothing else, or
-it is not written. Only what OneTool's own files hold is rendered: strings, numbers, booleans, lists, mappings.
+Positions come from the parser, and the result is parsed again: it must equal the old data with the change, or nothing
+is written. Only the types of OneTool's own files are rendered: strings, numbers, booleans, lists and mappings.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onetool.clients.edits import Edit, applied, insertion, line_break_of, line_start, proven, with_value
+from onetool.clients.edits import Edit, apply_edits, insertion, line_break_of, line_start, verify, with_value
 from onetool.errors import ConfigError
 from onetool.util import yaml12
 
@@ -20,18 +20,18 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff
 def data_of(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
     data = yaml12.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
     if data is not None and not isinstance(data, dict):
-        raise ConfigError(f"{source}:1: the file must hold `key: value` lines")
+        raise ConfigError(f"{source}:1: the file must contain `key: value` lines")
     return data or {}
 
 
 def list_in(text: str, source: str, section: str, key: str) -> list[Any]:
-    """Return what the list under a key of a section holds; nothing if there is none."""
+    """Return the list under a key of a section; an empty list if there is none."""
     inside = data_of(text, source).get(section) or {}
     if not isinstance(inside, dict):
-        raise ConfigError(f"{source}: {section} must be a mapping, `key: value`; correct it, then try again")
+        raise ConfigError(f"{source}: {section} must be a mapping (`key: value`)")
     found = inside.get(key) or []
     if not isinstance(found, list):
-        raise ConfigError(f"{source}: {section}.{key} must be a list like [a, b]; correct it, then try again")
+        raise ConfigError(f"{source}: {section}.{key} must be a list such as [a, b]")
     return found
 
 
@@ -49,13 +49,12 @@ def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any
     else:
         edit = _addition(text, *pair, new)
     wanted = {**old, **new} if section is None else {**old, section: {**(old.get(section) or {}), **new}}
-    where = f"{section}: " if section else "it "
-    refusal = f"{source}: {where}cannot be added to as it is written; write it in block style, then retry"
-    return _proven(text, source, [edit], wanted, refusal)
+    message = f"cannot add keys to {section or 'the top level'} of {source}: write it in block style"
+    return _verify(text, source, [edit], wanted, message)
 
 
 def with_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
-    """Return the text with these items at the end of a list, which is made if it is missing."""
+    """Return the text with these items at the end of a list, which is created if missing."""
     old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
     if pair is None:
         return with_keys(text, source, section, {key: list(items)})
@@ -78,17 +77,17 @@ def flow(value: Any) -> str:
     return _scalar(value)
 
 
-# --- places ------------------------------------------------------------------------------------------------------
+# --- positions ---------------------------------------------------------------------------------------------------
 
 
 def _compose(text: str, source: str) -> Any:
-    """Return the nodes of a text. The byte order mark becomes white space, so that places are those of the text."""
+    """Return the nodes of a text. The byte order mark is replaced by white space to keep positions."""
     import yaml
 
     try:
         return yaml.compose("\n" + text[1:] if text.startswith("\ufeff") else text, yaml.SafeLoader)
     except yaml.YAMLError:
-        raise ConfigError(f"{source}: holds YAML that cannot be changed here; edit it by hand") from None
+        raise ConfigError(f"cannot edit the YAML in {source}; edit it manually") from None
 
 
 def _member(mapping: Any, name: str) -> tuple[Any, Any] | None:
@@ -103,25 +102,25 @@ def _list_place(text: str, source: str, section: str, key: str) -> tuple[Any, An
 
 
 def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
-    refusal = f"{source}: {'.'.join(path)} cannot be changed as it is written; change it by hand"
-    return _proven(text, source, edits, with_value(data_of(text, source), path, items), refusal)
+    message = f"cannot edit {'.'.join(path)} in {source}; edit it manually"
+    return _verify(text, source, edits, with_value(data_of(text, source), path, items), message)
 
 
-def _proven(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], refusal: str) -> str:
-    return proven(applied(text, edits), lambda edited: yaml12.read(edited, source).data, wanted, refusal)
+def _verify(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], message: str) -> str:
+    return verify(apply_edits(text, edits), lambda edited: yaml12.read(edited, source).data, wanted, message)
 
 
 def _line_end(text: str, position: int) -> int:
     return min((at for char in "\r\n" if (at := text.find(char, position)) >= 0), default=len(text))
 
 
-# --- changing ----------------------------------------------------------------------------------------------------
+# --- edits -------------------------------------------------------------------------------------------------------
 
 
 def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any]) -> Edit:
-    """Return what adds members to the mapping or items to the list under a key."""
+    """Return the edit that adds members to the mapping or items to the list under a key."""
     start, end, line_break = value.start_mark.index, value.end_mark.index, line_break_of(text)
-    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` hold nothing yet
+    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty
         if not isinstance(new, Mapping):
             return Edit(start, end, f"{' ' * (start == end)}{flow(new)}")
         rest = _line_end(text, end)
@@ -131,7 +130,7 @@ def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any
     if value.flow_style:
         last = value.value[-1]
         return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
-    # Behind the last line of the last entry, before the comments and empty lines that follow it.
+    # After the last line of the last entry, before the comments and empty lines that follow it.
     lines, end = _lines(new, " " * value.start_mark.column), _last_leaf(value).end_mark.index
     if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
         return insertion(end, "".join(line + line_break for line in lines))

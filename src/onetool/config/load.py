@@ -1,9 +1,9 @@
-"""Files and variables, put together in layers into one checked `Settings`.
+"""Loads settings files and environment variables and merges them into one validated `Settings`.
 
-Defaults < the user's folder < the project's folder < `ONETOOL_<SECTION>__<KEY>`. Mappings merge key by key,
-lists replace. All that is wrong is reported at once, by file and line, never with a secret in it. The keys
-themselves are `onetool.config.model`, the folders that count `onetool.paths` and `onetool.config.trust`. It writes
-nothing.
+Later layers win: defaults, the user's directory, the project's directory, `ONETOOL_<SECTION>__<KEY>`. Mappings are
+merged key by key, lists are replaced. All errors are reported at once, with file and line and without secrets.
+`onetool.config.model` defines the keys; `onetool.paths` and `onetool.config.trust` choose the directories. Nothing is
+written.
 """
 
 import json
@@ -29,32 +29,33 @@ from onetool.util.newer import Newer, refuse_newer
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
-# A version is that of a file; what packagers put into ONETOOL_VERSION is that of the program.
+# `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
 _NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST", "ONETOOL_VERSION"})
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
-_WHAT_A_PROGRAM_IS = frozenset({"command", "args", "cwd"})
-_CLOSE_ENOUGH = 70
-_MOST_MISTAKES = 100
+_PROGRAM_KEYS = frozenset({"command", "args", "cwd"})
+_MIN_SIMILARITY = 70
+_MAX_REMOVALS = 100
+_MAX_VALUE_LENGTH = 60
 
-_WHOLE, _NUMBER, _SWITCH = "must be a whole number", "must be a number", "must be true or false"
+_INTEGER, _NUMBER, _BOOLEAN = "must be an integer", "must be a number", "must be true or false"
 _QUOTE = "put it in quotes"
-_LIST, _MAPPING = "must be a list like [a, b]", "must be a mapping, `key: value`"
+_LIST, _MAPPING = "must be a list such as [a, b]", "must be a mapping (`key: value`)"
 _ECHOING_PHRASES = {
     "literal_error": "must be {expected}",
-    "greater_than": "must be more than {gt}",
+    "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
     "finite_number": "must be a finite number",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _WHOLE),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _INTEGER),
     **dict.fromkeys(("float_type", "float_parsing"), _NUMBER),
-    **dict.fromkeys(("bool_type", "bool_parsing"), _SWITCH),
+    **dict.fromkeys(("bool_type", "bool_parsing"), _BOOLEAN),
 }
 _PHRASES = {
     "missing": "is missing",
-    "string_type": "must be text",
+    "string_type": "must be a string",
     "string_too_short": "must not be empty",
     "tuple_type": _LIST,
     **dict.fromkeys(("mapping_type", "dict_type", "model_type", "model_attributes_type"), _MAPPING),
@@ -77,17 +78,17 @@ class Loaded:
 
     @property
     def secret_values(self) -> frozenset[str]:
-        """All that must never be shown, also where a project has a secret of the same name."""
+        """Return all values to redact, including user secrets that a project's secret overrides."""
         return frozenset({*self.secrets.values(), *self.user_secrets.values()})
 
     def secrets_for(self, pack: str) -> Mapping[str, str]:
-        """Return the secrets that a pack may name: a project's secrets fill only the project's own settings."""
+        """Return the secrets that a pack may use: a project's secrets are for the project's own settings only."""
         return self.user_secrets if pack in self.user_packs else self.secrets
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one file or one variable says, as a piece of the whole, and where in it a key stands."""
+    """The data of one file or variable, with the location of each key."""
 
     data: Mapping[str, Any]
     where: Callable[[Loc], Location]
@@ -96,15 +97,15 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is right of a configuration, what is wrong with it, and where in it a key stands."""
+    """The result of a check: the valid settings, the errors, and a function that locates keys."""
 
     loaded: Loaded
     errors: tuple[Problem, ...]
-    place_of: Callable[[Loc], Location]
+    locate: Callable[[Loc], Location]
 
 
 def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
-    """The configuration in force. `trust`, where given, is the person's answer; else the store is asked."""
+    """Return the effective settings. `trust` overrides the stored trust in the project."""
     examined = examine(folders, env, trust=trust)
     if examined.errors:
         raise ConfigError("\n".join(map(str, examined.errors)))
@@ -112,16 +113,16 @@ def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None)
 
 
 def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
-    """For who looks for faults: what is wrong is left out of the settings. They are not to be worked with."""
-    folders, verdict = _judged(folders, env, trust)
+    """Return the settings without invalid values, and the errors. For checks only: `load` raises instead."""
+    folders, verdict = _check_trust(folders, env, trust)
     reader = _Reader(folders)
     by_layer = reader.secrets()
     own, theirs = by_layer[folders.user], by_layer.get(folders.data, {})
-    whole = _Whole(reader.parts(), reader.errors)
-    notes = whole.override(env, folders.working_dir)
+    merged = _Merged(reader.parts(), reader.errors)
+    notes = merged.override(env, folders.working_dir)
     by_folder = {folders.data: {**own, **theirs}, folders.user: own}
-    filled = whole.filled(lambda folder: by_folder.get(folder, own), env, reader.secrets_are_whole)
-    settings = whole.checked(_with_placed_tools_dir(filled, whole, folders))
+    filled = merged.substitute(lambda folder: by_folder.get(folder, own), env, reader.secrets_are_valid)
+    settings = merged.validate(_with_absolute_tools_dir(filled, merged, folders))
     loaded = Loaded(
         settings,
         {**own, **theirs},
@@ -129,15 +130,15 @@ def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = No
         tuple(reader.files),
         folders,
         user_secrets=own,
-        user_servers=frozenset(settings.servers) - whole.servers_of(folders.project),
-        user_packs=frozenset(pack for pack in settings.tools if not whole.names_secrets(pack, folders.project)),
+        user_servers=frozenset(settings.servers) - merged.servers_of(folders.project),
+        user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, folders.project)),
         snapshot=verdict.snapshot,
     )
-    in_order = sorted(set(whole.errors), key=lambda error: (error.location or Location(""), error.message))
-    return Examined(loaded, tuple(in_order), whole.place_of)
+    in_order = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
+    return Examined(loaded, tuple(in_order), merged.locate)
 
 
-def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
+def _check_trust(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
     if folders.project is None or folders.trusted:
         return folders, Verdict(trusted=True)
     verdict = judge(folders.project, folders.user, env) if trust is None else Verdict(trust)
@@ -147,24 +148,24 @@ def _judged(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tup
 
 
 class _Reader:
-    """The files of all folders that count. What cannot be read is noted, and reading goes on."""
+    """A reader of the files of all layers, which collects errors instead of stopping at the first."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self.errors: list[Problem] = []
         self.files: list[Path] = []
-        self.secrets_are_whole = True
+        self.secrets_are_valid = True
         if not paths.is_folder(folders.working_dir):
-            self._complain(Location(str(folders.working_dir)), "the working folder is no folder", "check OT_CWD")
+            self._report(Location(str(folders.working_dir)), "the working directory is not a directory", "check OT_CWD")
 
-    def _complain(self, place: Location, reason: str, hint: str = "") -> None:
+    def _report(self, place: Location, reason: str, hint: str = "") -> None:
         self.errors.append(Problem(f"{place}: {reason}", hint, place))
 
     def secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
         found = {folder: dict(self._secrets_of(folder)) for folder in self._folders.layers}
-        self.secrets_are_whole = len(self.errors) == before
+        self.secrets_are_valid = len(self.errors) == before
         return found
 
     def parts(self) -> list[_Part]:
@@ -175,19 +176,19 @@ class _Reader:
             document = yaml12.read_file(path, typed=typed)
         except FileNotFoundError:
             if path == self._folders.config_file:
-                self._complain(Location(str(path)), "there is no such file", "check --config and ONETOOL_CONFIG")
+                self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
             return None
         except ConfigError as error:
             self.errors.append(Problem.of(error))
             return None
         self.files.append(path)
         if document.data is not None and not isinstance(document.data, dict):
-            self._complain(Location(str(path), document.line()), "the file must hold `key: value` lines")
+            self._report(Location(str(path), document.line()), "the file must contain `key: value` lines")
             return None
-        return document if not typed or self._is_for_us(document) else None
+        return document if not typed or self._check_version(document) else None
 
-    def _is_for_us(self, document: yaml12.Document) -> bool:
-        """Of a file that a newer OneTool means, only that is said."""
+    def _check_version(self, document: yaml12.Document) -> bool:
+        """Return whether this version can read the file; if not, that is the only error reported for it."""
         place = Location(document.source, document.line((_VERSION_KEY,)))
         try:
             refuse_newer((document.data or {}).get(_VERSION_KEY), VERSION, f"{place}:")
@@ -199,18 +200,16 @@ class _Reader:
     def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
         path = folder / paths.SECRETS
         if _is_open_to_others(path):
-            self._complain(Location(str(path)), "is open to others", f"type `chmod 600 {quote(str(path))}`")
+            self._report(Location(str(path)), "other users can read this file", f"run `chmod 600 {quote(str(path))}`")
             return
         if (document := self._mapping(path, typed=False)) is None:
             return
         for name, text in (document.data or {}).items():
             place = Location(str(path), document.line((name,)))
             if not _NAME.fullmatch(name):
-                self._complain(place, f"{_shown(name)} is no name for a secret", "take letters, digits and _")
+                self._report(place, f"invalid secret name {_shorten(name)}", "use letters, digits and _")
             elif not isinstance(text, str) or not text:
-                self._complain(
-                    place, f"{name} must be one text, not {'empty' if text == '' else 'a list or a mapping'}"
-                )
+                self._report(place, f"{name} must be a string, not {'empty' if text == '' else 'a list or a mapping'}")
             else:
                 yield name, text
 
@@ -229,10 +228,10 @@ class _Reader:
             name = (document.data or {}).get("name") or path.stem
             place = Location(str(path), document.line(("name",)))
             if not isinstance(name, str):
-                self._complain(place, "name must be text", _QUOTE)
+                self._report(place, "name must be a string", _QUOTE)
                 continue
             if name in taken:
-                self._complain(place, f"the agent {_shown(name)} is in {taken[name]} already", "keep one")
+                self._report(place, f"agent {_shorten(name)} is already defined in {taken[name]}", "delete one of them")
             taken[name] = place
             yield _part(document, ("agents", name), folder, leave_out=("name", _VERSION_KEY))
 
@@ -240,7 +239,7 @@ class _Reader:
 def _is_open_to_others(path: Path) -> bool:
     try:
         return os.name == "posix" and bool(path.stat().st_mode & 0o077)
-    except OSError:  # whatever is wrong with the file, reading it will say so
+    except OSError:  # reading the file reports the error
         return False
 
 
@@ -258,32 +257,32 @@ def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: tu
     return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), folder)
 
 
-class _Whole:
-    """All parts together. `errors` collects what is wrong with them."""
+class _Merged:
+    """The merged data of all parts. `errors` collects the problems."""
 
     def __init__(self, parts: list[_Part], errors: list[Problem]) -> None:
         self.errors = errors
         self._parts = parts
-        self._raw = _merged(part.data for part in parts)
-        self._unfilled: set[Loc] = set()
+        self._raw = _merge(part.data for part in parts)
+        self._unresolved: set[Loc] = set()
 
     def override(self, env: Mapping[str, str], folder: Path) -> list[Problem]:
-        """Put variables on top; what is left to say about those that are no settings comes back."""
+        """Apply environment variables; return warnings about variables that match no setting."""
         notes: list[Problem] = []
         for name in sorted(env):
             if name.startswith(_PREFIX) and name not in _NO_OVERRIDES:
                 self._override(name, env[name], folder, notes)
-        self._raw = _merged(part.data for part in self._parts)
+        self._raw = _merge(part.data for part in self._parts)
         return notes
 
     def _override(self, name: str, text: str, folder: Path, notes: list[Problem]) -> None:
         segments = name.removeprefix(_PREFIX).split("__")
         place = Location(f"environment variable {name}")
         try:
-            loc = _spelt(segments, self._raw)
+            loc = _resolve_path(segments, self._raw)
             data: Any = yaml12.read(text, str(place)).data if text.strip() else text
-        except _Unknown as error:
-            # Only the form with two underscores is ours alone; another program may use a name like ONETOOL_X.
+        except _UnknownKeyError as error:
+            # Another program may use a name such as ONETOOL_X; only names with two underscores are surely settings.
             message, is_ours = f"{place}: {error.message}", len(segments) > 1
             if is_ours:
                 self.errors.append(Problem(message, error.hint, place))
@@ -296,127 +295,127 @@ class _Whole:
                 data = {key: data}
             self._parts.append(_Part(data, lambda _: place, folder))
 
-    def filled(
-        self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], complain_of_missing: bool
+    def substitute(
+        self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], report_missing: bool
     ) -> dict[str, Any]:
-        """Fill in references, each with what belongs to the layer that wrote it."""
+        """Replace references by values; a layer sees only its own secrets and those of the user."""
 
-        def value_of(reference: re.Match[str], loc: Loc) -> str:
-            part = self.part_of(loc)
+        def resolve(reference: re.Match[str], loc: Loc) -> str:
+            part = self.find_part(loc)
             assert part is not None
             try:
-                return _referenced(reference, secrets(part.folder), env)
+                return _resolve_reference(reference, secrets(part.folder), env)
             except ConfigError as error:
-                self._unfilled.add(loc)
-                if complain_of_missing:
-                    self._complain(loc, error.message, error.hint)
+                self._unresolved.add(loc)
+                if report_missing:
+                    self._report(loc, error.message, error.hint)
                 return ""
 
         return {
-            key: value if key in _TEXT_FOR_MODELS else _filled(value, (key,), value_of)
+            key: value if key in _TEXT_FOR_MODELS else _substitute(value, (key,), resolve)
             for key, value in self._raw.items()
         }
 
-    def checked(self, data: dict[str, Any]) -> Settings:
-        """The settings, without what is wrong; a server counts whole or not at all."""
-        settings, wrong = _validated(data)
+    def validate(self, data: dict[str, Any]) -> Settings:
+        """Return the settings without invalid values; a server with an invalid value is left out."""
+        settings, wrong = _validate(data)
         for one in wrong:
-            if one["loc"] not in self._unfilled:
-                self._complain(one["loc"], *self._phrase(one["type"], one["loc"], one))
-        if settings is None or self._unfilled:
-            settings = _what_is_right(data, self._unfilled)
+            if one["loc"] not in self._unresolved:
+                self._report(one["loc"], *self._phrase(one["type"], one["loc"], one))
+        if settings is None or self._unresolved:
+            settings = _keep_valid(data, self._unresolved)
         agents = self._raw.get("agents")
         written = agents if wrong and isinstance(agents, dict) else {}
         for loc, reason, *hint in contradictions(settings):
-            # The agent of a token may be there and was left out.
+            # The agent of a token may exist and have been left out as invalid.
             if loc[0] != "auth" or _value_at(self._raw, loc) not in written:
-                self._complain(loc, reason, *hint)
+                self._report(loc, reason, *hint)
         return settings
 
-    def part_of(self, loc: Loc) -> _Part | None:
-        """The part that had the last word about a key, or about the nearest thing around it."""
+    def find_part(self, loc: Loc) -> _Part | None:
+        """Return the part that sets a key or its nearest parent last."""
         return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
 
     def servers_of(self, project: Path | None) -> frozenset[str]:
-        """Return the servers of which the project says what is started."""
+        """Return the servers whose command the project sets."""
         own = (part.data.get("servers") for part in self._parts if part.folder == project)
         named = (item for servers in own if isinstance(servers, dict) for item in servers.items())
-        return frozenset(name for name, said in named if isinstance(said, dict) and _WHAT_A_PROGRAM_IS & said.keys())
+        return frozenset(name for name, said in named if isinstance(said, dict) and _PROGRAM_KEYS & said.keys())
 
     def names_secrets(self, pack: str, project: Path | None) -> bool:
         """Return whether the project's settings list the secrets of this pack."""
         loc = ("tools", pack, "secrets")
         return any(part.folder == project and _depth(part.data, loc) == len(loc) for part in self._parts)
 
-    def place_of(self, loc: Loc) -> Location:
-        part = self.part_of(loc)
+    def locate(self, loc: Loc) -> Location:
+        part = self.find_part(loc)
         return part.where(loc) if part else Location("the configuration")
 
-    def _complain(self, loc: Loc, reason: str, hint: str = "") -> None:
-        place = self.place_of(loc)
+    def _report(self, loc: Loc, reason: str, hint: str = "") -> None:
+        place = self.locate(loc)
         self.errors.append(Problem(f"{place}: {_dotted(loc)} {reason}", hint, place))
 
     def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
-        """Return what is wrong, and what to do about it."""
+        """Return the reason and a hint."""
         if kind == "extra_forbidden":
             return _unknown(str(loc[-1]), known_keys(kind_at(loc[:-1])))
         phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else str(error["msg"])
-        # Before filling in: what a person wrote may be shown, what a secret held may not.
+        # The raw value may be shown; the substituted one may contain a secret.
         value = _value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
-        return f"{phrase}, not {_shown(value)}" if echo else phrase, _QUOTE if kind == "string_type" else ""
+        return f"{phrase}, not {_shorten(value)}" if echo else phrase, _QUOTE if kind == "string_type" else ""
 
 
-def _validated(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
+def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
     try:
         return Settings.model_validate(data), []
     except ValidationError as error:
         return None, list(error.errors(include_url=False, include_input=False))
 
 
-def _what_is_right(data: dict[str, Any], unfilled: Iterable[Loc]) -> Settings:
-    """What is wrong is left out, one thing after the other: without it the next may be right."""
-    for loc in sorted(set(map(_smallest_whole, unfilled)), key=str):
+def _keep_valid(data: dict[str, Any], unresolved: Iterable[Loc]) -> Settings:
+    """Return the settings without invalid values, removed one at a time because one error may cause others."""
+    for loc in sorted(set(map(_smallest_unit, unresolved)), key=str):
         data = _without(data, loc)
-    for _ in range(_MOST_MISTAKES):
-        settings, wrong = _validated(data)
+    for _ in range(_MAX_REMOVALS):
+        settings, wrong = _validate(data)
         if settings is not None:
             return settings
-        data = _without(data, _smallest_whole(wrong[0]["loc"]))
+        data = _without(data, _smallest_unit(wrong[0]["loc"]))
     return Settings()
 
 
-def _smallest_whole(loc: Loc) -> Loc:
-    """A server, or a list: a part that is left out would make something else of it."""
+def _smallest_unit(loc: Loc) -> Loc:
+    """Return the path of the server or list around a value: without one part, it would mean something else."""
     return loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
 
 
 def _without(data: Any, loc: Loc) -> Any:
-    """A copy without what stands there, or without the nearest thing around it where nothing does."""
+    """Return a copy without the value at this path, or without the nearest existing parent."""
     key, inner = loc[0], loc[1 : _depth(data, loc)]
     return {name: _without(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
 
 
-def _merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
+def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
     for layer in layers:
-        whole = _over(whole, layer)
-    return whole
+        merged = _overlay(merged, layer)
+    return merged
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
-            result[key] = _over(old, value)
-        elif not (isinstance(old, dict) and value is None):  # `servers:` and nothing more takes nothing away
+            result[key] = _overlay(old, value)
+        elif not (isinstance(old, dict) and value is None):  # a bare `servers:` does not remove the servers
             result[key] = value
     return result
 
 
-def _spelt(segments: list[str], tree: Any) -> Loc:
-    """The path that a variable's name means, whatever the case of its letters."""
+def _resolve_path(segments: list[str], tree: Any) -> Loc:
+    """Return the key path for the name of a variable, ignoring case."""
     loc: list[str] = []
     kind: Any = Settings
     for segment in segments:
@@ -425,8 +424,8 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
         spelling = next(keys, None)
         if spelling is None and not takes_any_key(kind):
             reason, hint = _unknown(segment.lower(), known_keys(kind))
-            raise _Unknown(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
-        # The names of a program's variables keep their case; all else in the file is written small.
+            raise _UnknownKeyError(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
+        # Names of environment variables keep their case; all other keys are lower case.
         name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
         loc.append(name)
         kind = kind_under(kind, name)
@@ -434,36 +433,36 @@ def _spelt(segments: list[str], tree: Any) -> Loc:
     return tuple(loc)
 
 
-def _filled(value: Any, loc: Loc, value_of: Callable[[re.Match[str], Loc], str]) -> Any:
+def _substitute(value: Any, loc: Loc, resolve: Callable[[re.Match[str], Loc], str]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(inner, (*loc, key), value_of) for key, inner in value.items()}
+        return {key: _substitute(inner, (*loc, key), resolve) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_filled(inner, (*loc, index), value_of) for index, inner in enumerate(value)]
+        return [_substitute(inner, (*loc, index), resolve) for index, inner in enumerate(value)]
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda reference: value_of(reference, loc), value)
+        return _REFERENCE.sub(lambda reference: resolve(reference, loc), value)
     return value
 
 
-def _referenced(reference: re.Match[str], secrets: Mapping[str, str], env: Mapping[str, str]) -> str:
+def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env: Mapping[str, str]) -> str:
     if reference[0] == "$${":
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])
     if inside is None or not reference[2]:
-        raise ConfigError("holds a ${ that starts no ${NAME}", hint="write $${ for the two characters themselves")
+        raise ConfigError("contains ${ without a valid reference such as ${NAME}", hint="write $${ for a literal ${")
     secret, name, default = inside.groups()
     value = secrets.get(name) if secret else secrets.get(name, env.get(name))
     if value or (value is not None and default is None):
         return value
     if default is None:
         where = "secrets.yaml" if secret else "secrets.yaml or the environment"
-        hint = f"put it into {where}, or write ${{{secret or ''}{name}:-default}}"
-        raise ConfigError(f"needs {name}", hint=hint)
+        hint = f"set it in {where}, or write ${{{secret or ''}{name}:-default}}"
+        raise ConfigError(f"refers to {name}, which is not set", hint=hint)
     return str(default)
 
 
-def _with_placed_tools_dir(data: dict[str, Any], whole: _Whole, folders: Folders) -> dict[str, Any]:
-    """Paths start at the folder of the file that names them; after merging nobody knows that any more."""
-    part, entries = whole.part_of(("tools_dir",)), data.get("tools_dir")
+def _with_absolute_tools_dir(data: dict[str, Any], merged: _Merged, folders: Folders) -> dict[str, Any]:
+    """Resolve `tools_dir` relative to the file that sets it."""
+    part, entries = merged.find_part(("tools_dir",)), data.get("tools_dir")
     if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         return data
     placed = [str(paths.placed(entry, part.folder, folders.home)) if entry else entry for entry in entries]
@@ -471,7 +470,7 @@ def _with_placed_tools_dir(data: dict[str, Any], whole: _Whole, folders: Folders
 
 
 def _walk(data: Any, loc: Loc) -> list[Any]:
-    """Return what stands at each step of a path, as far as it leads somewhere."""
+    """Return the values along a path, as far as they exist."""
     found: list[Any] = []
     for key in loc:
         entries = dict(enumerate(data)) if isinstance(data, list) else data
@@ -491,29 +490,29 @@ def _value_at(data: Any, loc: Loc) -> Any:
     return found[-1] if len(found) == len(loc) else None
 
 
-class _Unknown(ConfigError):
-    """A variable that names no setting."""
+class _UnknownKeyError(ConfigError):
+    """An environment variable that matches no setting."""
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> tuple[str, str]:
-    """Return what is wrong with a key that is not known, and what to do about it."""
+    """Return the reason and a hint for an unknown key."""
     from rapidfuzz import fuzz, process
 
     if not known:
-        return "is unknown: nothing can stand there", ""
+        return "is an unknown key: no keys are allowed here", ""
     plain = [word.casefold().replace("_", "").replace("-", "") for word in (key, *known)]
-    found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_CLOSE_ENOUGH)
-    return "is an unknown key", f"write {known[found[2]]}" if found else f"known here: {', '.join(known)}"
+    found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
+    return "is an unknown key", f"did you mean {known[found[2]]}?" if found else f"known keys: {', '.join(known)}"
 
 
 def _dotted(loc: Loc) -> str:
     is_plain = re.compile(r"[\w-]{1,60}").fullmatch
     return "".join(
-        f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shown(key)}]" for key in loc
+        f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shorten(key)}]" for key in loc
     ).removeprefix(".")
 
 
-def _shown(value: Any) -> str:
-    """A value as one short line of a message."""
+def _shorten(value: Any) -> str:
+    """Return the value as JSON, shortened for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - the length of a glance
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}…"

@@ -1,7 +1,7 @@
-"""The whole of onetool.yaml as frozen data: every key, its kind and its default.
+"""The schema of onetool.yaml as frozen models: every key, its type and its default.
 
-Where values come from, and in which file and line a wrong one stands, is the business of `onetool.config.load`.
-Keys are spelt as in the file; Python sees `allowedHosts` as `allowed_hosts`. Schemas are built at first use.
+`onetool.config.load` reads the values and reports errors with file and line. Keys are spelled as in the file; the
+attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at first use.
 """
 
 import re
@@ -24,61 +24,61 @@ from pydantic.alias_generators import to_camel
 from onetool.context import Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
 
-OWN_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
+HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]
-VERSION = 1  # of the files of settings; a change that an older OneTool would misread raises it
+VERSION = 1  # of the settings format; increased by changes that an older OneTool would misread
 
 
-def _no_switch(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("must be a number")  # noqa: TRY004 - pydantic collects ValueErrors only
     return value
 
 
-def _permission_words(value: Any) -> frozenset[Permission]:
+def _parse_permissions(value: Any) -> frozenset[Permission]:
     try:
         return permissions_of(value)
     except (TypeError, ValueError):
-        raise ValueError(f"must be a list of some of {', '.join(Permission)}") from None
+        raise ValueError(f"must be a list of permissions ({', '.join(Permission)})") from None
 
 
-def _web_address(value: str) -> str:
+def _check_url(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
     return value
 
 
-def _host(value: str) -> str:
+def _check_host_pattern(value: str) -> str:
     name = value.removeprefix("*.")
     if not name or set(name) & set("/@? \t\n") or ("*" in name and name != "*"):
-        raise ValueError("must be a host like *.example.com or a.example.com:8080, no URL")
+        raise ValueError("must be a host such as *.example.com or a.example.com:8080, not a URL")
     return value
 
 
-def _own_name(value: str) -> str:
-    if not OWN_NAME.fullmatch(value):
-        raise ValueError("must be a name like tools.example.com, without https://, port and path")
+def _check_host_name(value: str) -> str:
+    if not HOST_NAME.fullmatch(value):
+        raise ValueError("must be a host name such as tools.example.com, without scheme, port or path")
     if value.lower() in {"localhost", "127.0.0.1"}:
-        raise ValueError("is what the machine calls itself, by which no token is needed; take the name of the proxy")
+        raise ValueError("is a loopback name, which needs no token; use the host name of the proxy")
     return value.lower()
 
 
-def upper(value: Any) -> Any:
+def to_upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-Count = Annotated[int, BeforeValidator(_no_switch), Field(gt=0)]
-CountOrZero = Annotated[int, BeforeValidator(_no_switch), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(_no_switch), Field(gt=0, allow_inf_nan=False)]
-Cost = Annotated[float, BeforeValidator(_no_switch), Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
+CountOrZero = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf_nan=False)]
+Cost = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Name = Annotated[str, Field(min_length=1)]
 Names = tuple[Name, ...]
-Permissions = Annotated[frozenset[Permission], BeforeValidator(_permission_words)]
-WebAddress = Annotated[str, AfterValidator(_web_address)]
-Host = Annotated[str, AfterValidator(_host)]
-OwnName = Annotated[str, AfterValidator(_own_name)]
-LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(upper)]
+Permissions = Annotated[frozenset[Permission], BeforeValidator(_parse_permissions)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Host = Annotated[str, AfterValidator(_check_host_pattern)]
+HostName = Annotated[str, AfterValidator(_check_host_name)]
+LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)]
 
 
 class Section(BaseModel):
@@ -87,19 +87,19 @@ class Section(BaseModel):
 
     @classmethod
     def kinds(cls) -> dict[str, Any]:
-        """What each key holds, by the key's name in the file."""
+        """Return the type of each key, by its name in the file."""
         return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_what_is_empty(cls, data: Any) -> Any:
-        """`servers:` with all its lines commented out says no more than a missing line."""
+    def _drop_nulls(cls, data: Any) -> Any:
+        """Treat a key without a value, such as `servers:` with all its entries commented out, as a missing key."""
         if data is None:
             return {}
         if not isinstance(data, dict):
             return data
-        silent = cls.kinds().keys() - cls.null_counts
-        return {key: value for key, value in data.items() if value is not None or key not in silent}
+        droppable = cls.kinds().keys() - cls.null_counts
+        return {key: value for key, value in data.items() if value is not None or key not in droppable}
 
 
 class CamelSection(Section):
@@ -107,13 +107,11 @@ class CamelSection(Section):
 
 
 class Param(Section):
-    """A parameter of a snippet; one whose default is not written must be given."""
+    """A parameter of a snippet, required if it has no default."""
 
     null_counts = frozenset({"default"})
-    description: str = Field(default="", description="What to give, for whoever fills it in")
-    default: Any = Field(
-        default=None, description="Taken where nothing is given; a parameter without one must be given"
-    )
+    description: str = Field(default="", description="Description of the parameter")
+    default: Any = Field(default=None, description="Default value; a parameter without a default is required")
 
     @property
     def required(self) -> bool:
@@ -121,81 +119,79 @@ class Param(Section):
 
 
 class Snippet(Section):
-    description: str = Field(default="", description="What it does")
-    params: Mapping[str, Param] = Field(default={}, description="Its parameters, by name")
-    body: str = Field(description="Python with `{{ name }}` where a value goes; a value never becomes code")
+    description: str = Field(default="", description="Description of the snippet")
+    params: Mapping[str, Param] = Field(default={}, description="Parameters by name")
+    body: str = Field(description="Python code with `{{ name }}` placeholders; values are inserted as data, not code")
 
 
 class ToolFilter(Section):
-    include: Names = Field(default=(), description="Names or patterns of tools to show; all where it is empty")
-    exclude: Names = Field(default=(), description="Names or patterns of tools to leave out")
+    include: Names = Field(default=(), description="Names or patterns of tools to include; all tools if empty")
+    exclude: Names = Field(default=(), description="Names or patterns of tools to exclude")
 
 
 class Server(Section):
-    command: Name | None = Field(
-        default=None, description="The program to start, for a server on standard input and output"
-    )
-    args: tuple[Text, ...] = Field(default=(), description="Its arguments")
+    command: Name | None = Field(default=None, description="Command that starts the server, for servers on stdio")
+    args: tuple[Text, ...] = Field(default=(), description="Arguments of the command")
     env: Mapping[str, Text] = Field(
-        default={}, repr=False, description="Variables for it, beside PATH, HOME and the like"
+        default={}, repr=False, description="Environment variables, in addition to `PATH`, `HOME` and a few others"
     )
     cwd: Name | None = Field(
         default=None,
-        description="Where it starts; `project` is the working directory. If left out, a private directory for "
-        "servers of `~/.onetool` and the working directory for those of a project",
+        description="Directory in which the server starts; `project` is the working directory. By default, a private "
+        "directory for servers of `~/.onetool` and the working directory for servers of a project",
     )
-    url: WebAddress | None = Field(default=None, description="The address, for a server that is reached over HTTP")
-    headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers to send with every request to it")
+    url: Url | None = Field(default=None, description="URL of the server, for servers over HTTP")
+    headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers of every request to the server")
     transport: Literal["http", "sse"] = Field(
-        default="http", description="Which kind of HTTP it speaks: streamable HTTP, or the older SSE"
+        default="http", description="HTTP transport: streamable HTTP, or the older SSE"
     )
-    enabled: bool = Field(default=True, description="Whether it is used at all")
-    timeout: Seconds = Field(default=30, description="Seconds after which a start or a call is given up")
-    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which it is stopped")
-    tools: ToolFilter = Field(default_factory=ToolFilter, description="Which of its tools are shown")
+    enabled: bool = Field(default=True, description="Whether the server is used")
+    timeout: Seconds = Field(default=30, description="Timeout of a start or a call, in seconds")
+    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which the server is stopped")
+    tools: ToolFilter = Field(default_factory=ToolFilter, description="Tools of the server to include or exclude")
     pin: Literal["warn", "strict", "off"] = Field(
         default="warn",
-        description="When a tool is new or changed: a note, a rejection until `onetool servers accept`, or nothing",
+        description="Handling of new and changed tool definitions: print a notice, reject calls until "
+        "`onetool servers accept`, or ignore",
     )
     sanitize: bool = Field(
-        default=False, description="Whether whatever it says is marked as foreign and traps are taken out"
+        default=False, description="Whether results of the server are marked as untrusted and prompt injections removed"
     )
 
     @model_validator(mode="after")
-    def _runs_or_is_reached(self) -> Self:
+    def _check_command_or_url(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("needs exactly one of command: and url:")
+            raise ValueError("requires exactly one of command and url")
         return self
 
 
 class Prompts(Section):
-    instructions: str = Field(default="", description="Words for the model, sent to every client that connects")
-    packs: Mapping[str, str] = Field(default={}, description="Words for the model on a pack, shown by `ot.help`")
+    instructions: str = Field(default="", description="Instructions for the model, sent to every MCP client")
+    packs: Mapping[str, str] = Field(default={}, description="Instructions for the model by pack, shown by `ot.help`")
 
 
 class Sandbox(Section):
     enabled: bool = Field(
-        default=True, description="Whether there is one; without it all is open but settings and programs of OneTool"
+        default=True,
+        description="Whether file access is restricted; if disabled, only files of OneTool itself are protected",
     )
-    allowed_paths: Names = Field(
-        default=(), description="Folders that may be used; the working folder where it is empty"
-    )
-    denied_patterns: Names = Field(default=(), description="Names that may not be used, wherever they are")
+    allowed_paths: Names = Field(default=(), description="Allowed directories; the working directory if empty")
+    denied_patterns: Names = Field(default=(), description="Patterns of file names that are denied in every directory")
 
 
 class Pack(Section):
-    """`tools.<pack>`: what the product reads, and `options`, what only the pack itself understands."""
+    """The settings under `tools.<pack>`. Keys other than the declared ones are options of the pack itself."""
 
     model_config = ConfigDict(extra="allow")
-    timeout: Seconds | None = Field(default=None, description="Seconds after which a call of its tools is given up")
+    timeout: Seconds | None = Field(default=None, description="Timeout of a call, in seconds")
     permissions: Permissions | None = Field(
-        default=None, description="What its tools need to be allowed, instead of what they say themselves"
+        default=None, description="Permissions that its tools require, instead of those that they declare"
     )
-    secrets: Names = Field(default=(), description="Names of secrets that its worker gets as variables")
+    secrets: Names = Field(default=(), description="Names of secrets that its worker receives as environment variables")
     sandbox: Sandbox | None = Field(
-        default=None, description="What its worker may touch (Linux); all that the user may if left out"
+        default=None, description="File access of its worker (Linux only); unrestricted by default"
     )
-    cost_per_call: Cost = Field(default=0, description="What a call counts in the cost of a budget")
+    cost_per_call: Cost = Field(default=0, description="Cost of a call, counted against budgets")
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -203,209 +199,209 @@ class Pack(Section):
 
 
 class Execution(Section):
-    timeout: Seconds = Field(default=120, description="Seconds that a run may take")
-    memory_mb: Count = Field(default=512, description="Memory of a run, in MiB")
-    max_tool_calls: Count = Field(default=1000, description="Calls of tools in one run")
-    max_command_bytes: Count = Field(default=1_000_000, description="How long the code may be")
+    timeout: Seconds = Field(default=120, description="Timeout of a run, in seconds")
+    memory_mb: Count = Field(default=512, description="Memory limit of a run, in MiB")
+    max_tool_calls: Count = Field(default=1000, description="Maximum number of tool calls in one run")
+    max_command_bytes: Count = Field(default=1_000_000, description="Maximum size of the code, in bytes")
     max_output_bytes: Count = Field(
-        default=104_857_600, description="How much a run may print, write into its scratch folder, and give back"
+        default=104_857_600,
+        description="Maximum size of the output of a run, of its scratch directory and of its result, in bytes each",
     )
     isolation: Literal["auto", "require", "off"] = Field(
         default="auto",
-        description="`auto`: what the kernel offers; `require`: no run without all of it; `off`: a plain process",
+        description="`auto`: use the isolation that the kernel offers; `require`: reject runs without full isolation; "
+        "`off`: run in a plain process",
     )
-    cells: Count = Field(default=2, description="Processes that wait for a run")
+    cells: Count = Field(default=2, description="Number of processes kept ready for runs")
 
 
 class Workers(Section):
     idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which a worker is stopped")
-    start_timeout: Seconds = Field(default=120, description="Seconds in which a worker must be ready")
-    call_timeout: Seconds = Field(default=60, description="Seconds after which a call of an extension tool is given up")
+    start_timeout: Seconds = Field(default=120, description="Timeout of the start of a worker, in seconds")
+    call_timeout: Seconds = Field(default=60, description="Timeout of a call of an extension tool, in seconds")
 
 
 class Output(Section):
     max_inline_size: CountOrZero = Field(
-        default=50_000, description="Bytes up to which a value is shown whole; 0 for no limit"
+        default=50_000, description="Maximum size of a result that is shown in full, in bytes; 0 for no limit"
     )
-    preview_lines: CountOrZero = Field(default=10, description="Lines that the summary of a large result shows")
-    result_ttl: Seconds = Field(default=3600, description="Seconds for which a large result is kept")
+    preview_lines: CountOrZero = Field(default=10, description="Lines of a large result in its summary")
+    result_ttl: Seconds = Field(default=3600, description="Seconds for which a large result is stored")
     max_stored_bytes: Count = Field(
         default=1_073_741_824,
-        description="Disk space of all stored results; the oldest are removed to make room. Media have as much again",
+        description="Maximum disk space of all stored results, in bytes; the oldest are removed first. Media have a "
+        "separate limit of the same size",
     )
-    max_stored_bytes_per_agent: Count = Field(default=268_435_456, description="The same for the results of one agent")
+    max_stored_bytes_per_agent: Count = Field(default=268_435_456, description="The same limit for each agent")
     sanitize: bool = Field(
-        default=False, description="Whether every answer is marked as foreign and traps are taken out"
+        default=False, description="Whether every result is marked as untrusted and prompt injections are removed"
     )
 
 
 class Stats(Section):
-    enabled: bool = Field(default=True, description="Whether calls are counted")
-    keep_days: Count = Field(default=365, description="Days for which a recorded call is kept, 2,000,000 calls at most")
+    enabled: bool = Field(default=True, description="Whether statistics are collected")
+    keep_days: Count = Field(default=365, description="Days to keep recorded calls (at most 2,000,000 calls)")
     round_trip_ms: CountOrZero = Field(
-        default=4000, description="What one turn of a model is taken to last, for the time saved"
+        default=4000, description="Assumed duration of one model turn, in milliseconds, to estimate the time saved"
     )
 
 
 class Topic(Section):
-    pattern: Name = Field(description="Topics that it is for, like `notes` or `build:*`")
-    file: Name = Field(description="The file that messages are appended to, in the data folder if it is no full path")
+    pattern: Name = Field(description="Pattern of topics, such as `notes` or `build:*`")
+    file: Name = Field(description="File to append messages to, relative to the data directory")
 
 
 class Notify(Section):
-    topics: tuple[Topic, ...] = Field(default=(), description="Where messages of `ot.notify` go")
-    per_minute: Count = Field(default=60, description="How many messages an agent may send in a minute")
+    topics: tuple[Topic, ...] = Field(default=(), description="Files for the messages of `ot.notify`, by topic")
+    per_minute: Count = Field(default=60, description="Maximum number of messages per agent and minute")
     max_file_bytes: Count = Field(
-        default=10_485_760, description="Size at which a file of messages is full: further messages are rejected"
+        default=10_485_760, description="Maximum size of a file, in bytes; further messages are rejected"
     )
 
 
 class Http(CamelSection):
     allowed_hosts: tuple[Host, ...] = Field(
-        default=(), description="Hosts that tools may call, like `api.example.com`, `*.example.com` or `localhost:8080`"
+        default=(),
+        description="Hosts that tools may call, such as `api.example.com`, `*.example.com` or `localhost:8080`",
     )
     allow_private_addresses: bool = Field(
-        default=False, description="Whether those may be on your own network or machine"
+        default=False, description="Whether allowed hosts may have private or loopback addresses"
     )
-    timeout_ms: Count = Field(default=10_000, description="Milliseconds that a request of a stored tool may take")
-    max_response_bytes: Count = Field(default=10_485_760, description="How long an answer may be")
+    timeout_ms: Count = Field(default=10_000, description="Timeout of a request of an HTTP tool, in milliseconds")
+    max_response_bytes: Count = Field(default=10_485_760, description="Maximum size of a response, in bytes")
     retries: CountOrZero = Field(
-        default=2, description="How often a stored tool asks again where asking twice does no harm"
+        default=2, description="Number of retries of a failed request of an HTTP tool, if the request is idempotent"
     )
 
 
 class Bundles(CamelSection):
-    dir: Name = Field(default="bundles", description="Where bundles are kept, in the data folder if it is no full path")
-    max_tools: Count = Field(default=100_000, description="How many stored tools there may be")
+    dir: Name = Field(default="bundles", description="Directory of bundles, relative to the data directory")
+    max_tools: Count = Field(default=100_000, description="Maximum number of tools in all bundles")
 
 
 class Audit(Section):
-    file: Name = Field(
-        default="logs/audit.jsonl", description="The audit log, in the data folder if it is no full path"
-    )
+    file: Name = Field(default="logs/audit.jsonl", description="Path of the audit log, relative to the data directory")
     max_bytes: Count = Field(
-        default=104_857_600, description="Size at which the audit log is rotated: renamed to `audit.jsonl.1`"
+        default=104_857_600, description="Size in bytes at which the audit log is rotated (renamed to `audit.jsonl.1`)"
     )
-    keep: CountOrZero = Field(default=10, description="How many rotated audit logs are kept")
+    keep: CountOrZero = Field(default=10, description="Number of rotated audit logs to keep")
 
 
 class Budgets(Section):
-    time_seconds: Seconds | None = Field(default=None, description="Seconds that all calls may take together")
-    calls: CountOrZero | None = Field(default=None, description="How many calls")
-    tokens: CountOrZero | None = Field(default=None, description="Tokens of all results, estimated")
-    cost: Cost | None = Field(default=None, description="The sum of `cost_per_call`")
+    time_seconds: Seconds | None = Field(default=None, description="Maximum total duration of all calls, in seconds")
+    calls: CountOrZero | None = Field(default=None, description="Maximum number of calls")
+    tokens: CountOrZero | None = Field(default=None, description="Maximum number of tokens in all results (estimated)")
+    cost: Cost | None = Field(default=None, description="Maximum sum of `cost_per_call`")
     permissions: Permissions | None = Field(
-        default=None, description="The same as `permissions` of the agent; write one of them"
+        default=None, description="Alternative to `permissions` of the agent; set only one of them"
     )
 
 
 class Agent(Section):
-    """A named set of limits. `tools` is None where all are allowed; an agent without `sandbox:` has one."""
+    """A named set of permissions and limits. `tools` is None if all tools are allowed."""
 
-    permissions: Permissions = Field(default=frozenset(), description="Some of `read`, `write`, `exec`, `network`")
+    permissions: Permissions = Field(default=frozenset(), description="Any of `read`, `write`, `exec`, `network`")
     tools: Names | None = Field(
-        default=None, description="Names, packs or patterns of the only tools that it may call; all if left out"
+        default=None, description="Tools that the agent may call, as names, packs or patterns; all tools by default"
     )
-    sandbox: Sandbox = Field(default_factory=Sandbox, description="Which files its calls may touch")
-    budgets: Budgets = Field(
-        default_factory=Budgets, description="How much it may use, counted from the start of the server"
-    )
+    sandbox: Sandbox = Field(default_factory=Sandbox, description="File access of its calls")
+    budgets: Budgets = Field(default_factory=Budgets, description="Usage limits, counted from the start of the server")
     tool_config: Mapping[str, Mapping[str, Any]] = Field(
         default={},
-        description="Arguments by tool, for calls that give none; a call may ask for less than a limit, not for more",
+        description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it",
     )
-    clients: Names = Field(default=(), description="MCP clients, by the name they give themselves, that are this agent")
+    clients: Names = Field(default=(), description="Names of MCP clients that use this agent")
 
     @model_validator(mode="before")
     @classmethod
-    def _take_permissions_from_budgets(cls, data: Any) -> Any:
+    def _copy_permissions_from_budgets(cls, data: Any) -> Any:
         within = _permissions_in_budgets(data)
         if within is None or data.get("permissions") is not None:
             return data
         return {**data, "permissions": within}
 
     @model_validator(mode="after")
-    def _grants_one_thing(self) -> Self:
+    def _check_permissions(self) -> Self:
         if self.budgets.permissions not in {None, self.permissions}:
-            raise ValueError("has permissions: and budgets.permissions: that differ; keep one of them")
+            raise ValueError("has conflicting permissions and budgets.permissions; keep only one of them")
         return self
 
 
 class Token(Section):
-    name: Name = Field(description="What it is called")
+    name: Name = Field(description="Name of the token")
     hash: Name | None = Field(
-        default=None, repr=False, description="SHA-256 of the token, as `onetool token create` writes it"
+        default=None, repr=False, description="SHA-256 hash of the token, as written by `onetool token create`"
     )
-    token_env: Name | None = Field(default=None, description="The variable that holds the token, instead of a hash")
-    agent: Name = Field(default="default", description="Which agent its clients are")
+    token_env: Name | None = Field(default=None, description="Environment variable with the token, instead of a hash")
+    agent: Name = Field(default="default", description="Agent of clients that use the token")
 
     @model_validator(mode="after")
-    def _is_kept_in_one_place(self) -> Self:
+    def _check_hash_or_variable(self) -> Self:
         if (self.hash is None) == (self.token_env is None):
-            raise ValueError("needs exactly one of hash: and token_env:")
+            raise ValueError("requires exactly one of hash and token_env")
         return self
 
 
 class Auth(Section):
-    tokens: tuple[Token, ...] = Field(default=(), description="Who may come over HTTP from elsewhere")
-    allowed_hosts: tuple[OwnName, ...] = Field(
+    tokens: tuple[Token, ...] = Field(default=(), description="Tokens of HTTP clients on other machines")
+    allowed_hosts: tuple[HostName, ...] = Field(
         default=(),
         description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
     )
 
 
 class RunLimits(Section):
-    """How many runs clients over HTTP may have."""
+    """Limits on the number of runs of HTTP clients."""
 
-    running: Count = Field(default=8, description="Runs of one agent at the same time; more wait for their turn")
-    total: Count = Field(default=32, description="Runs of all agents at the same time")
+    running: Count = Field(default=8, description="Maximum number of concurrent runs per agent; further runs wait")
+    total: Count = Field(default=32, description="Maximum number of concurrent runs of all agents")
     waiting: Count = Field(
-        default=128, description="Runs or calls of one agent that may wait; more are rejected with status 429"
+        default=128,
+        description="Maximum number of waiting runs or calls per agent; more are rejected with status 429",
     )
 
 
 class Settings(Section):
-    version: Count = Field(default=VERSION, description="Of the format of the file; one that is newer is refused")
+    version: Count = Field(default=VERSION, description="Version of the file format; newer versions are rejected")
     aliases: Mapping[str, Name] = Field(default={}, description="Short names for tools")
-    snippets: Mapping[str, Snippet] = Field(default={}, description="Code with blanks, run as `$name key=value`")
-    servers: Mapping[str, Server] = Field(default={}, description="MCP servers whose tools become packs")
+    snippets: Mapping[str, Snippet] = Field(default={}, description="Code templates, run as `$name key=value`")
+    servers: Mapping[str, Server] = Field(default={}, description="Upstream MCP servers; each becomes a pack")
     projects: Mapping[str, Name] = Field(
-        default={}, description='Folders by name, which may be read: `proj.NAME / "file"`'
+        default={}, description='Readable directories by name, used as `proj.NAME / "file"`'
     )
     prompts: Prompts = Field(
-        default_factory=Prompts, description="Words for the model; `prompts.yaml` may hold them too"
+        default_factory=Prompts, description="Instructions for the model, here or in `prompts.yaml`"
     )
     tools: Mapping[str, Pack] = Field(
         default={},
-        description="Settings of each pack; keys that are not below are the pack's own, `ot.settings` in its file",
+        description="Settings by pack; other keys than those below are available to the pack as `ot.settings`",
     )
-    tools_dir: Names = Field(default=(), description="More folders with extension packs")
-    execution: Execution = Field(default_factory=Execution, description="Limits of a run")
-    workers: Workers = Field(default_factory=Workers, description="Processes of extension packs")
-    output: Output = Field(default_factory=Output, description="What of a result is shown")
-    stats: Stats = Field(default_factory=Stats, description="Counting calls")
-    notify: Notify = Field(default_factory=Notify, description="Messages for people")
-    http: Http = Field(default_factory=Http, description="Which hosts tools may call, and how")
-    bundles: Bundles = Field(default_factory=Bundles, description="Stored tools")
-    audit: Audit = Field(
-        default_factory=Audit, description="What is written down of calls that write, execute or use the network"
-    )
+    tools_dir: Names = Field(default=(), description="Additional directories with extension packs")
+    execution: Execution = Field(default_factory=Execution, description="Limits of runs")
+    workers: Workers = Field(default_factory=Workers, description="Worker processes of extension packs")
+    output: Output = Field(default_factory=Output, description="Size and storage of results")
+    stats: Stats = Field(default_factory=Stats, description="Usage statistics")
+    notify: Notify = Field(default_factory=Notify, description="Messages of `ot.notify`")
+    http: Http = Field(default_factory=Http, description="Outgoing HTTP requests of tools")
+    bundles: Bundles = Field(default_factory=Bundles, description="Storage of bundles")
+    audit: Audit = Field(default_factory=Audit, description="Audit log of calls that write, execute or use the network")
     agents: Mapping[str, Agent] = Field(
         default={},
         validate_default=True,
-        description="Who may do what, here or in `agents/NAME.yml`; `default` has `[read, network]` if it says nothing",
+        description="Agents and their permissions, here or in `agents/NAME.yml`; the agent `default` has "
+        "`[read, network]` unless set",
     )
-    auth: Auth = Field(default_factory=Auth, description="Clients over HTTP")
-    limits: RunLimits = Field(default_factory=RunLimits, description="How much clients over HTTP may run at once")
-    docs_url: WebAddress = Field(
+    auth: Auth = Field(default_factory=Auth, description="Authentication of HTTP clients")
+    limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")
+    docs_url: Url = Field(
         default="https://onetool.beycom.online/reference/tools/",
-        description="Where `ot.help` says that more is to be read",
+        description="Base URL of documentation links in `ot.help`",
     )
-    log_level: LogLevel = Field(default="INFO", description="What is below it is left out of the log")
+    log_level: LogLevel = Field(default="INFO", description="Minimum level of log entries")
 
     @field_validator("agents", mode="before")
     @classmethod
-    def _there_is_always_a_default_agent(cls, agents: Any) -> Any:
+    def _add_default_agent(cls, agents: Any) -> Any:
         written = agents.get("default") if isinstance(agents, dict) else ()
         if not (written is None or isinstance(written, dict)) or _permissions_in_budgets(written) is not None:
             return agents
@@ -418,21 +414,21 @@ def _permissions_in_budgets(agent: Any) -> Any:
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
-    """What each key alone cannot show to be wrong: where, why and, where it can be said, what to do."""
+    """Yield problems that involve more than one key: the location, the reason and, if there is one, a hint."""
     for alias in settings.aliases:
         if iskeyword(alias):
-            yield ("aliases", alias), "is a keyword of Python, which code cannot call", "take another name"
+            yield ("aliases", alias), "is a Python keyword, so code cannot call it", "choose another name"
         elif not alias.isidentifier():
-            yield ("aliases", alias), "is no name that code can use", "take letters, digits and _"
+            yield ("aliases", alias), "is not a valid Python name", "use letters, digits and _"
     for index, token in enumerate(settings.auth.tokens):
         if token.agent not in settings.agents:
             known = ", ".join(settings.agents)
-            yield ("auth", "tokens", index, "agent"), f"must be one of the agents: {known}"
+            yield ("auth", "tokens", index, "agent"), f"must be an agent ({known})"
     owners: dict[str, str] = {}
     for name, agent in settings.agents.items():
         for index, client in enumerate(agent.clients):
             if owners.setdefault(client, name) != name:
-                yield ("agents", name, "clients", index), f"is a client of the agent {owners[client]} already"
+                yield ("agents", name, "clients", index), f"is already a client of agent {owners[client]}"
     yield from _invisible_names(settings)
 
 
@@ -440,9 +436,9 @@ def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:
     names: list[Loc] = [("auth", "tokens", token.name) for token in settings.auth.tokens]
     for section in ("agents", "servers", "snippets", "tools", "projects"):
         names += [(section, name) for name in getattr(settings, section)]
-    for where in names:
-        if character := find_in_name(str(where[-1])):
-            yield (*where[:-1], ascii(where[-1])), f"must not contain the invisible character {character}"
+    for loc in names:
+        if character := find_in_name(str(loc[-1])):
+            yield (*loc[:-1], ascii(loc[-1])), f"must not contain the invisible character {character}"
 
 
 def known_keys(kind: Any) -> tuple[str, ...]:
@@ -454,7 +450,7 @@ def takes_any_key(kind: Any) -> bool:
 
 
 def kind_under(kind: Any, key: str | int) -> Any:
-    """The kind of value that stands under a key or an index; None where nothing can."""
+    """Return the type of the value under a key or an index, or None if there cannot be one."""
     if _is_section(kind) and key in kind.kinds():
         return _bare(kind.kinds()[key])
     if get_origin(kind) in {Mapping, tuple}:
@@ -474,7 +470,7 @@ def _is_section(kind: Any) -> bool:
 
 
 def _bare(kind: Any) -> Any:
-    """The kind without its conditions and without `| None`."""
+    """Return the type without annotations and without `| None`."""
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     others = [inner for inner in get_args(kind) if inner is not NoneType]

@@ -1,7 +1,7 @@
-"""Where the servers of the settings start, and which local files they execute.
+"""Determines the start directory of upstream servers and the local files that they execute.
 
-A server of the user's own settings starts in a private directory, so that no file of the working directory decides
-what it runs. A server of a trusted project starts in the working directory.
+A server of the user's settings starts in a private directory, so that files of the working directory cannot influence
+it. A server of a trusted project starts in the working directory.
 """
 
 import re
@@ -31,7 +31,7 @@ SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
 SHELL_TEXT = re.compile(r"-[a-z]*c|--command")
 SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
 FLAGS = frozenset({"-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A"})
-# What a launcher obeys in the directory in which it starts, and what an interpreter executes in one that it is given.
+# Files that a launcher reads in its start directory, and files that an interpreter executes in a given directory.
 PROJECT_FILES = {
     **dict.fromkeys(("npm", "npx", "bun", "bunx", "pnpm", "pnpx", "yarn"), ("package.json",)),
     "deno": ("deno.json", "deno.jsonc", "package.json"),
@@ -50,7 +50,7 @@ _MODULE_OPTION = "-m"
 
 
 def private_directory(name: str, folders: Folders) -> Path:
-    """Return the directory that belongs to the server of this name alone."""
+    """Return the private directory of the server with this name."""
     plain = name if _PLAIN_NAME.fullmatch(name) else sha256(name.encode()).hexdigest()[:32]
     return folders.user / PRIVATE / plain
 
@@ -66,9 +66,9 @@ def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:
-    """Return whether Python would not find this server's code with PYTHONSAFEPATH: a script, or a module here."""
+    """Return whether the server runs a script or module of this directory, which PYTHONSAFEPATH would hide."""
     words = [str(server.command), *server.args]
-    scripts = (_placed(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
+    scripts = (_to_path(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
     return any(script and script.is_file() for script in scripts) or any(_named_modules(words, directory))
 
 
@@ -81,16 +81,16 @@ def local_programs(server: Server, directory: Path) -> list[Path]:
     found += [*_shell_files(server, directory), *_code_directories(server, directory), *_scripts(server, directory)]
     if not ignores_packages(server):
         found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
-    around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # a script loads what is beside it
+    around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # scripts import their neighbors
     # A program in a virtual environment loads all of it.
     environments = [path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()]
     return list(dict.fromkeys([*found, *around, *environments]))
 
 
 def ignores_packages(server: Server) -> bool:
-    """Return whether npm fetches the program of this server, so that the packages around it must not matter.
+    """Return whether npm downloads the program of this server, so that local packages must not affect it.
 
-    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages that are there.
+    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages of that directory.
     """
     name, words = PurePath(str(server.command)).name, server.args
     is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
@@ -100,7 +100,7 @@ def ignores_packages(server: Server) -> bool:
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Have uv read the person's own configuration and none of the directory it starts in, nor of those above."""
+    """Return variables that make uv read the user's configuration but none of its start directory and its parents."""
     home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "")) / ".config"
     files = [Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
     known = next((str(file) for file in files if file.is_absolute() and file.is_file()), None)
@@ -108,15 +108,15 @@ def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
-    """Yield files that exist, and programs that somebody could still create."""
+    """Yield existing files, and paths of programs that could be created later."""
     for word in words[1:]:
-        path = _placed(word.partition("=")[2] if word.startswith("-") else word, directory)
+        path = _to_path(word.partition("=")[2] if word.startswith("-") else word, directory)
         if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_folder(path):
             yield path
 
 
 def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield what the text behind `sh -c` names, in the directory of the server or in one that the text names."""
+    """Yield files that the text of `sh -c` names, in the server's directory or in one that the text names."""
     if not SHELL.fullmatch(PurePath(str(server.command)).name):
         return
     for option, text in pairwise(server.args):
@@ -126,33 +126,33 @@ def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
         lexer.whitespace_split = True
         try:
             words = ["", *lexer]
-        except ValueError:  # a quote without its end: the shell will not run it either
+        except ValueError:  # an unclosed quote, which the shell rejects too
             words = ["", *text.split()]
-        places = [directory, *(place for word in words if (place := _placed(word, directory)) and is_folder(place))]
+        places = [directory, *(place for word in words if (place := _to_path(word, directory)) and is_folder(place))]
         for place in dict.fromkeys(places):
             yield from (*_named_files(words, place), *_named_modules(words, place))
             yield from (
-                path for word in words if "/" in word and (path := _placed(word, place)) and not is_folder(path)
+                path for word in words if "/" in word and (path := _to_path(word, place)) and not is_folder(path)
             )
 
 
 def _programs(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield the program of a server, and where in its own PATH somebody could put another."""
+    """Yield the program of a server, and the paths in its PATH where another program of that name could be created."""
     command, path = str(server.command), server.env.get("PATH", "")
     if "/" in command:
-        yield from filter(None, [_placed(command, directory)])
+        yield from filter(None, [_to_path(command, directory)])
         return
     yield from (Path(found) for found in (shutil.which(command), shutil.which(command, path=path or None)) if found)
-    yield from (place / command for entry in path.split(":") if (place := _placed(entry, directory)))
+    yield from (place / command for entry in path.split(":") if (place := _to_path(entry, directory)))
 
 
 def _scripts(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield what an interpreter or a launcher is told to execute: a directory, or a file of any name."""
+    """Yield the files and directories that an interpreter or launcher executes."""
     command = PurePath(str(server.command)).name
     if command not in PACKAGE_RUNNERS and not INTERPRETER.fullmatch(command):
         return
     for word in _words_to_script(server.args):
-        path = _placed(word, directory)
+        path = _to_path(word, directory)
         if path is None or not ("/" in word or path.exists()):
             continue
         yield path
@@ -163,7 +163,7 @@ def _scripts(server: Server, directory: Path) -> Iterator[Path]:
 
 
 def _words_to_script(words: Sequence[str]) -> Iterator[str]:
-    """Yield the values of options and the script. What follows the script is its own business."""
+    """Yield the values of options and the script, but not the arguments of the script."""
     for before, word in pairwise(["", *words]):
         if word.startswith("-"):
             yield from filter(None, [word.partition("=")[2]])
@@ -175,7 +175,7 @@ def _words_to_script(words: Sequence[str]) -> Iterator[str]:
 
 
 def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
-    """`python -m name` looks into its own directory first."""
+    """Yield modules that `python -m` finds in its start directory, which it searches first."""
     for option, module in pairwise(words):
         top = module.partition(".")[0]
         if option == _MODULE_OPTION and top.isidentifier():
@@ -183,15 +183,15 @@ def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
 
 
 def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield directories with code. Those of variables count before they exist: somebody could create them."""
+    """Yield directories with code. Directories in variables are included even if they do not exist yet."""
     words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    named = (_placed(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
+    named = (_to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
     yield from (path for path in named if path is not None and is_folder(path))
     texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
-    yield from filter(None, (_placed(text, directory) for text in texts))
+    yield from filter(None, (_to_path(text, directory) for text in texts))
 
 
-def _placed(text: str, directory: Path) -> Path | None:
-    if not text or "\0" in text or "://" in text or len(text) > 4095:  # noqa: PLR2004 - the longest path
+def _to_path(text: str, directory: Path) -> Path | None:
+    if not text or "\0" in text or "://" in text or len(text) > 4095:  # noqa: PLR2004 - PATH_MAX
         return None
     return placed(text, directory, Path.home())

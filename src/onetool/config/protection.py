@@ -1,7 +1,7 @@
-"""Which paths tools may not read and which they may not write: the one rule, computed from the settings.
+"""Computes from the settings which paths tools may not read and which they may not write.
 
-Settings directories are hidden whatever their trust. What the server loads or executes is protected: extension
-directories, stored bundles, programs of servers, and the files of the working directory that configure launchers.
+Settings directories are hidden, trusted or not. Everything that the server loads or executes is protected: extension
+directories, bundles, programs of upstream servers, and files of the working directory that configure launchers.
 """
 
 import os
@@ -16,7 +16,7 @@ from onetool.logging import rotated
 from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, placed
 
 PROCESSES = "/proc"  # the environment of every process can be read there
-# What the product keeps for itself in a settings directory that holds other files too.
+# Private files of OneTool in a settings directory that may contain other files too.
 HIDDEN = (SECRETS, "trust.json", "pins.json", "switches.json", "logs", "stats", "tmp", "cache")
 PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("onetool", "onetool_child")
@@ -26,9 +26,10 @@ LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "b
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`names` are hidden wherever they are; `hidden` and `protected` are absolute paths, with all that is below.
+    """Paths that tools may not access.
 
-    `pack_directories` hold packs and the working directory too: in them only packs are protected.
+    `names` are hidden in every directory; `hidden` and `protected` are absolute paths that include their contents.
+    `pack_directories` contain the working directory, so only the packs in them are protected.
     """
 
     names: tuple[str, ...]
@@ -37,21 +38,21 @@ class Protection:
     pack_directories: tuple[str, ...] = ()
 
 
-def protection(loaded: Loaded) -> Protection:
-    """Compute what tools must not touch under these settings."""
+def compute_protection(loaded: Loaded) -> Protection:
+    """Return the paths that tools must not access under these settings."""
     folders = loaded.folders
     audit = placed(loaded.settings.audit.file, folders.data, folders.home)
-    hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_own_hidden(folders)]
+    hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_hidden_settings(folders)]
     protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
     around = [path for path in folders.pack_directories(loaded.settings.tools_dir) if _holds(path, folders.working_dir)]
     return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
 
 
-def _own_hidden(folders: Folders) -> Iterator[Path]:
-    """Directories called `.onetool` are hidden by their name; others may hold a person's work beside our files."""
+def _hidden_settings(folders: Folders) -> Iterator[Path]:
+    """Yield settings files outside of directories named `.onetool`, which are hidden by name."""
     yield folders.user
     project = folders.working_dir / FOLDER
-    if not _holds(project, folders.working_dir):  # it may be a link to anywhere
+    if not _holds(project, folders.working_dir):  # it may be a link to another place
         yield project
     if folders.config_file is not None:
         folder = folders.config_file.parent
@@ -72,7 +73,7 @@ def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
 
 
 def _packs(directory: Path) -> Iterator[Path]:
-    """Yield every pack of a directory, and where links in it lead: what is there is executed, or could be."""
+    """Yield every pack of a directory and the targets of its links, which can be executed."""
     packs = dict.fromkeys(file.parent for file in extension_files(directory))
     yield from packs
     yield from (Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink())
@@ -85,7 +86,7 @@ def _packs(directory: Path) -> Iterator[Path]:
 
 
 def _holds(path: Path, working_dir: Path) -> bool:
-    """Whether protecting this path would protect the whole working directory."""
+    """Return whether the path contains the working directory, which must stay usable."""
     real, working = Path(os.path.realpath(path)), Path(os.path.realpath(working_dir))
     return working.is_relative_to(real) or working_dir.is_relative_to(path)
 

@@ -1,4 +1,4 @@
-"""Read the settings at start and at each reload, and refuse what a reload must not change."""
+"""Reads the settings at start and at each reload, and rejects changes that a reload must not make."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,19 +14,19 @@ from onetool.problem import Location
 def read_settings(
     env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
 ) -> Loaded:
-    """What the files and variables of this machine say."""
+    """Return the settings from the files and environment variables of this machine."""
     return load(find_folders(env, cwd, config_file, home or Path.home()), env)
 
 
 def examine_settings(
     env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
 ) -> Examined:
-    """The same for checks: what is wrong is reported instead of raised."""
+    """Return the settings for checks, with the errors instead of raising them."""
     return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
 
 
 def given_settings(settings: Settings, folder: Path) -> Loaded:
-    """Settings that a program passed in: no files are read."""
+    """Return settings that a program passed in, without reading files."""
     return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=folder))
 
 
@@ -41,7 +41,7 @@ class SettingsReader:
         self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
 
     def read_first(self) -> tuple[Loaded, ConfigError | None]:
-        """Return the settings; if they are wrong, the defaults in the directories that are meant, and the error."""
+        """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
         try:
             loaded = self._read()
         except ConfigError as error:
@@ -53,23 +53,23 @@ class SettingsReader:
         return loaded, None
 
     def read_again(self, old: Loaded, *, unasked: bool) -> Loaded:
-        """Return the settings as they are now. It reads files.
+        """Read the settings again.
 
-        With `unasked`, because files changed and nobody asked for a reload, raise if that would take a whole file of
-        settings away: the project directory lost its trust, or the file is gone.
+        With `unasked`, for a reload that no user requested, raise if a settings file would no longer apply: the project
+        directory lost its trust, or the file was deleted.
         """
         loaded = self._read()
         if loaded.snapshot is not None:
-            self._refuse_what_came_later(loaded, loaded.snapshot)
+            self._reject_later_changes(loaded, loaded.snapshot)
         if unasked and old.folders.project is not None and loaded.folders.project is None:
             why = "\n".join(map(str, loaded.problems))
-            raise ToolError(why or f"{old.folders.project} is not trusted any more")
+            raise ToolError(why or f"{old.folders.project} is no longer trusted")
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
-            raise ToolError(f"{gone} is gone", hint="put it back, or run `onetool reload` to do without it")
+            raise ToolError(f"{gone} was deleted", hint="restore it, or run `onetool reload` to continue without it")
         return loaded
 
-    def _refuse_what_came_later(self, loaded: Loaded, snapshot: Facts) -> None:
-        """Raise if a project changed that only ONETOOL_TRUST=1 trusts: a run must not write what a reload executes."""
+    def _reject_later_changes(self, loaded: Loaded, snapshot: Facts) -> None:
+        """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
         if self._at_start is None:  # the first settings that could be read
             self._at_start = snapshot
         assert loaded.folders.project is not None
@@ -88,6 +88,6 @@ class SettingsReader:
 
 
 def config_files(loaded: Loaded) -> tuple[Path, ...]:
-    """Return the configuration files that were read; none if a program passed the settings in."""
+    """Return the settings files that were read; none if a program passed the settings in."""
     configured = (loaded.folders.config_of(layer) for layer in loaded.folders.layers)
     return tuple(path for path in configured if path in loaded.files)

@@ -1,8 +1,8 @@
-"""Which project directories a person trusts, and whether what they looked at is still what is there.
+"""Records which project directories the user trusts, and detects changes since then.
 
-Trust belongs to a settings directory at its place: links are rejected. Everything that changes behavior is
-remembered: the data of each settings file, a digest of each secret, and the names of extension files. Comments and
-white space do not count, and neither does the content of extension files, which a person edits all day.
+Trust belongs to a settings directory at its path; links are rejected. The record covers everything that changes
+behavior: the data of each settings file, a digest of each secret, and the names of extension files. It ignores
+comments, white space and the content of extension files, which users edit often.
 """
 
 import json
@@ -30,7 +30,7 @@ STORE = "trust.json"
 VERSION = 2
 VARIABLE = "ONETOOL_TRUST"
 EXTENSIONS = "extension files"
-TO_TRUST = "type `onetool trust`"
+TO_TRUST = "run `onetool trust`"
 MAX_CHANGES_SHOWN = 8
 _READABLE_KEY = re.compile(r"[\w-]{1,60}")
 # File or group -> place in it, as JSON -> value. A salt makes digests of secrets differ from store to store.
@@ -39,7 +39,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`snapshot` is what a project held that is trusted by nothing but a variable of the environment."""
+    """The result of a trust check. `snapshot` is the content of a project that only an environment variable trusts."""
 
     trusted: bool
     problems: tuple[Problem, ...] = ()
@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between what was trusted and what is there. `line` is 0 for what is gone."""
+    """A difference between the trusted and the current content. `line` is 0 for a deleted key."""
 
     file: str
     line: int
@@ -59,8 +59,8 @@ class Change:
     is_gone: bool = False
 
     def __str__(self) -> str:
-        """Name the place and not the value: a model may read it."""
-        what = "is new" if self.is_new else "is gone" if self.is_gone else "changed"
+        """Describe the location without the value, because a model may read it."""
+        what = "was added" if self.is_new else "was removed" if self.is_gone else "changed"
         if self.file == EXTENSIONS:
             return f"extension file {self.key} {what}"
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -72,11 +72,11 @@ def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool
 
 
 def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
-    """Decide whether a project directory may be used and, if not, what to tell the person."""
+    """Check whether a project directory is trusted; if not, explain why and how to trust it."""
     if _key(project) == _key(user_folder):
         return Verdict(trusted=True)
-    if link := leading_out(project):
-        return _untrusted(project, f"was ignored: {link[0]}", link[1])
+    if link := find_outside_link(project):
+        return _untrusted(project, f"is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
         return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
     return _remembered(project, user_folder, TrustFile(user_folder))
@@ -86,27 +86,26 @@ def _remembered(project: Path, user_folder: Path, store: TrustStorage) -> Verdic
     try:
         record = store.get(_key(project))
     except Newer as error:
-        message = f"{project} is not trusted and was ignored: {error.message}"
+        message = f"{project} is not trusted and is ignored: {error.message}"
         return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
-    # Nothing of a directory that nobody vouched for is read, not even to compare it.
+    # An untrusted directory is not read, not even to compare it.
     if record is None:
-        return _untrusted(project, "is not trusted and was ignored", "", *store.problems)
+        return _untrusted(project, "is not trusted and is ignored", "", *store.problems)
     changes = _changes(record, project, user_folder.parent)
     if changes:
-        return _untrusted(project, f"has changed since it was trusted and was ignored: {describe(changes)}")
+        return _untrusted(project, f"changed since it was trusted and is ignored: {describe(changes)}")
     return Verdict(trusted=True)
 
 
 def _untrusted(project: Path, reason: str, hint: str = "", *before: Problem) -> Verdict:
-    hint = hint or f"look at what it holds, then {TO_TRUST} in {project.parent}"
+    hint = hint or f"review its content, then {TO_TRUST} in {project.parent}"
     return Verdict(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
 
 
 def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Facts | None = None) -> Verdict:
-    """Decide whether a project in use may still be used; one whose settings file a person named always may.
+    """Check whether a project in use is still trusted; a project whose settings file the user named always is.
 
-    `snapshot` is what it held at the start, if that is known: a variable of the environment covers nothing that came
-    later.
+    `snapshot` is its content at the start, if known: an environment variable does not cover later changes.
     """
     if folders.project is None or not folders.trusted or folders.config_file is not None:
         return Verdict(trusted=True)
@@ -118,33 +117,33 @@ def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Fact
 
 
 def since_start(project: Path, changes: list[Change]) -> Problem:
-    """Explain why changes of a project that only a variable trusts are not taken up."""
-    reason = f"{describe(changes)}; {VARIABLE}=1 covers what was there at the start"
-    message = f"{project} has changed since OneTool started: {reason}"
+    """Explain why changes of a project that only an environment variable trusts are rejected."""
+    reason = f"{describe(changes)}; {VARIABLE}=1 covers only the content at the start"
+    message = f"{project} changed since OneTool started: {reason}"
     return Problem(message, f"restart OneTool, or {TO_TRUST}", Location(str(project)), UNTRUSTED)
 
 
 def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
-    """List what differs from what was trusted last; None if it never was."""
+    """List the changes since the directory was trusted; None if it never was."""
     record = TrustFile(user_folder).get(_key(project))
     return None if record is None else _changes(record, project, user_folder.parent)
 
 
 def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
-    """Return what a person looks at who is asked to trust this directory."""
-    if link := leading_out(project):
-        raise ToolError(f"{project} cannot be trusted: {link[0]}", hint=link[1])
+    """Return the record of the current content of a directory."""
+    if link := find_outside_link(project):
+        raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
     salt = os.urandom(16).hex()
     return {"salt": salt, "facts": facts_of(project, user_folder.parent, salt)}
 
 
 def trust(project: Path, user_folder: Path, record: Mapping[str, Any] | None = None) -> None:
-    """Remember a directory as it was when the record was made, or as it is."""
+    """Store the record of a directory, or a record of its current content."""
     TrustFile(user_folder).put(_key(project), record or record_of(project, user_folder))
 
 
 def untrust(project: Path, user_folder: Path) -> bool:
-    """Forget the directory; return False if it was not known."""
+    """Delete the record of the directory; return False if there is none."""
     return TrustFile(user_folder).delete(_key(project))
 
 
@@ -154,7 +153,7 @@ def describe(changes: list[Change]) -> str:
     return ", ".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-# --- what is in a project -------------------------------------------------------------------------------------------
+# --- content of a project -------------------------------------------------------------------------------------------
 
 
 def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
@@ -174,7 +173,7 @@ def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
         data = yaml12.read_file(file, typed=not is_secret).data
     except FileNotFoundError:
         return None
-    except ConfigError as error:  # it cannot be loaded as it is, and once corrected it counts as changed
+    except ConfigError as error:  # it cannot be loaded; once corrected, it counts as changed
         return {"[]": f"unreadable: {error}"}
     leaves = dict(_leaves(data))
     if not is_secret:
@@ -187,7 +186,7 @@ def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, A
     if isinstance(data, dict | list) and data:
         for key, value in entries:
             yield from _leaves(value, (*loc, key))
-    elif loc or data:  # a file with nothing but comments says as much as none
+    elif loc or data:  # a file with only comments equals a missing one
         yield json.dumps(loc), data
 
 
@@ -199,21 +198,21 @@ def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> It
         yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
 
 
-def leading_out(project: Path) -> tuple[str, str] | None:
-    """Explain which link leads out of a project directory, if any, and what to do: nobody looked at what is behind."""
+def find_outside_link(project: Path) -> tuple[str, str] | None:
+    """Return the reason and a hint if a link leads out of a project directory, since its target was not reviewed."""
     if project.is_symlink():
-        return "it is a symbolic link, and trust belongs to a directory", "put a directory in its place"
+        return "it is a symbolic link, which cannot be trusted", "replace the link with a directory"
     inside = os.path.realpath(project)
     entries: list[Path] = []
     with suppress(OSError):
         entries = [path for path in (*project.iterdir(), *(project / "tools").glob("*")) if path.is_symlink()]
     for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
-            return f"{path} is a symbolic link that leads out of it", "put the file itself there"
+            return f"{path} is a symbolic link that leads out of it", "replace the link with the file"
     return None
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparison-------------------------------------------------------------------------------------------------------
 
 
 def _changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
@@ -224,7 +223,7 @@ def _changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Chang
 
 
 def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
-    """List what differs, in the order of the files and their lines."""
+    """List the differences, ordered by file and line."""
     found: list[Change] = []
     for file in sorted({*before, *after}):
         old, new = before.get(file, {}), after.get(file, {})
@@ -244,9 +243,9 @@ def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
 
 
 def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with one entry for each list: a person hears of a list, not of each item in it."""
+    """Return the facts with one entry per list, so that changes are reported per list and not per item."""
     found: dict[str, Any] = {}
-    for key, value in sorted(facts.items()):  # the store has lost the order of the file
+    for key, value in sorted(facts.items()):  # the stored record does not keep the order
         loc = json.loads(key)
         above = list(takewhile(lambda step: isinstance(step, str), loc))
         if len(above) == len(loc):
@@ -258,7 +257,7 @@ def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(loc: list[str | int]) -> str:
-    """Show where a key is, without what a stranger could say by its name."""
+    """Return the path of a key, without key names that could contain arbitrary text."""
     return ".".join(str(key) if _READABLE_KEY.fullmatch(str(key)) else "…" for key in loc)
 
 
@@ -266,11 +265,11 @@ def _key(folder: Path) -> str:
     return str(Path(os.path.realpath(folder.parent)) / folder.name)
 
 
-# --- the store --------------------------------------------------------------------------------------------------------
+# --- storage ----------------------------------------------------------------------------------------------------------
 
 
 class TrustFile:
-    """The records of all directories, in one file of the person's own folder. `problems` are of the last read."""
+    """The trust records of all directories, in one file of the user's directory. `problems` are of the last read."""
 
     def __init__(self, user_folder: Path) -> None:
         self._file = user_folder / STORE
@@ -288,7 +287,7 @@ class TrustFile:
             return known.pop(project, None) is not None
 
     def _read(self) -> dict[str, Mapping[str, Any]]:
-        """Return the records by directory. A file of a newer OneTool raises."""
+        """Return the records by directory. Raise if a newer OneTool wrote the file."""
         self.problems = ()
         try:
             known = json.loads(self._file.read_bytes())
@@ -296,19 +295,19 @@ class TrustFile:
             return {}
         except (OSError, ValueError, RecursionError):
             known = None
-        if isinstance(known, dict) and "version" in known:  # before there were versions, the folders stood there alone
+        if isinstance(known, dict) and "version" in known:  # the first format had no version
             refuse_newer(known["version"], VERSION, self._file)
             known = known.get("folders")
         if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
             return known
-        hint = f"type `rm {quote(str(self._file))}`, then `onetool trust` in your projects"
-        message = f"{self._file} is damaged, so that no project folder is trusted"
+        hint = f"run `rm {quote(str(self._file))}`, then `onetool trust` in your projects"
+        message = f"{self._file} is damaged, so no project directory is trusted"
         self.problems = (storage_problem(message, self._file, hint),)
         return {}
 
     @contextmanager
     def _writing(self) -> Iterator[dict[str, Mapping[str, Any]]]:
-        """Yield the records to be changed, which no other process changes meanwhile."""
+        """Lock the file, yield the records for changes, and write them."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._file.with_name(f"{STORE}.lock")):

@@ -16,7 +16,7 @@ from onetool.backends.http_tool.entries import Entry
 from onetool.backends.http_tool.headers import Basic, Header, check_headers
 from onetool.backends.http_tool.request import RequestTemplate
 from onetool.backends.http_tool.url import parse_url
-from onetool.config.model import CamelSection, upper
+from onetool.config.model import CamelSection, to_upper
 from onetool.schema import JSON
 
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
@@ -81,7 +81,7 @@ _URL: Final[JSON] = {
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(_scalar)]
-Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(upper)]
+Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
 Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_statuses)]
 
 

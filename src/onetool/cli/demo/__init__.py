@@ -1,6 +1,6 @@
-"""See the whole idea in a few seconds: real runs, real tools, and what a model would see of each.
+"""Show what OneTool does in a few seconds, with real runs and tools and the responses that a model would see.
 
-It plays in a temporary folder and leaves nothing behind.
+The demonstration uses a temporary directory, which is removed at the end.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from onetool.runner.answer import Answer, Journal
 if TYPE_CHECKING:
     from onetool.stats.summary import Summary
 
-STOPPED = 128  # and the number of the signal, as shells have it
+STOPPED = 128  # plus the signal number, as in shells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print what happened as JSON, whole")
+    parser.add_argument("--json", action="store_true", help="print the complete results as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ async def _play(built: stage.Stage, stopping: Stopping, *, as_json: bool) -> int
 
 async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> int:
     if is_shown:
-        showing.head()
+        showing.print_title()
     with Progress("starting an MCP server and a web server"):
         await asyncio.to_thread(built.import_api, app)
         await app.discover()
@@ -55,13 +55,13 @@ async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> i
     for place, step in enumerate(STEPS, 1):
         code = step.code.replace("{handle}", _handle(steps))
         if is_shown:
-            showing.asked(place, step, code)
+            showing.print_code(place, step, code)
         steps.append(await _seen(app, step, code))
         if is_shown:
-            showing.answered(steps[-1])
+            showing.print_response(steps[-1])
     summary, isolation = await _saved(app), (await app.health())["isolation"]
     if is_shown:
-        showing.saved(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
+        showing.print_savings(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
     else:
         print(render(_as_data(steps, summary, isolation), "json"))
     return _status(steps)
@@ -70,7 +70,7 @@ async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> i
 async def _seen(app: OneTool, step: Step, code: str) -> Seen:
     journal, started = Journal(), time.perf_counter()
     with Progress(step.meanwhile) as progress:
-        journal.listener = progress.hear
+        journal.listener = progress.on_event
         answer = await _answer(app, code, journal)
     ms = round((time.perf_counter() - started) * 1000)
     calls = [name for name, _ in journal.calls]
@@ -78,22 +78,22 @@ async def _seen(app: OneTool, step: Step, code: str) -> Seen:
 
 
 async def _answer(app: OneTool, code: str, journal: Journal) -> Answer:
-    """A network that is there and does not answer is not to hold up the rest."""
+    """Run the code with a timeout, so that an unresponsive network does not block the demonstration."""
     try:
-        async with asyncio.timeout(stage.PATIENCE):
+        async with asyncio.timeout(stage.TIMEOUT_SECONDS):
             return await app.run(code, journal=journal)
     except TimeoutError:
-        return Answer((f"There was no answer within {stage.PATIENCE} s.",), is_error=True)
+        return Answer((f"no response within {stage.TIMEOUT_SECONDS} s",), is_error=True)
 
 
 def _handle(steps: list[Seen]) -> str:
-    """Of the last large result."""
+    """Return the handle of the last large result."""
     found = [match[1] for seen in steps if (match := HANDLE.search(seen.answer))]
     return found[-1] if found else ""
 
 
 async def _saved(app: OneTool) -> "Summary":
-    """From the statistics of these runs. A client would have begun a session, which counts what definitions cost."""
+    """Return the statistics of these runs, within a session so that tool definitions are counted too."""
     from onetool.faces.mcp.server import OneToolServer
     from onetool.stats.summary import summarise
 
@@ -111,6 +111,6 @@ def _as_data(steps: list[Seen], summary: "Summary", isolation: Mapping[str, Any]
 
 
 def _status(steps: list[Seen]) -> int:
-    """What a machine lacks is no failure of the demonstration; it has said so."""
-    showing.incomplete(steps)
+    """Return the exit status. A missing feature of the machine is reported but is not a failure."""
+    showing.report_skipped(steps)
     return int(any(seen.problem and not step.needs for step, seen in zip(STEPS, steps, strict=True)))

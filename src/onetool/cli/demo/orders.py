@@ -1,7 +1,4 @@
-"""The HTTP API of the demonstration: the orders of a small shop, on loopback, and the document that describes it.
-
-`serving()` gives its address and ends it again. It is asked by tools such as `onetool import` makes of the document.
-"""
+"""The HTTP API of the demonstration, which serves the orders of a small shop on loopback, and its OpenAPI document."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +12,7 @@ ORDERS = [
     {"id": number, "customer": ("Ada", "Alan", "Grace")[number % 3], "total": 12.5 + number, "paid": number % 4 != 0}
     for number in range(1, 25)
 ]
-NOBODY_LISTENS = "http://127.0.0.1:9"
+UNUSED_URL = "http://127.0.0.1:9"
 TEXT = {"type": "string"}
 LIST: dict[str, Any] = {
     "operationId": "list-orders",
@@ -33,7 +30,7 @@ ARCHIVE: dict[str, Any] = {
 
 
 def document(address: str) -> bytes:
-    """What a provider would publish of it, as OpenAPI."""
+    """Return the OpenAPI document of the API."""
     described = {
         "openapi": "3.1.0",
         "info": {"title": "Orders", "version": "1.0", "description": "The orders of a small shop."},
@@ -45,11 +42,11 @@ def document(address: str) -> bytes:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Its address. Where there is no loopback to listen on, it is one that nobody answers at."""
+    """Start the server and yield its URL, or an unused URL if it cannot listen on loopback."""
     try:
         server = _Server(("127.0.0.1", 0), _Shop)
     except OSError:
-        yield NOBODY_LISTENS
+        yield UNUSED_URL
         return
     thread = Thread(target=server.serve_forever, args=(0.05,), name="demo-orders", daemon=True)
     thread.start()
@@ -63,7 +60,7 @@ def serving() -> Iterator[str]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
-        """A client that was stopped, or whoever else comes along, is not worth a word."""
+        """Ignore errors of connections."""
 
 
 class _Shop(BaseHTTPRequestHandler):
@@ -84,4 +81,4 @@ class _Shop(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """The demonstration has the terminal."""
+        """Print nothing, because the demonstration uses the terminal."""

@@ -1,4 +1,4 @@
-"""The demonstration for the eye: titles, code, and as much of each answer as fits; what was saved, and what is next."""
+"""The printed output of the demonstration: titles, code, shortened responses, savings and next steps."""
 
 import sys
 from textwrap import wrap
@@ -12,58 +12,58 @@ from onetool_child.summary import number
 if TYPE_CHECKING:
     from onetool.stats.summary import Summary
 
-WIDTH, MOST_LINES, MOST_LINES_OF_REFUSAL = 100, 3, 6
-HEAD = f"OneTool {__version__}: a model has one tool, run, and writes Python for it. All of this is real."
+WIDTH, MAX_LINES, MAX_ERROR_LINES = 100, 3, 6
+TITLE = f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real runs."
 NEXT = """\
-Next
-  onetool init                  a tool of your own: the function in the file that it names
-  onetool connect claude-code   your assistant; `onetool connect --help` lists the others
-  onetool serve --http          a page to look at it all, and REST and MCP for programs: http://127.0.0.1:8765
+Next steps
+  onetool init                  Create a tool of your own
+  onetool connect claude-code   Connect an assistant (see `onetool connect --help` for others)
+  onetool serve --http          Start the admin UI, REST API and MCP over HTTP: http://127.0.0.1:8765
 """
 
 
-def head() -> None:
-    print(bold(HEAD), end="\n\n")
+def print_title() -> None:
+    print(bold(TITLE), end="\n\n")
 
 
-def asked(place: int, step: Step, code: str) -> None:
+def print_code(place: int, step: Step, code: str) -> None:
     print(f"{dim(f'{place:2}')}  {bold(step.title)}")
     print("\n".join(f"    {dim('>>>')} {line}" for line in code.splitlines()), flush=True)
 
 
-def answered(seen: Seen) -> None:
+def print_response(seen: Seen) -> None:
     if seen.problem:
-        lines = [yellow(line) for line in cut(seen.problem, MOST_LINES_OF_REFUSAL)]
+        lines = [yellow(line) for line in shorten(seen.problem, MAX_ERROR_LINES)]
     else:
-        lines = cut(seen.answer, MOST_LINES_OF_REFUSAL if seen.is_error else MOST_LINES)
+        lines = shorten(seen.answer, MAX_ERROR_LINES if seen.is_error else MAX_LINES)
     print("\n".join(f"    {line}" for line in lines))
     print(dim(f"    ({seen.ms:,} ms)"), end="\n\n", flush=True)
 
 
-def cut(text: str, most: int) -> list[str]:
-    """The text in lines that fit, and how much there is beyond them."""
+def shorten(text: str, max_lines: int) -> list[str]:
+    """Wrap the text and return at most `max_lines` lines, with the number of omitted characters."""
     lines = [part for line in text.splitlines() for part in wrap(line, WIDTH, subsequent_indent="  ") or [""]]
-    if len(lines) <= most:
+    if len(lines) <= max_lines:
         return lines
-    left = sum(map(len, lines[most:]))
-    return [*lines[:most], dim(f"... {number(left, 'more character')}")]
+    left = sum(map(len, lines[max_lines:]))
+    return [*lines[:max_lines], dim(f"... {number(left, 'more character')}")]
 
 
-def saved(summary: "Summary", isolation: str) -> None:
+def print_savings(summary: "Summary", isolation: str) -> None:
     savings, runs = summary["savings"], summary["runs"]["total"]
     tools, own = savings["definition_tokens"], savings["own_tokens"]
     trips, seconds = round(savings["round_trips"]), summary["time_saved_ms"] / 1000
     made = f"{number(summary['total_calls'], 'call')} in {number(runs, 'run')}"
-    print(bold("What that saved, counted in these very runs (a token is about four bytes)"))
-    print(f"    definitions  {tools:,} tokens, had each tool been connected itself; {own:,} for the one there is")
-    print(f"    results      {savings['result_tokens']:,} tokens that code used and the model did not have to read")
-    print(f"    round trips  {trips:,} fewer, with {made}: some {seconds:,.0f} s of waiting for a model")
-    print(green(f"    in all       {summary['context_saved']:,} tokens of context"))
-    print(dim(f"    Code ran in processes of its own: {isolation}"), end="\n\n")
+    print(bold("Savings of these runs (a token is about four bytes)"))
+    print(f"    definitions  {tools:,} tokens if each tool were connected directly, {own:,} for the one tool")
+    print(f"    results      {savings['result_tokens']:,} tokens processed by code and not read by the model")
+    print(f"    round trips  {trips:,} fewer, with {made}: about {seconds:,.0f} s saved")
+    print(green(f"    total        {summary['context_saved']:,} tokens of context"))
+    print(dim(f"    Code ran in isolated processes: {isolation}"), end="\n\n")
     print(NEXT, end="")
 
 
-def incomplete(steps: list[Seen]) -> None:
+def report_skipped(steps: list[Seen]) -> None:
     which = ", ".join(f"{place}" for place, seen in enumerate(steps, 1) if seen.problem)
     if which:
-        print(f"onetool: not everything could be shown here: step {which}. Try also: onetool doctor", file=sys.stderr)
+        print(f"onetool: some steps could not be shown: {which}. Run `onetool doctor` for details", file=sys.stderr)

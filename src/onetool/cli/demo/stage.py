@@ -1,7 +1,7 @@
-"""Where the demonstration plays: a home of its own in a temporary folder, with all that its steps call.
+"""The environment of the demonstration: a temporary home directory with everything that its steps call.
 
-Nothing of the person's settings is read and nothing is written beside the folder, which goes when the curtain falls:
-also the cache of uv is in it, so that the package of the example is fetched each time.
+The user's settings are not read, and nothing is written outside of the directory, which is removed at the end. It also
+contains the cache of uv, so the package of the example is downloaded each time.
 """
 
 import json
@@ -22,7 +22,7 @@ from onetool.config import scaffold
 from onetool.errors import ToolError
 
 SERVER = Path(__file__).with_name("tickets.py")
-PATIENCE = 10  # seconds for whatever may not be there: the network, a slow disk
+TIMEOUT_SECONDS = 10  # for the network and slow disks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Stage:
         )
 
     def import_api(self, app: OneTool) -> None:
-        """What `onetool import orders.json --write` does. It waits for the disk."""
+        """Import the API as `onetool import orders.json --write` does. Blocks on the disk."""
         taking.take_over(app.bundles.store, taking.read(orders.document(self.api)))
 
 
@@ -54,7 +54,7 @@ def built() -> Iterator[Stage]:
             _write_settings(home / paths.FOLDER, api)
             scaffold.write_folder(home / paths.FOLDER)
         except OSError as error:
-            raise ToolError(f"{home} cannot be written: {error.strerror or error}") from None
+            raise ToolError(f"cannot write to {home}: {error.strerror or error}") from None
         yield stage
 
 
@@ -64,26 +64,26 @@ def _folder() -> Iterator[Path]:
         folder = tempfile.TemporaryDirectory(prefix="onetool-demo-", ignore_cleanup_errors=True)
     except OSError as error:
         raise ToolError(
-            f"there is no folder for temporary files: {error.strerror or error}. "
-            "Set TMPDIR to one that you may write to, and try again."
+            f"no usable directory for temporary files: {error.strerror or error}",
+            hint="set TMPDIR to a writable directory",
         ) from None
     with folder as name:
         yield Path(name).resolve()
 
 
 def _write_settings(folder: Path, api: str) -> None:
-    """As a person would write them: one server, and the one address that HTTP tools may reach."""
+    """Write settings with one server and one allowed host."""
     settings = {
-        "servers": {"tickets": {"command": sys.executable, "args": ["-P", str(SERVER)], "timeout": PATIENCE}},
+        "servers": {"tickets": {"command": sys.executable, "args": ["-P", str(SERVER)], "timeout": TIMEOUT_SECONDS}},
         "http": {"allowedHosts": [urlsplit(api).netloc], "allowPrivateAddresses": True},
-        "workers": {"start_timeout": PATIENCE},
+        "workers": {"start_timeout": TIMEOUT_SECONDS},
     }
     folder.mkdir()
     (folder / paths.CONFIG).write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
 def _environment(home: Path) -> Mapping[str, str]:
-    """What uv is told: to keep all it fetches in here, to use this Python, and to give up soon."""
+    """Return the environment of uv: a cache in this directory, this Python, and short timeouts."""
     kept = {"UV_CACHE_DIR": str(home / "uv"), "TMPDIR": str(home / "tmp")}
     python = {"UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
-    return {**os.environ, **kept, **python, "UV_HTTP_TIMEOUT": str(PATIENCE), "UV_HTTP_RETRIES": "1"}
+    return {**os.environ, **kept, **python, "UV_HTTP_TIMEOUT": str(TIMEOUT_SECONDS), "UV_HTTP_RETRIES": "1"}

@@ -1,6 +1,6 @@
-"""What the demonstration shows, step by step: what a model would write, and what is meant to come of it.
+"""The steps of the demonstration: the code that a model would write, and whether it is meant to succeed.
 
-Later steps may need what earlier ones gave: the handle of a large result stands in for `{handle}`.
+`{handle}` in the code of a step is replaced by the handle of the last large result.
 """
 
 import re
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from onetool.runner.answer import Answer
 
 HANDLE = re.compile(r'"handle":"(\w+)"')
-PYPI = "it needs the network once: uv fetches the package humanize from PyPI"
-LOOPBACK = "it needs a web server on this machine's own address, 127.0.0.1"
-PROGRAM = "it needs a second program, the MCP server, started beside this one"
+PYPI = "this step needs network access, because uv downloads the package humanize from PyPI"
+LOOPBACK = "this step needs a web server on 127.0.0.1"
+PROGRAM = "this step needs to start an MCP server as a separate process"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`is_refused` where an error is what it is to show; `needs` says what may be missing on a machine.
+    """A step. `is_refused` means that an error is expected, `needs` names a feature that a machine may lack.
 
-    `meanwhile` is what a person reads who has to wait.
+    `meanwhile` is the progress message.
     """
 
     title: str
@@ -28,15 +28,15 @@ class Step:
     meanwhile: str = "running"
 
     def problem(self, answer: Answer) -> str:
-        """Why it did not show what it was to show; empty where it did."""
+        """Return why the step had another result than expected; empty if it had not."""
         if answer.is_error == self.is_refused:
             return ""
-        return f"Not shown here: {self.needs or 'something is wrong'}.\n{answer.text}"
+        return f"Skipped: {self.needs or 'unexpected result'}.\n{answer.text}"
 
 
 @dataclass(slots=True)
 class Seen:
-    """A step as it went. `problem` says why it could not be shown; empty where it could."""
+    """The result of a step. `problem` is the reason if it could not be shown."""
 
     title: str
     code: str
@@ -64,37 +64,37 @@ UNPAID = """\
 sum(order['total'] for order in orders.list_orders(customer='Ada') if not order['paid'])\
 """
 STEPS = (
-    Step("The model asks for what it needs.", "ot.search(query='orders of a customer', limit=2)"),
-    Step("It writes a little Python: three tools, one answer, and only what it wants of it.", SEVERAL),
-    Step("Code may compute: it is full Python.", COMPUTING),
-    Step("Only tools may act: code has no files, no network, no programs.", "open('/etc/passwd').read()", True),
+    Step("The model searches for tools.", "ot.search(query='orders of a customer', limit=2)"),
+    Step("It writes a short script: three tool calls, one response with only the fields it needs.", SEVERAL),
+    Step("Code is full Python and can compute.", COMPUTING),
+    Step("Code is sandboxed: it has no access to files, network or programs.", "open('/etc/passwd').read()", True),
     Step(
-        "A tool of your own is a function in a file; uv brings the package it needs.",
+        "A custom tool is a function in a file; uv installs its dependencies.",
         "hello.since(day='2024-02-29')",
         needs=PYPI,
         meanwhile="uv is preparing an environment with the package humanize",
     ),
-    Step("Another MCP server is a pack: its answers are filtered in code.", OLD_TICKETS, needs=PROGRAM),
-    Step("An HTTP API is a pack too: `onetool import` made it of an OpenAPI document.", UNPAID, needs=LOOPBACK),
+    Step("An upstream MCP server is a pack; code filters its results.", OLD_TICKETS, needs=PROGRAM),
+    Step("An HTTP API is a pack too, imported from an OpenAPI document.", UNPAID, needs=LOOPBACK),
     Step(
-        "A large result stays out of the context: the model gets a summary and a handle.",
+        "A large result stays out of the context; the model gets a summary and a handle.",
         "tickets.export_log(days=30)",
         needs=PROGRAM,
     ),
     Step(
-        "It looks into it by the handle, for as much as it wants to see.",
+        "The model reads part of the result by its handle.",
         "ot.result(handle='{handle}', search='ERROR')",
         needs=PROGRAM,
     ),
     Step(
-        "A large value goes from one tool to another, and never through the model.",
+        "A large value is passed between tools without going through the model.",
         "orders.archive_log(text=tickets.export_log(days=30))",
         needs=LOOPBACK,
     ),
     Step(
-        "What was not granted is refused, with the line that would grant it.",
+        "A call without permission is rejected, with the setting that would allow it.",
         "fs.write('notes.md', 'Call Ada back')",
         is_refused=True,
     ),
-    Step("A mistake says what to write instead.", "machine.dsk()", is_refused=True),
+    Step("An error message suggests the correct name.", "machine.dsk()", is_refused=True),
 )

@@ -1,6 +1,6 @@
-"""The MCP server of the demonstration: the tickets of a small shop, over stdio, like any server one would connect.
+"""The MCP server of the demonstration, which serves the tickets of a small shop over stdio.
 
-It is a program of its own and knows nothing of OneTool. What it tells is the same every time.
+It is a separate program that does not depend on OneTool. Its data is always the same.
 """
 
 from typing import Any, Literal
@@ -27,8 +27,8 @@ def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = 
     """List tickets with their number, title, state, owner and age in days, the oldest number first.
 
     Args:
-        state: Which of them: those that are open, those that are closed, or all.
-        owner: Only those of this person; empty for everybody's.
+        state: State of the tickets.
+        owner: Owner of the tickets; empty for all owners.
     """
     wanted = (one for one in TICKETS.values() if state in {"all", one["state"]})
     return [one for one in wanted if owner in {"", one["owner"]}]
@@ -36,7 +36,7 @@ def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = 
 
 @server.tool()
 def get_ticket(number: int) -> dict[str, Any]:
-    """One ticket with everything that is known of it, its comments included.
+    """Return a ticket with all fields and comments.
 
     Args:
         number: The number of the ticket.
@@ -47,27 +47,27 @@ def get_ticket(number: int) -> dict[str, Any]:
 
 @server.tool()
 def search_tickets(words: str) -> list[dict[str, Any]]:
-    """Find tickets by words of their titles, in any case.
+    """Find tickets by words in their titles, ignoring case.
 
     Args:
-        words: What to look for.
+        words: Words to search for.
     """
     return [one for one in TICKETS.values() if words.casefold() in one["title"].casefold()]
 
 
 @server.tool()
 def list_people() -> list[str]:
-    """The people to whom tickets can be given."""
+    """List the people who can own tickets."""
     return list(PEOPLE)
 
 
 @server.tool()
 def assign_ticket(number: int, owner: str) -> dict[str, Any]:
-    """Give a ticket to somebody.
+    """Assign a ticket to a person.
 
     Args:
         number: The number of the ticket.
-        owner: Who is to see to it; one of list_people.
+        owner: New owner, one of list_people.
     """
     TICKETS[number]["owner"] = owner
     return TICKETS[number]
@@ -79,7 +79,7 @@ def close_ticket(number: int, reason: str = "") -> dict[str, Any]:
 
     Args:
         number: The number of the ticket.
-        reason: Why, for those who read it later.
+        reason: Reason for closing it.
     """
     TICKETS[number] |= {"state": "closed", "reason": reason}
     return TICKETS[number]
@@ -87,10 +87,10 @@ def close_ticket(number: int, reason: str = "") -> dict[str, Any]:
 
 @server.tool()
 def export_log(days: int = 30) -> str:
-    """The log of the shop's machines: one line a minute, day by day.
+    """Export the log of the shop's machines, with one line per minute.
 
     Args:
-        days: How many days back it reaches.
+        days: Number of days.
     """
     return "\n".join(_line(day, minute) for day in range(days) for minute in range(60))
 

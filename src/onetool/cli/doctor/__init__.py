@@ -1,9 +1,9 @@
-"""Check everything and say what to do; the exit status is 1 where something is wrong."""
+"""Check the installation and suggest fixes. The exit status is 1 if there is a problem."""
 
 import argparse
 from collections.abc import Sequence
 
-from onetool.cli.signals import heeding_signals
+from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
 from onetool.problem import OK, PROBLEM, WARNING, Problem
 
@@ -17,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     from onetool.cli.doctor.examination import examine_all
 
-    problems = heeding_signals(lambda: examine_all(options.config))
+    problems = run_cancellable(lambda: examine_all(options.config))
     if options.json:
         from onetool.render import render
 
         print(render({"findings": [each.to_json() for each in problems]}, "json"))
     else:
-        print("\n".join([*map(_line, problems), "", _sum(problems)]))
+        print("\n".join([*map(_line, problems), "", _summarize(problems)]))
     return int(any(each.level == PROBLEM for each in problems))
 
 
@@ -33,7 +33,9 @@ def _line(problem: Problem) -> str:
     return f"{color(mark)}  {what}" + (f"\n      -> {hint}" if hint else "")
 
 
-def _sum(problems: Sequence[Problem]) -> str:
+def _summarize(problems: Sequence[Problem]) -> str:
     counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
-    said = [f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count]
-    return f"{' and '.join(said)}. Do what the arrows say, then type: onetool doctor" if said else "All is well."
+    parts = [f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count]
+    return (
+        f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor" if parts else "No problems found."
+    )

@@ -1,4 +1,4 @@
-"""This machine: Python, the packages, uv, whether a run works, and how far code is confined."""
+"""Checks of the machine: Python, packages, uv, a test run, and the isolation of code."""
 
 import importlib.metadata
 import platform
@@ -10,6 +10,7 @@ from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.extensions.pack import Pack
 from onetool.problem import OK, WARNING, Problem
 from onetool.version import __version__
+from onetool_child.summary import number
 
 FULL = "landlock+seccomp"
 CHECK = "sum(range(10))"
@@ -21,28 +22,26 @@ def problems(app: OneTool) -> Iterator[Problem]:
     yield Problem(f"mcp {importlib.metadata.version('mcp')}", level=OK)
     packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, Pack))
     if not has_uv() and all(extension.header is None for extension in packs):  # else `onetool.checks` reports it
-        yield Problem("uv is missing; extension packs with dependencies will need it", INSTALL_UV, level=WARNING)
-    yield Problem(f"{len(app.registry)} tools", level=OK)
+        yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
+    yield Problem(number(len(app.registry), "tool"), level=OK)
 
 
 async def run(app: OneTool, *, can_run: bool) -> list[Problem]:
-    """Nothing runs while the configuration is wrong, and that is told already."""
+    """Run a line of code, unless the settings are invalid, which is reported elsewhere."""
     if not can_run:
         return []
     answer = await app.run(CHECK)
     if not answer.is_error and answer.blocks[-1] == "45":
-        return [Problem("a run works", level=OK)]
-    return [Problem(f"a run fails: {answer.text}", f"onetool run '{CHECK}'")]
+        return [Problem("test run succeeded", level=OK)]
+    return [Problem(f"test run failed: {answer.text}", f"onetool run '{CHECK}'")]
 
 
 def isolation(sandbox: str, wanted: str) -> Problem:
     if wanted == "off":
         hint = "set execution.isolation to auto"
-        return Problem("isolation is off: code runs with your own rights", hint, level=WARNING)
+        return Problem("isolation is disabled: code runs with your permissions", hint, level=WARNING)
     if sandbox == FULL:
-        return Problem(f"code is confined: {sandbox}", level=OK)
-    hint = (
-        "Linux 5.13 or newer has both layers" if sys.platform == "linux" else "Linux has them; use a container or WSL"
-    )
-    what = f"code runs in a process of its own, but this machine offers only: {sandbox}"
+        return Problem(f"code is isolated: {sandbox}", level=OK)
+    hint = "use Linux 5.13 or newer" if sys.platform == "linux" else "use Linux, a container or WSL"
+    what = f"code runs in a separate process with partial isolation: this machine offers only {sandbox}"
     return Problem(what, hint, level=WARNING)

@@ -26,7 +26,7 @@ def client_name(context: Any) -> str:
 
 
 def agent_of(app: OneTool, context: Any) -> str:
-    return _state(context).get("agent") or app.agents.of_client(client_name(context))
+    return _state(context).get("agent") or app.agents.for_client(client_name(context))
 
 
 def facts_of(app: OneTool, context: Any) -> dict[str, Any]:
