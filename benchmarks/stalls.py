@@ -23,9 +23,9 @@ from benchmarks.lib import Row
 
 from onetool.app import OneTool
 from onetool.config.model import Settings
-from onetool.faces.http.gate import Bind
-from onetool.faces.http.server import build
 from onetool.logging import Log
+from onetool.transports.http.asgi_app import build
+from onetool.transports.http.auth import Bind
 
 CALLS, TOOLS = 1_000_000, 100_000
 FEWER_CALLS, FEWER_TOOLS = 200_000, 5_000

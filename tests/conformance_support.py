@@ -25,11 +25,11 @@ from tests.support import PATIENCE, let_time_pass
 from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
-from onetool.faces.http.gate import Bind
-from onetool.faces.http.running import HttpServer
-from onetool.faces.mcp.exposed import check
 from onetool.logging import Log
 from onetool.paths import Folders
+from onetool.transports.http.auth import Bind
+from onetool.transports.http.http_server import HttpServer
+from onetool.transports.mcp.exposed_tools import check
 
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"

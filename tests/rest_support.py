@@ -20,11 +20,11 @@ from tests.support import PATIENCE, PROGRAM, environment
 from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
-from onetool.faces.http.gate import Bind
-from onetool.faces.http.running import HttpServer
 from onetool.logging import Log
 from onetool.paths import Folders
 from onetool.schema import JSON
+from onetool.transports.http.auth import Bind
+from onetool.transports.http.http_server import HttpServer
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 

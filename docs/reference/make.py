@@ -435,9 +435,9 @@ async def _fetch_openapi() -> dict[str, Any]:
     """Request the document from the application, so that it is what clients see."""
     from onetool import OneTool
     from onetool.config.model import Settings
-    from onetool.faces.http.gate import Bind
-    from onetool.faces.http.server import build
     from onetool.logging import Log
+    from onetool.transports.http.asgi_app import build
+    from onetool.transports.http.auth import Bind
 
     with TemporaryDirectory() as folder:
         async with OneTool(Settings(), folder=Path(folder), log=Log()) as app:

@@ -15,11 +15,11 @@ from onetool.problem import Problem
 if TYPE_CHECKING:  # types of values only: what is kept does not depend on who uses it
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft
-    from onetool.faces.http.keys import Keys
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.media import Content
     from onetool.search.index import Shelf
     from onetool.stats.record import Record
+    from onetool.transports.http.tokens import TokenSet
 
     Check = Callable[[Bundle | StoredTool | None], None]
 
@@ -153,7 +153,7 @@ class ToolListStorage(Protocol):
 class TokenStorage(Protocol):
     """The tokens that are accepted now, as hashes with their agents. Settings add and revoke them."""
 
-    def keys(self) -> "Keys": ...
+    def keys(self) -> "TokenSet": ...
 
 
 class BundleStorage(Protocol):

@@ -18,8 +18,8 @@ from tests.proxy_support import hostile
 from tests.rest_support import serving
 from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
 
-from onetool.faces.http.keys import hash_of
 from onetool.results.media import Media
+from onetool.transports.http.tokens import hash_token
 
 ERAS = ["auto", "legacy"]
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"
@@ -132,7 +132,7 @@ def test_resources_show_a_client_what_its_agent_may_call(home: Path, mode: str) 
         assert "machine.disk" in resource(client, "ot://tools")
         assert "machine.now" not in resource(client, "ot://tools")
         assert "# machine.disk" in resource(client, "ot://tool/machine.disk")
-        with pytest.raises(MCPError, match="There is no resource") as caught:
+        with pytest.raises(MCPError, match="no resource") as caught:
             resource(client, "ot://tool/machine.now")
         assert "Did you mean ot://tool/machine.now" not in str(caught.value)
     with connected_as("desk", home, mode) as client:
@@ -317,7 +317,7 @@ def test_an_agent_may_be_given_one_address_with_dots(features: App) -> None:
 
 def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:
     agents = {"stranger": {**READS, "tools": ["ot.*"]}, "friend": {**READS, "tools": ["ot.*", "other.*"]}}
-    tokens = [{"name": name, "hash": hash_of(f"ot_{name}"), "agent": name} for name in agents]
+    tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
     settings = {**FEATURES, "agents": agents, "auth": {"tokens": tokens}}
     body = {"args": {"server": "other", "uri": "test://static-text"}}
     with serving(tmp_path, settings) as server:

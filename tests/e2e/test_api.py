@@ -28,10 +28,10 @@ from onetool import ToolContext, tool
 from onetool._tool import Tool
 from onetool.app import OneTool
 from onetool.errors import ConfigError
-from onetool.faces.http.keys import hash_of
-from onetool.faces.http.running import HttpServer
 from onetool.logging import Log
 from onetool.schema import JSON, Schema
+from onetool.transports.http.http_server import HttpServer
+from onetool.transports.http.tokens import hash_token
 
 SECRET = "correct-horse-battery"
 READER, WRITER = "ot_reader", "ot_writer"
@@ -44,9 +44,9 @@ SETTINGS = {
     },
     "auth": {
         "tokens": [
-            {"name": "r", "hash": hash_of(READER), "agent": "reader"},
-            {"name": "w", "hash": hash_of(WRITER), "agent": "writer"},
-            {"name": "lost", "hash": hash_of("ot_lost"), "agent": "gone"},
+            {"name": "r", "hash": hash_token(READER), "agent": "reader"},
+            {"name": "w", "hash": hash_token(WRITER), "agent": "writer"},
+            {"name": "lost", "hash": hash_token("ot_lost"), "agent": "gone"},
         ]
     },
     "output": {"max_inline_size": 2000},

@@ -19,12 +19,12 @@ from tests.page_support import screenshots, visiting
 from tests.rest_support import process
 from tests.support import PATIENCE, blocks as texts, configure, eventually
 
-from onetool.faces.http.keys import hash_of
+from onetool.transports.http.tokens import hash_token
 
 GUIDE = ROOT / "docs" / "guide" / "4-run-it-for-a-team.md"
 NAME = "tools.localhost"  # browsers know that it is this machine
 TOKEN = "ot_of-somebody-far-away"
-TOKENS = f"tokens: [{{name: me, hash: {hash_of(TOKEN)}, agent: default}}]"
+TOKENS = f"tokens: [{{name: me, hash: {hash_token(TOKEN)}, agent: default}}]"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -179,6 +179,6 @@ def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path,
 
 def test_a_name_without_a_token_is_no_start(tmp_path: Path) -> None:
     configure(tmp_path, f"auth: {{allowed_hosts: [{NAME}]}}")
-    wanted = r"others could call your tools at tools\.localhost.*leave auth\.allowed_hosts out"
+    wanted = r"(?s)cannot serve tools\.localhost without authentication.*remove auth\.allowed_hosts"
     with pytest.raises(AssertionError, match=wanted), process(tmp_path):
         pass

@@ -557,7 +557,8 @@ def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     configure(tmp_path, "servers: {}")
     refused = command_line(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
     assert refused.returncode == 1
-    assert "--expose machin: there is no tool, pack or server of this name. Did you mean machine" in refused.stderr
+    assert "invalid value for --expose: no tool, pack or server named 'machin'" in refused.stderr
+    assert "Did you mean machine" in refused.stderr
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -23,10 +23,10 @@ from tests.rest_support import Served, client_of, code_of, process, raw, serving
 from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
 
 from onetool.config.model import RunLimits
-from onetool.faces.http import patience, running
-from onetool.faces.http.gate import TOKEN_ID_CHARACTERS
-from onetool.faces.http.patience import Crowd
 from onetool.logging import Log
+from onetool.transports.http import http_server, timeouts
+from onetool.transports.http.auth import TOKEN_ID_CHARACTERS
+from onetool.transports.http.timeouts import ConnectionLimiter
 
 AT_ONCE_EACH: Final = RunLimits().running
 TOKENS: Final = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
@@ -98,14 +98,14 @@ def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(server: Served, mo
         assert not any(map(is_cut, halves))
         for _ in range(20):
             assert is_served(server)
-        monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+        monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
         assert eventually(lambda: all(map(is_cut, halves)))
         assert is_served(server)
 
 
 @pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
 def test_a_head_that_does_not_end_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
-    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     with connections(server, 1, sending) as (slow,):
         assert eventually(lambda: is_cut(slow))
 
@@ -113,7 +113,7 @@ def test_a_head_that_does_not_end_is_cut(server: Served, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
 def test_a_byte_now_and_then_buys_no_time(server: Served, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
-        monkeypatch.setattr(patience, name, 0.5)
+        monkeypatch.setattr(timeouts, name, 0.5)
     with connections(server, 1, half) as (slow,):
 
         def drip() -> bool:
@@ -127,8 +127,8 @@ def test_a_byte_now_and_then_buys_no_time(server: Served, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "WINDOW_SECONDS", 0.5)
-    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     code = f"#{'x' * 200_000}\n1+1"
 
     def body() -> Iterator[bytes]:
@@ -143,7 +143,7 @@ def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: Served, monkeyp
 
 
 def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -165,7 +165,7 @@ def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest
 
 
 def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "IDLE_SECONDS", 2)
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
         for _ in range(3):
@@ -180,7 +180,7 @@ def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, m
 
 
 def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 20)
     with serving(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
         for _ in range(5):
             with client_of(str(server.rest.client.base_url)) as client:
@@ -189,7 +189,7 @@ def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch:
 
 
 def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "Crowd", partial(Crowd, most_of_one=5))
+    monkeypatch.setattr(http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5))
     with serving(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
         with connections(server, 12, HALF_A_HEAD) as halves:
             assert eventually(lambda: sum(map(is_cut, halves)) == 7)
@@ -198,7 +198,7 @@ def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytes
 
 
 def test_where_everybody_is_busy_the_next_is_refused_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MOST_CONNECTIONS", AT_ONCE_EACH)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", AT_ONCE_EACH)
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
     busy = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -561,7 +561,7 @@ def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
         with client.stream("GET", "/api/activity") as stream:
             assert next(stream.iter_lines()).startswith("event: start")
             server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=running.GRACE_SECONDS / 2)
+            server.communicate(timeout=http_server.GRACE_SECONDS / 2)
         assert server.returncode == 0
 
 

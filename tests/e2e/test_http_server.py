@@ -17,7 +17,7 @@ from tests.http_support import Page, Received, answer, served
 from tests.rest_support import Rest, client_of, code_of, draft, http_draft, new_id, process, raw
 from tests.support import PATIENCE, PROGRAM, command_line, configure, environment, eventually
 
-from onetool.faces.http.server import PARTS
+from onetool.transports.http.asgi_app import PARTS
 
 LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 
@@ -129,18 +129,18 @@ def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         failed = command_line(tmp_path, "serve", "--http", "--port", str(port))
     assert failed.returncode == 1
-    assert failed.stderr.startswith(f"onetool: port {port} of 127.0.0.1 is in use")
+    assert failed.stderr.startswith(f"onetool: cannot listen on 127.0.0.1: port {port} is in use")
     assert "--port 0" in failed.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--http", "--host", "0.0.0.0", "--port", "0"), "there is no token"),
-        (("--http", "--host", "192.0.2.1", "--port", "0"), "there is no token"),
-        (("--http", "--host", "::", "--port", "0"), "there is no token"),
-        (("--http", "--port", "70000"), "no port"),
-        (("--http", "--port", "-1"), "no port"),
+        (("--http", "--host", "0.0.0.0", "--port", "0"), "no tokens exist"),
+        (("--http", "--host", "192.0.2.1", "--port", "0"), "no tokens exist"),
+        (("--http", "--host", "::", "--port", "0"), "no tokens exist"),
+        (("--http", "--port", "70000"), "invalid port"),
+        (("--http", "--port", "-1"), "invalid port"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

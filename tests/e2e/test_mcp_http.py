@@ -21,8 +21,8 @@ from tests.rest_support import process
 from tests.support import PATIENCE, THREE_LINES, eventually
 
 from onetool._tool import tool
-from onetool.faces.http.gate import TOKEN_ID_CHARACTERS
 from onetool.stats.summary import summarise
+from onetool.transports.http.auth import TOKEN_ID_CHARACTERS
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS = {
@@ -246,7 +246,7 @@ def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(serve
         assert client.said("run", command="bool(machine.now())") == "True"
         own = [each.name for each in client.list_resources().resources if not each.name.startswith("ot.")]
         assert own == ["tools", "machine.now"]
-        with pytest.raises(MCPError, match="There is no resource"):
+        with pytest.raises(MCPError, match="no resource"):
             client.read_resource("ot://tool/machine.disk")
         values = client.complete(
             types.ResourceTemplateReference(type="ref/resource", uri="ot://tool/{name}"), {"name": "name", "value": "m"}
@@ -334,7 +334,7 @@ def test_strange_arguments_are_answered_in_words(server: Published) -> None:
         answer = server.post(body, headers).json()
         assert answer["result"]["isError"] is True, answer
     body, headers = modern("tools/call", "nothing", name="nothing", arguments={})
-    assert "There is no tool 'nothing'" in server.post(body, headers).json()["result"]["content"][0]["text"]
+    assert "no tool 'nothing'" in server.post(body, headers).json()["result"]["content"][0]["text"]
 
 
 def test_many_clients_of_both_eras_get_their_own_answers(server: Published) -> None:

@@ -14,7 +14,7 @@ from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextCon
 from tests.support import App, Connection, blocks, configure, connected, opened
 
 from onetool._tool import tool
-from onetool.faces.mcp.server import OneToolServer
+from onetool.transports.mcp.mcp_server import OneToolServer
 
 ERAS = ["auto", "legacy"]
 SNIPPETS: dict[str, Any] = {
@@ -156,7 +156,7 @@ def test_a_misspelt_tool_gets_the_nearest_address(client: Connection) -> None:
 @pytest.mark.parametrize("kind", ["resources", "prompts"])
 @pytest.mark.parametrize("cursor", ["MTIz", "-1", "1e3", "٣", "9" * 30, " ", ""])
 def test_a_cursor_of_another_list_is_an_error(client: Connection, kind: str, cursor: str) -> None:
-    assert "is no cursor of this list" in refused(client, f"list_{kind}", cursor=cursor)
+    assert "invalid cursor" in refused(client, f"list_{kind}", cursor=cursor)
 
 
 def test_a_cursor_behind_the_end_finds_nothing_more(client: Connection) -> None:
@@ -206,7 +206,7 @@ def test_a_tool_that_comes_or_goes_is_listed_or_not(mode: str) -> None:
         assert "late.tool" in [resource.name for resource in all_of(client, "resources")]
         app.portal.call(app.onetool.bus.unregister_tool, "late.tool")
         assert "late.tool" not in [resource.name for resource in all_of(client, "resources")]
-        assert "There is no resource" in refused(client, "read_resource", "ot://tool/late.tool")
+        assert "no resource" in refused(client, "read_resource", "ot://tool/late.tool")
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.conformance_support import Published, publishing
 from tests.e2e.test_mcp_http import SETTINGS, bearer, session
 from tests.support import PATIENCE, eventually
 
-from onetool.faces.http.mcp import Replays
+from onetool.transports.http.mcp_endpoint import ReplayBuffer
 
 
 class Relay:
@@ -178,8 +178,8 @@ def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
 
 
 def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
-    replays = Replays(most_events=3)
-    one, other = replays.of_new_session(), replays.of_new_session()
+    replays = ReplayBuffer(max_events=3)
+    one, other = replays.open_session(), replays.open_session()
     first, second, foreign = add(one, "7", sent("a")), add(one, "7", sent("b")), add(other, "7", sent("c"))
     assert later(one, first) == ("7", ["b"])
     assert later(one, foreign) == later(one, "none") == (None, [])
@@ -189,7 +189,7 @@ def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
 
 
 def test_what_is_large_leaves_no_room_for_others() -> None:
-    store = Replays(most_bytes=1000).of_new_session()
+    store = ReplayBuffer(max_bytes=1000).open_session()
     begun = add(store, "7", None)
     assert later(store, begun) == ("7", [])
     add(store, "7", sent("x" * 2000))
@@ -200,7 +200,7 @@ def test_what_is_large_leaves_no_room_for_others() -> None:
 
 
 def test_streams_of_one_session_are_kept_apart() -> None:
-    store = Replays().of_new_session()
+    store = ReplayBuffer().open_session()
     first = add(store, "7", None)
     add(store, "8", sent("other"))
     add(store, "7", sent("own"))

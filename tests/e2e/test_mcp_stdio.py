@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from onetool.faces.mcp.server import MAX_MESSAGE_CHARS
+from onetool.transports.mcp.mcp_server import MAX_MESSAGE_CHARS
 from onetool.version import __version__
 
 MANY_MESSAGES = 30  # a second
@@ -111,15 +111,15 @@ def test_a_failed_run_is_an_error_result(client: Connection) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("run", None, "needs the argument 'command'"),
-        ("run", {}, "needs the argument 'command'"),
+        ("run", None, "missing argument 'command'"),
+        ("run", {}, "missing argument 'command'"),
         ("run", {"command": 5}, "must be a string of Python code, not int"),
         ("run", {"command": None}, "must be a string of Python code, not NoneType"),
         ("run", {"command": ["1"]}, "must be a string of Python code, not list"),
         ("run", {"command": ""}, "The command is empty"),
-        ("run", {"command": "1", "timeout": 5}, "has no argument 'timeout'"),
-        ("run", {"code": "1"}, "has no argument 'code'"),
-        ("ot.tools", {}, "There is no tool 'ot.tools'"),
+        ("run", {"command": "1", "timeout": 5}, "unknown argument 'timeout'"),
+        ("run", {"code": "1"}, "unknown argument 'code'"),
+        ("ot.tools", {}, "no tool 'ot.tools'"),
         ("run", {"command": "1\0"}, "null bytes"),
         ("run", {"command": "(" * 100_000}, "too many nested parentheses"),
         ("run", {"command": "#" * 1_000_001}, "the limit is 1000000"),
@@ -301,7 +301,7 @@ def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Calla
 NOISY = """
 import asyncio, os, subprocess, sys
 from onetool import OneTool, tool
-from onetool.faces.mcp.server import serve_stdio
+from onetool.transports.mcp.mcp_server import serve_stdio
 
 @tool("noisy.tool")
 def noisy() -> str:
@@ -400,7 +400,7 @@ def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: Wi
     wire.send({"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}})
     answer = wire.receive()
     assert (answer["id"], answer["error"]["code"]) == (ident, -32600)
-    assert answer["error"]["message"].startswith("The message is too large: the message has 178")
+    assert answer["error"]["message"].startswith("message too large: the message has 178")
     assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
 
 

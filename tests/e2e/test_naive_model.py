@@ -17,8 +17,8 @@ from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import opened
 
 from onetool._tool import tool
-from onetool.faces.mcp.server import DESCRIPTION, INSTRUCTIONS
 from onetool.search.corpus import IN_CODE
+from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 
 FEWEST_TASKS, WORDINGS = 20, 3
 MOST_MOVES_ON_AVERAGE = 3.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.rest_support import Rest, code_of, serving
 
-import onetool.faces
+import onetool.transports
 
-FOLDER = Path(str(onetool.faces.__file__)).parent / "page"
+FOLDER = Path(str(onetool.transports.__file__)).parent / "ui"
 SCRIPTS = {str(file.relative_to(FOLDER)): file.read_text(encoding="utf-8") for file in FOLDER.rglob("*.js")}
 WORDS = SCRIPTS["words.js"]
 IMPORTS = re.compile(r"""^(?:import|export)\b[^;"]*"(\.[^"]+)";""", re.MULTILINE)

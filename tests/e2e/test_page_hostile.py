@@ -10,7 +10,7 @@ from tests.page_support import PATIENCE, SCRIPT, Visit, screenshots, shop_open, 
 from tests.rest_support import Served, http_draft, process
 from tests.support import configure
 
-from onetool.faces.http.keys import hash_of, new_token
+from onetool.transports.http.tokens import hash_token, new_token
 
 pytestmark = pytest.mark.slow
 LARGE = 10_000_000
@@ -81,11 +81,11 @@ def test_a_schema_that_never_ends_is_a_form_all_the_same(visit: Visit) -> None:
 
 def test_an_address_of_nonsense_leads_nowhere_and_hurts_nobody(visit: Visit) -> None:
     page = visit.go("nowhere")
-    expect(page.locator("main")).to_contain_text("There is no such screen")
+    expect(page.locator("main")).to_contain_text("Page not found")
     for place in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
         visit.go(place)
         expect(page.locator("main")).not_to_be_empty()
-    expect(page.locator("main")).to_contain_text("there is no such run")
+    expect(page.locator("main")).to_contain_text("or it has expired")
     visit.go("tools/no.such")
     expect(page.locator(".detail")).to_contain_text("no.such")
 
@@ -144,7 +144,7 @@ def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_pat
             expect(page.locator("ot-live")).to_contain_text("Nothing has run")
             server.send_signal(signal.SIGTERM)
             server.wait(PATIENCE)
-            expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+            expect(page.get_by_role("alert")).to_contain_text("Cannot reach the server")
             visit.shoot("server-gone")
             visit.go("activity/health")
             expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
@@ -162,14 +162,14 @@ def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_pat
 
 def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     token = new_token()
-    configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_of(token)}, agent: default}}]}}")
+    configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}")
     with process(tmp_path, "--host", "0.0.0.0") as (_, said):
         url = f"http://127.0.0.1:{said['port']}"
         with visiting(browser, url, screenshots(tmp_path)) as visit:
             page = visit.page
             dialog = page.get_by_role("dialog", name="This server needs a token")
             dialog.get_by_label("Token").fill("ot_wrong")
-            dialog.get_by_role("button", name="Use it").click()
+            dialog.get_by_role("button", name="Sign in").click()
             expect(dialog).to_contain_text("not known")
             visit.shoot("token")
             dialog.get_by_label("Token").fill(token)
@@ -189,6 +189,6 @@ def test_a_screen_that_was_never_seen_comes_when_the_network_is_back(visit: Visi
     page.locator(".tool-row").first.wait_for()
     page.context.set_offline(True)
     visit.go("bundles")
-    expect(page.locator("main")).to_contain_text("The server does not answer")
+    expect(page.locator("main")).to_contain_text("Cannot reach the server")
     page.context.set_offline(False)
     expect(page.locator("main h1")).to_have_text("Bundles", timeout=PATIENCE * 1000)

@@ -74,7 +74,7 @@ def test_what_a_run_gives_and_how_it_fails_is_shown(visit: Visit) -> None:
     expect(page.locator(".answered")).to_contain_text("validation_error")
     expect(page.locator("pre.outcome")).to_contain_text("words")
     page.locator(".past summary").click()
-    page.locator(".past").get_by_role("button", name="Fill in again").last.click()
+    page.locator(".past").get_by_role("button", name="Reuse").last.click()
     expect(page.locator("ot-editor textarea")).to_have_value('print("three plums:")\nshop.find(words="plum", limit=3)')
 
 
@@ -100,11 +100,11 @@ def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
     stored = page.locator("ot-stored").first
     expect(stored.get_by_role("status")).to_contain_text("1 to", timeout=PATIENCE * 1000)
     first = stored.locator("pre").inner_text()
-    stored.get_by_role("button", name="Later").click()
-    expect(stored.get_by_role("button", name="Earlier")).to_be_enabled()
+    stored.get_by_role("button", name="Next").click()
+    expect(stored.get_by_role("button", name="Previous")).to_be_enabled()
     assert stored.locator("pre").inner_text() != first
-    stored.get_by_label("Search in all of it").fill("line 2999")
-    stored.get_by_label("Search in all of it").press("Enter")
+    stored.get_by_label("Search the full result").fill("line 2999")
+    stored.get_by_label("Search the full result").press("Enter")
     expect(stored.locator("pre")).to_contain_text("line 2999")
     run(visit, 'print("\\n".join(f"row {n}" for n in range(3000)))')
     expect(page.locator("ot-stored").get_by_role("status")).to_have_text("lines 1 to 200 of 3,000")
@@ -122,7 +122,7 @@ def test_runs_appear_by_themselves_with_a_timeline_that_shows_what_was_parallel(
     expect(row).to_contain_text("4 calls")
     row.get_by_role("link").click()
     expect(page.locator(".timeline li")).to_have_count(4)
-    expect(page.locator(".timeline-card .facts")).to_contain_text("4, at most 3 at once")
+    expect(page.locator(".timeline-card .facts")).to_contain_text("4, up to 3 concurrent")
     visit.shoot("timeline")
     shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}})
     failed = page.locator(".runs li", has_text="shop.fail").first
@@ -142,13 +142,13 @@ def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, sho
     stats = shop.rest.get("/api/stats")
     page = visit.go("activity/stats")
     expect(page.locator(".cards")).to_contain_text("Tokens saved")
-    page.get_by_label("Dollars a million tokens").first.fill("1000000")
+    page.get_by_label("Price per 1M tokens (USD)").first.fill("1000000")
     saved = f"{stats['contextSaved']:,}"
     expect(page.locator(".figure-card", has_text="Money saved")).to_contain_text(f"${saved}")
     assert page.locator(".plot rect.calls").count() > 0
     expect(page.locator(".sum .total").first).to_contain_text(saved)
     visit.shoot("statistics")
-    page.get_by_label("Time", exact=True).select_option("day")
+    page.get_by_label("Period", exact=True).select_option("day")
     expect(page.locator(".figures .table")).to_contain_text("shop.find")
 
 
@@ -180,8 +180,8 @@ def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, sho
     page.get_by_role("button", name="Delete list-items 1", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.locator("ot-bundle .tool-row")).to_have_count(1)
-    page.get_by_role("button", name="Delete the bundle").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete the bundle").click()
+    page.get_by_role("button", name="Delete bundle").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete bundle").click()
     expect(page.locator(".bundle-list")).not_to_contain_text("My furniture")
     assert [
         one["slug"]
@@ -212,7 +212,7 @@ def _make_tool(page: Page, site: Site) -> None:
     expect(editor.get_by_label("Address *")).to_have_attribute("aria-invalid", "true")
     editor.get_by_label("Address *").fill(f"{site.url('/items')}")
     query = editor.locator("ot-pairs", has_text="Query")
-    query.get_by_role("button", name="Add a line").click()
+    query.get_by_role("button", name="Add row").click()
     query.get_by_label("Name").fill("color")
     query.get_by_label("Value").fill("${colour}")
 
@@ -230,8 +230,8 @@ def _try(page: Page) -> None:
 def _save_a_version(page: Page, site: Site) -> None:
     editor = page.locator("ot-tool-editor")
     expect(editor.get_by_label("Version *")).to_have_value("2")
-    editor.get_by_label("Part of the answer").fill("[0].name")
-    editor.get_by_role("button", name="Save as a new version").click()
+    editor.get_by_label("Response selector").fill("[0].name")
+    editor.get_by_role("button", name="Save as new version").click()
     assert site.last.query["color"] == ["red"]
 
 
@@ -240,7 +240,7 @@ def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: S
     shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
     page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
     page.get_by_label("Version *").fill("1")
-    page.get_by_role("button", name="Save as a new version").click()
+    page.get_by_role("button", name="Save as new version").click()
     expect(page.get_by_label("Version *")).to_have_attribute("aria-invalid", "true")
 
 
@@ -252,13 +252,13 @@ def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, s
     page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
     shown = page.locator(".auth").get_by_label("Value", exact=True)
     expect(shown).to_have_value("")
-    expect(shown).to_have_attribute("placeholder", "kept, not shown")
+    expect(shown).to_have_attribute("placeholder", "stored, hidden")
     fields = page.locator("ot-tool-editor input, ot-tool-editor textarea")
     values = fields.evaluate_all("all => all.map((one) => one.value)")
     assert "seen" in values
     assert not any(SECRET in value for value in values)
     assert SECRET not in page.content()
-    page.get_by_role("button", name="Save as a new version").click()
+    page.get_by_role("button", name="Save as new version").click()
     page.locator("ot-bundle .tool-row").nth(1).wait_for()
     stored = shop.onetool.bundles.store.get_tool(bundle.rpartition("/")[2], "now", "2").http_impl
     assert stored is not None
@@ -276,11 +276,11 @@ def test_documents_and_archives_are_dropped_onto_the_page(visit: Visit, shop: Se
     address = page.url
     archive = shop.rest.client.get(f"/api/bundles/{address.rpartition('/')[2]}/export").content
     _drop(page, "again.zip", archive)
-    page.get_by_role("dialog").get_by_label("Short name").fill("more-pets")
+    page.get_by_role("dialog").get_by_label("Slug").fill("more-pets")
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
     expect(page.locator(".bundle-list")).to_contain_text("more-pets")
     _drop(page, "nonsense.json", b"[]")
-    expect(page.get_by_role("dialog", name="nonsense.json could not be imported")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Could not import nonsense.json")).to_be_visible()
 
 
 PETSTORE: dict[str, Any] = {

@@ -78,12 +78,12 @@ def test_the_list_follows_every_letter_and_says_when_nothing_fits(visit: Visit) 
     page.get_by_label("Search tools").press_sequentially("red square")
     expect(page.locator(".tool-row").first).to_contain_text("shop.picture")
     page.get_by_label("Search tools").fill("xyzzyplugh")
-    expect(page.locator(".none")).to_contain_text("Nothing fits")
+    expect(page.locator(".none")).to_contain_text("No matching tools")
     visit.go("run")
     page.locator("ot-editor").wait_for()
     visit.go("tools")
     expect(page.get_by_label("Search tools")).to_have_value("xyzzyplugh")
-    page.get_by_role("button", name="Show all tools").click()
+    page.get_by_role("button", name="Clear filters").click()
     expect(page.locator(".tool-row").first).to_be_visible()
 
 
@@ -94,20 +94,20 @@ def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, sho
     page.get_by_label("Search tools").fill("shop.tree")
     row = page.locator(".tool-row", has_text="shop.tree").first
     row.get_by_role("switch").click()
-    expect(page.locator("ot-tool .reason")).to_contain_text("Off")
+    expect(page.locator("ot-tool .reason")).to_contain_text("Disabled")
     assert shop.rest.get("/api/tools/shop.tree")["isEnabled"] is False
     run(page)
     expect(page.locator(".outcome")).to_contain_text("tool_disabled")
     page.locator("ot-tool header").get_by_role("switch").click()
     expect(page.locator("ot-tool .reason")).to_be_empty()
     for name in ("weather", "modern", "shop"):
-        switch = page.get_by_role("switch", name=f"Pack {name} on or off")
+        switch = page.get_by_role("switch", name=f"Enable pack {name}")
         switch.click()
-        expect(page.locator("#notices")).to_contain_text(f"{name} is off")
+        expect(page.locator("#notices")).to_contain_text(f"{name} disabled")
         packs = {pack["name"]: pack["isEnabled"] for pack in shop.rest.get("/api/packs")["packs"]}
         assert packs[name] is False
         switch.click()
-        expect(page.locator("#notices")).to_contain_text(f"{name} is on")
+        expect(page.locator("#notices")).to_contain_text(f"{name} enabled")
 
 
 def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: Served) -> None:
@@ -117,7 +117,7 @@ def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: Served) -> None:
     page.get_by_role("tab", name="About").click()
     told = page.locator(".about .facts")
     expect(told).to_contain_text("local")
-    expect(told).to_contain_text("no permission")
+    expect(told).to_contain_text("Permissions")
     expect(told).to_contain_text("list[{name: str, price: float, inStock: bool}]")
     visit.tool("shop.fail").get_by_role("tab", name="About").click()
     expect(page.locator(".about .facts")).to_contain_text("(1 failed)")
@@ -172,17 +172,17 @@ def _fill_in_everything(page: Page) -> None:
     page.locator(".nullable input[type=checkbox]").check()
     labels = page.locator("fieldset", has_text="labels")
     for text in ("red", "blue"):
-        labels.get_by_role("button", name="Add an item").click()
+        labels.get_by_role("button", name="Add item").click()
         labels.locator("textarea").last.fill(text)
     points = page.locator("fieldset", has_text="points")
-    points.get_by_role("button", name="Add an item").click()
+    points.get_by_role("button", name="Add item").click()
     points.get_by_label("x *").fill("1")
     points.get_by_label("y *").fill("2.5")
     field(page, "target").select_option("By name")
     page.locator(".variant").get_by_label("name *").fill("lamp")
     extra = page.locator("details.nested", has=page.locator("> summary", has_text="extra"))
     extra.locator("> summary").click()
-    extra.get_by_label("Name of a property").fill("weight")
+    extra.get_by_label("Property name").fill("weight")
     extra.get_by_role("button", name="Add").click()
     extra.get_by_label("weight", exact=True).fill("7")
     node = page.locator("details.nested", has=page.locator("> summary", has_text="node"))
@@ -201,13 +201,13 @@ def test_what_is_wrong_stands_beside_its_field(visit: Visit) -> None:
     for label, text, problem in [
         ("title *", "ab", "At least 3 characters"),
         ("count", "11", "Must be 10 or less"),
-        ("count", "1.5", "Must be a whole number"),
+        ("count", "1.5", "Must be an integer"),
         ("count", "many", "Must be a number"),
         ("count", "12345678901234567890", "Too many digits"),
-        ("ratio", "0", "Must be more than 0"),
+        ("ratio", "0", "Must be greater than 0"),
         ("ratio", "0.7", "Must be a multiple of 0.5"),
-        ("mail", "nobody", "This is no email"),
-        ("free", "{", "This is no JSON yet"),
+        ("mail", "nobody", "Not a valid email"),
+        ("free", "{", "Invalid JSON"),
     ]:
         field(page, label).fill(text)
         expect(field(page, label).locator("xpath=..").locator(".problem")).to_contain_text(problem)
@@ -235,10 +235,10 @@ def test_the_form_and_the_json_beside_it_are_one(visit: Visit) -> None:
     expect(page.locator("fieldset", has_text="labels").locator("textarea")).to_have_value("a")
     expect(page.locator(".nullable input[type=checkbox]")).to_be_checked()
     raw.fill('{"title": ')
-    expect(page.locator("details.raw .problem")).to_contain_text("This is no JSON yet")
+    expect(page.locator("details.raw .problem")).to_contain_text("Invalid JSON")
     raw.fill('{"title": "A lamp", "unknown": 1}')
     run(page)
-    expect(page.locator("ot-form")).to_contain_text("unknown is not known to the tool")
+    expect(page.locator("ot-form")).to_contain_text("Unknown property unknown")
 
 
 def test_results_are_shown_as_what_they_are(visit: Visit) -> None:
@@ -314,7 +314,7 @@ def test_what_was_called_before_can_be_called_again(visit: Visit) -> None:
     page.locator(".result").wait_for()
     field(page, "words *").fill("something else")
     page.get_by_role("tab", name="History").click()
-    page.locator("ot-history").get_by_role("button", name="Fill in again").first.click()
+    page.locator("ot-history").get_by_role("button", name="Reuse").first.click()
     expect(field(page, "words *")).to_have_value("cherry")
     page.reload()
     page.get_by_role("tab", name="History").click()

@@ -16,7 +16,7 @@ from tests.rest_support import client_of, code_of, process
 from tests.support import PATIENCE, Wire, command_line, configure, eventually
 
 from onetool.config.trust import trust
-from onetool.faces.http.keys import hash_of
+from onetool.transports.http.tokens import hash_token
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
 PROMISED_SECONDS = 2.0
@@ -25,10 +25,10 @@ SETTINGS = f"""\
 agents: {{ada: {{permissions: [read]}}}}
 auth:
   tokens:
-    - {{name: ada, agent: ada, hash: {hash_of(TOKEN)}}}
-    - {{name: bob, hash: {hash_of(OTHER)}}}
+    - {{name: ada, agent: ada, hash: {hash_token(TOKEN)}}}
+    - {{name: bob, hash: {hash_token(OTHER)}}}
 """
-WITHOUT_ADA = f"auth: {{tokens: [{{name: bob, hash: {hash_of(OTHER)}}}]}}\n"
+WITHOUT_ADA = f"auth: {{tokens: [{{name: bob, hash: {hash_token(OTHER)}}}]}}\n"
 WRONG = "servers: [what\n"
 HELLO = {
     "jsonrpc": "2.0",

@@ -12,8 +12,8 @@ from tests.support import PROGRAM, command_line, configure, environment
 
 from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
-from onetool.faces.http.keys import hash_of
 from onetool.paths import find_folders
+from onetool.transports.http.tokens import hash_token
 from onetool.util import yaml12
 
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
@@ -47,14 +47,14 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None
     text = config(tmp_path).read_text("utf-8")
     assert text.startswith(COMMENTED)
     assert yaml12.read(text, "x").data["auth"] == {
-        "tokens": [{"name": "laptop", "hash": hash_of(token), "agent": "robot"}]
+        "tokens": [{"name": "laptop", "hash": hash_token(token), "agent": "robot"}]
     }
     assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
     for file in (tmp_path / ".onetool").rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes()
     shown = command_line(tmp_path, "token", "list")
     assert shown.stdout == "laptop  agent robot\n"
-    assert hash_of(token) not in shown.stdout
+    assert hash_token(token) not in shown.stdout
 
 
 def test_a_new_configuration_is_for_its_owner_only(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ VERSIONS = sorted({*PROMISED, CURRENT}) if NIGHTLY else [CURRENT]
 ASK = "import sys; print(*sys.version_info[:2])"
 PARTS = (
     "onetool/py.typed",
-    "onetool/faces/page/index.html",
+    "onetool/transports/ui/index.html",
     "onetool/bundles/builtin/",
     "onetool/cli/demo/tickets.py",
     "onetool/stats/report.css",

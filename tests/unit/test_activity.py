@@ -9,10 +9,10 @@ import pytest
 from onetool.bus.bus import ToolBus
 from onetool.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
 from onetool.context import ToolContext
-from onetool.faces.activity import JSON, MOST_WAITING, Activity
-from onetool.faces.http.api.runs import line_of, timeline_of
 from onetool.redact import REDACTED, Redactor
 from onetool.stats.history import MAX_CALLS
+from onetool.transports.http.api.runs import build_run, build_timeline
+from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
 
 SECRET = "correct-horse-battery"
 
@@ -22,7 +22,7 @@ class Told:
     """A bus on which things happen as a test says."""
 
     bus: ToolBus
-    activity: Activity
+    activity: LiveRuns
 
     def began(self, name: str, run_id: str, agent: str = "default", detail: str = "") -> int:
         context = _context(run_id, agent)
@@ -38,12 +38,12 @@ class Told:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [line_of(run).as_json() for run in self.activity.runs(agent)]
+        return [build_run(run).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)
         assert found is not None
-        return timeline_of(*found).as_json()
+        return build_timeline(*found).as_json()
 
     def whole_run(self, run_id: str, agent: str = "default") -> None:
         self.ended(self.began(RUN, run_id, agent), RUN, run_id, agent)
@@ -57,7 +57,7 @@ def _context(run_id: str, agent: str) -> ToolContext:
 def told() -> Iterator[Told]:
     bus = ToolBus()
     bus.events.redact = Redactor([SECRET])
-    activity = Activity(bus.events)
+    activity = LiveRuns(bus.events)
     yield Told(bus, activity)
     activity.close()
 
@@ -133,7 +133,7 @@ def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:
 
 def test_who_watches_hears_what_is_for_them(told: Told) -> None:
     async def watch() -> list[tuple[str, str]]:
-        with told.activity.watched("me") as events:
+        with told.activity.watch("me") as events:
             told.whole_run("theirs", "them")
             told.whole_run("mine", "me")
             return [(event["event"], event["runID"]) for event in await anext(events)]
@@ -143,22 +143,22 @@ def test_who_watches_hears_what_is_for_them(told: Told) -> None:
 
 def test_who_does_not_keep_up_is_told_how_much_was_missed(told: Told) -> None:
     async def watch() -> tuple[list[JSON], list[JSON]]:
-        with told.activity.watched() as events:
-            for number in range(MOST_WAITING):
+        with told.activity.watch() as events:
+            for number in range(MAX_WAITING_EVENTS):
                 told.whole_run(f"r{number}")
             late = await anext(events)
             told.whole_run("again")
             return late, await anext(events)
 
     late, then = asyncio.run(watch())
-    assert len(late) == MOST_WAITING + 1
-    assert late[-1] == {"event": "missed", "count": MOST_WAITING}
+    assert len(late) == MAX_WAITING_EVENTS + 1
+    assert late[-1] == {"event": "missed", "count": MAX_WAITING_EVENTS}
     assert [event["runID"] for event in then] == ["again", "again"]
 
 
 def test_who_has_gone_is_told_nothing_more(told: Told) -> None:
     async def watch() -> None:
-        with told.activity.watched():
+        with told.activity.watch():
             pass
 
     asyncio.run(watch())

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onetool.faces.http.api import events
-from onetool.faces.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
-from onetool.faces.http.errors import ApiError
-from onetool.faces.http.gate import STOPPING
+from onetool.transports.http.api import events
+from onetool.transports.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
+from onetool.transports.http.auth import STOPPING
+from onetool.transports.http.errors import ApiError
 
 Work = Callable[[Feed], Awaitable[None]]
 
@@ -93,7 +93,7 @@ def test_a_client_that_does_not_read_makes_printed_text_be_left_out() -> None:
 
     body = listened(work).body
     assert body.count("#") <= 1.1 * MAX_WAITING_CHARS
-    assert "characters left out here" in body
+    assert "characters omitted" in body
     assert 'event: result\ndata: {"text":"whole"}' in body
 
 
@@ -111,7 +111,7 @@ def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that
 
     async def later(feed: Feed) -> None:
         feed.put("call", {})
-        await feed.is_sent()
+        await feed.wait_until_sent()
         raise ApiError("not_found", "there is nothing")
 
     client = listened(at_once)
@@ -126,7 +126,7 @@ def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that
 def test_an_error_that_nobody_expected_leaves_the_stream_without_its_end() -> None:
     async def work(feed: Feed) -> None:
         feed.put("call", {})
-        await feed.is_sent()
+        await feed.wait_until_sent()
         raise ZeroDivisionError
 
     async def listen() -> Client:
@@ -165,7 +165,7 @@ def test_the_work_ends_with_its_client_its_server_or_its_task(way: str) -> None:
 
         async def work(feed: Feed) -> None:
             feed.put("start", {})
-            await feed.is_sent()
+            await feed.wait_until_sent()
             began.set()
             try:
                 await asyncio.Event().wait()
@@ -198,7 +198,7 @@ def test_a_client_that_does_not_read_is_not_run_ahead_of() -> None:
             while True:
                 feed.put("call", {})
                 put += 1
-                await feed.is_sent()
+                await feed.wait_until_sent()
 
         client = Asleep(EventStream(work))
         listening = asyncio.ensure_future(client.listen())

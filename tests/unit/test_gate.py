@@ -11,11 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from onetool.config.model import Token
-from onetool.faces.http.errors import ApiError
-from onetool.faces.http.failures import MOST_ADDRESSES, MOST_FAILURES, WINDOW_SECONDS, Failures
-from onetool.faces.http.gate import ALWAYS, MOST_HEAD, STRANGER, Bind, Gate, agent_of
-from onetool.faces.http.intake import MOST_BODY, MOST_IMPORT, Intake
-from onetool.faces.http.keys import Keys, hash_of, new_token
+from onetool.transports.http.auth import ALWAYS, MAX_HEAD_BYTES, STRANGER, AuthMiddleware, Bind, get_agent
+from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
+from onetool.transports.http.tokens import TokenSet, hash_token, new_token
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"
@@ -35,9 +35,9 @@ class Door:
 
     def __post_init__(self) -> None:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
-        keys = Keys([token], {})
-        self.gate = Gate(
-            self._inside, self.bind, lambda: keys, names=lambda: self.names, failures=Failures(lambda: self.now)
+        keys = TokenSet([token], {})
+        self.gate = AuthMiddleware(
+            self._inside, self.bind, lambda: keys, names=lambda: self.names, failures=AuthThrottle(lambda: self.now)
         )
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,11 +199,11 @@ def test_what_a_foreign_page_loads_is_refused_and_a_link_may_be_followed(site: s
 def test_a_head_has_its_limit_and_a_version() -> None:
     door = Door()
     assert door.ask(LOCAL, ("x", "x" * 10_000)) == 200
-    assert door.ask(LOCAL, ("x", "x" * MOST_HEAD)) == 413
-    assert door.ask(LOCAL, *[("x", "y" * 8)] * (MOST_HEAD // 8)) == 413
+    assert door.ask(LOCAL, ("x", "x" * MAX_HEAD_BYTES)) == 413
+    assert door.ask(LOCAL, *[("x", "y" * 8)] * (MAX_HEAD_BYTES // 8)) == 413
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
     assert asyncio.run(_asked(door.gate, {**scope, "http_version": "2.0"}, [b""]))["status"] == 400
-    assert asyncio.run(_asked(door.gate, {**scope, "query_string": b"x" * MOST_HEAD}, [b""]))["status"] == 413
+    assert asyncio.run(_asked(door.gate, {**scope, "query_string": b"x" * MAX_HEAD_BYTES}, [b""]))["status"] == 413
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_what_is_open_is_open_for_reading_and_to_nobody_in_particular() -> None:
         assert door.ask(LOCAL, path=path, client="192.0.2.1") == 200
         assert door.ask(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
     assert set(door.agents) == {STRANGER}
-    assert agent_of({"state": {"agent": STRANGER}}) == STRANGER != agent_of({"state": {"agent": None}})
+    assert get_agent({"state": {"agent": STRANGER}}) == STRANGER != get_agent({"state": {"agent": None}})
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
@@ -356,9 +356,9 @@ def test_a_wrong_token_is_refused_though_none_would_be_needed(given: str) -> Non
 
 
 def test_a_token_whose_variable_is_empty_lets_nobody_in() -> None:
-    keys = Keys([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
+    keys = TokenSet([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
     assert not keys
-    assert [keys.agent_of_hash(hash_of(shown)) for shown in ("", "None", "x")] == [None] * 3
+    assert [keys.find_agent(hash_token(shown)) for shown in ("", "None", "x")] == [None] * 3
     assert new_token() != new_token()
 
 
@@ -372,7 +372,7 @@ def _guess(door: Door, count: int, client: str = "192.0.2.1") -> list[int]:
 
 def test_who_guesses_has_to_wait_even_where_the_next_guess_is_right() -> None:
     door = Door(OPEN)
-    assert _guess(door, MOST_FAILURES + 2) == [401] * MOST_FAILURES + [429] * 2
+    assert _guess(door, MAX_FAILURES + 2) == [401] * MAX_FAILURES + [429] * 2
     refused = door.answer(LOCAL, BEARER, client="192.0.2.1")
     assert refused["status"] == 429
     assert (b"retry-after", b"60") in refused["headers"]
@@ -384,7 +384,7 @@ def test_who_guesses_has_to_wait_even_where_the_next_guess_is_right() -> None:
 def test_one_who_guesses_does_not_shut_out_those_who_are_known_there() -> None:
     door = Door()
     assert door.ask(LOCAL, BEARER) == 200
-    _guess(door, MOST_FAILURES + 1, "127.0.0.1")
+    _guess(door, MAX_FAILURES + 1, "127.0.0.1")
     assert door.ask(LOCAL, BEARER) == 200
     assert door.ask(LOCAL) == 200, "the owner needs no token"
     assert _guess(door, 1, "127.0.0.1") == [429]
@@ -392,7 +392,7 @@ def test_one_who_guesses_does_not_shut_out_those_who_are_known_there() -> None:
 
 def test_all_addresses_of_one_household_are_one() -> None:
     door = Door(OPEN)
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         _guess(door, 1, f"2001:db8::{number:x}")
     assert _guess(door, 1, "2001:db8::ffff") == [429]
     assert _guess(door, 1, "2001:db8:0:1::1") == [401]
@@ -400,11 +400,11 @@ def test_all_addresses_of_one_household_are_one() -> None:
 
 
 def test_what_is_remembered_of_failures_is_bounded() -> None:
-    failures = Failures(lambda: 0.0)
-    for number in range(MOST_ADDRESSES + 100):
-        failures.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
-        failures.passed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
-    assert len(failures._failed) == len(failures._known) == MOST_ADDRESSES
+    failures = AuthThrottle(lambda: 0.0)
+    for number in range(MAX_ADDRESSES + 100):
+        failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
+        failures.record_success(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
+    assert len(failures._failed) == len(failures._known) == MAX_ADDRESSES
 
 
 # --- bodies and answers --------------------------------------------------------------------------------------------
@@ -413,19 +413,19 @@ def test_what_is_remembered_of_failures_is_bounded() -> None:
 def test_a_body_is_refused_by_what_it_says_and_by_what_it_is() -> None:
     door, piece = Door(), b"x" * (1 << 20)
     sent: dict[str, Any] = {"method": "POST"}
-    assert door.ask(LOCAL, ("content-length", str(MOST_BODY + 1)), **sent) == 413
+    assert door.ask(LOCAL, ("content-length", str(MAX_BODY_BYTES + 1)), **sent) == 413
     assert door.ask(LOCAL, ("content-length", "9" * 9000), **sent) == 413
     assert door.ask(LOCAL, body=[piece] * 4, **sent) == 200
     assert door.ask(LOCAL, body=[*[piece] * 4, b"x", *[piece] * 100], **sent) == 413
     assert door.ask(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
-    assert door.ask(LOCAL, ("content-length", str(MOST_IMPORT + 1)), path="/api/import", **sent) == 413
+    assert door.ask(LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent) == 413
     assert door.ask(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
     assert door.gate._intake.held == 0
 
 
 def test_bodies_that_are_under_way_together_are_bounded() -> None:
     async def whole() -> None:
-        intake = Intake(most=100)
+        intake = BodyLimiter(most=100)
 
         async def piece() -> dict[str, Any]:
             return {"type": "http.request", "body": b"x" * 60, "more_body": False}
@@ -458,7 +458,7 @@ def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
         raise ApiError("too_large", "late")
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    assert asyncio.run(_asked(Gate(late, LOOPBACK, lambda: Keys([], {})), scope, [b""]))["status"] == 200
+    assert asyncio.run(_asked(AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {})), scope, [b""]))["status"] == 200
 
 
 # --- ids -----------------------------------------------------------------------------------------------------------

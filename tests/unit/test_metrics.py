@@ -9,7 +9,7 @@ from tests.support import App, give, opened
 
 from onetool import tool
 from onetool.bus.events import CallFinished, RunFinished
-from onetool.faces.http.metrics import BUCKETS, MOST_TOOLS, OTHER, Metrics
+from onetool.transports.http.metrics import BUCKETS, MAX_TOOLS, OTHER, Metrics
 
 SAMPLE = re.compile(
     r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (?P<value>\S+)'
@@ -96,14 +96,14 @@ def test_labels_cannot_break_out_and_agents_are_kept_apart(app: App) -> None:
 @pytest.mark.slow
 def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> None:
     metrics = Metrics(app.onetool)
-    for number in range(MOST_TOOLS + 50):
+    for number in range(MAX_TOOLS + 50):
         app.onetool.bus.register_tool(tool(f"many.tool{number}")(lambda: None))
         app.call(f"many.tool{number}")
         app.call(f"none.tool{number}")
     context = app.onetool.context()
     app.onetool.bus.events.tell(CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own"))
     names = {dict(labels)["tool"] for name, labels in read(metrics.text()) if name == "onetool_tool_calls_total"}
-    assert len(names) == MOST_TOOLS + 1
+    assert len(names) == MAX_TOOLS + 1
     outcomes = {dict(labels).get("outcome") for _, labels in read(metrics.text())}
     assert outcomes <= {None, "ok", "not_found", OTHER}
 

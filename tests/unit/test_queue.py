@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from onetool.config.model import RunLimits
-from onetool.faces.queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
+from onetool.transports.fair_queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
 
 DEFAULT = Bounds(RunLimits().total, RunLimits().running, RunLimits().waiting)
 HELD = 100  # at least so many of one agent wait before one is refused
 
 
-class Crowd:
+class ConnectionLimiter:
     """Workers in a queue. Each waits inside of its turn until it is released."""
 
     def __init__(self, queue: FairQueue) -> None:
@@ -56,14 +56,14 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def _end(crowd: Crowd) -> None:
+async def _end(crowd: ConnectionLimiter) -> None:
     while crowd.running:
         await crowd.release()
 
 
-def with_crowd(work: Callable[[Crowd], Awaitable[None]], **limits: int) -> None:
+def with_crowd(work: Callable[[ConnectionLimiter], Awaitable[None]], **limits: int) -> None:
     async def whole() -> None:
-        crowd = Crowd(FairQueue(lambda: DEFAULT._replace(**limits)))
+        crowd = ConnectionLimiter(FairQueue(lambda: DEFAULT._replace(**limits)))
         await work(crowd)
         await _end(crowd)
         assert crowd.queue._total == 0
@@ -74,7 +74,7 @@ def with_crowd(work: Callable[[Crowd], Awaitable[None]], **limits: int) -> None:
 
 
 def test_an_agent_has_so_many_at_once_and_all_together_so_many() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         for agent in "abc":
             await crowd.add(agent, 10)
         assert crowd.inside == {"a": 4, "b": 4, "c": 2}
@@ -85,7 +85,7 @@ def test_an_agent_has_so_many_at_once_and_all_together_so_many() -> None:
 
 
 def test_agents_take_turns_however_many_one_of_them_sends() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         await crowd.add("first")
         await crowd.add("greedy", 50)
         await crowd.add("modest", 2)
@@ -98,7 +98,7 @@ def test_agents_take_turns_however_many_one_of_them_sends() -> None:
 
 
 def test_within_one_agent_who_came_first_is_first() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         tasks = await crowd.add("a", 20)
         for task in tasks:
             assert crowd.running == [task]
@@ -108,7 +108,7 @@ def test_within_one_agent_who_came_first_is_first() -> None:
 
 
 def test_who_has_its_own_number_running_is_passed_over() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         await crowd.add("a", 5)
         await crowd.add("b", 1)
         assert crowd.order == ["a", "a", "b"]
@@ -117,7 +117,7 @@ def test_who_has_its_own_number_running_is_passed_over() -> None:
 
 
 def test_a_hundred_of_one_agent_are_held_and_then_one_is_refused_in_words() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         await crowd.add("a", DEFAULT.each + DEFAULT.waiting)
         assert crowd.queue.waiting("a") == DEFAULT.waiting >= HELD
         with pytest.raises(QueueFull) as refused:
@@ -132,7 +132,7 @@ def test_a_hundred_of_one_agent_are_held_and_then_one_is_refused_in_words() -> N
 
 
 def test_who_goes_away_leaves_the_queue() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         first, *others = await crowd.add("a", 10)
         for task in others:
             task.cancel()
@@ -146,7 +146,7 @@ def test_who_goes_away_leaves_the_queue() -> None:
 
 
 def test_a_turn_that_comes_at_the_moment_of_going_away_is_passed_on() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         first, second, third = await crowd.add("a", 3)
         crowd._release[first].set()
         while first in crowd.running:  # noqa: ASYNC110 - its turn is handed on, and nobody has taken it yet
@@ -159,7 +159,7 @@ def test_a_turn_that_comes_at_the_moment_of_going_away_is_passed_on() -> None:
 
 
 def test_who_fails_or_is_cancelled_inside_gives_the_turn_back() -> None:
-    async def work(crowd: Crowd) -> None:
+    async def work(crowd: ConnectionLimiter) -> None:
         async def fail() -> None:
             async with crowd.queue.turn("a"):
                 raise ValueError("of the work")
@@ -227,7 +227,7 @@ def test_raised_bounds_hold_for_those_who_wait_already() -> None:
 
     async def whole() -> None:
         nonlocal bounds
-        crowd = Crowd(FairQueue(lambda: bounds))
+        crowd = ConnectionLimiter(FairQueue(lambda: bounds))
         await crowd.add("a", 3)
         assert crowd.order == ["a"]
         bounds = Bounds(3, 3, 3)

@@ -19,10 +19,10 @@ from onetool.bundles.locking import StoreLock
 from onetool.bundles.source import MAX_RECENT
 from onetool.bus.bus import ToolBus
 from onetool.config.model import Settings
-from onetool.faces.http.gate import Bind
-from onetool.faces.http.server import build
 from onetool.logging import Log
 from onetool.schema import ANY_OBJECT, Schema
+from onetool.transports.http.asgi_app import build
+from onetool.transports.http.auth import Bind
 
 pytestmark = pytest.mark.slow
 FEW, MANY = 100, 20_000
@@ -42,7 +42,7 @@ REQUESTS = {
     "/api/tools?pageSize=1": "bundle_0.",
     "/api/packs": "bundle_0",
     "/api/tools?q=tool_9&pageSize=1": "tool_9",
-    "/api/tools/nothing.there": "there is no tool",
+    "/api/tools/nothing.there": "no tool",
 }
 
 

@@ -14,7 +14,7 @@ from onetool_child.summary import number
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.faces.http.gate import Bind
+    from onetool.transports.http.auth import Bind
 
 HANGUP = getattr(signal, "SIGHUP", None)
 HOST, PORT = "127.0.0.1", 8765
@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
-    from onetool.faces.mcp.server import serve_stdio
+    from onetool.transports.mcp.mcp_server import serve_stdio
 
     await _expose(app, names)
     _relax_collector()
@@ -78,7 +78,7 @@ def _relax_collector() -> None:
 async def _expose(app: "OneTool", names: list[str]) -> None:
     """Publish these tools, packs or servers. Raise if one of them does not exist."""
     if names:
-        from onetool.faces.mcp.exposed import check
+        from onetool.transports.mcp.exposed_tools import check
 
         app.exposed = tuple(names)
         await check(app)
@@ -124,7 +124,7 @@ def _serve_http(options: argparse.Namespace) -> int:
     port = PORT if options.port is None else options.port
 
     async def serve(app: "OneTool") -> int:
-        from onetool.faces.http.running import serve_http
+        from onetool.transports.http.http_server import serve_http
 
         if app.config_error is not None:
             print(f"onetool: invalid settings:\n{app.config_error}", file=sys.stderr)
@@ -138,7 +138,7 @@ def _serve_http(options: argparse.Namespace) -> int:
 
 
 def _print_url(bind: "Bind", *, as_json: bool) -> None:
-    from onetool.faces.http.server import PARTS
+    from onetool.transports.http.asgi_app import PARTS
 
     print(f"onetool: listening on {bind.url} ({', '.join(PARTS)})", file=sys.stderr, flush=True)
     if as_json:

@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.faces.http.keys import hash_of, new_token
+    from onetool.transports.http.tokens import hash_token, new_token
 
     _check_name_and_agent(loaded, options.name, options.agent)
     token, entry = new_token(), {"name": options.name}
@@ -54,7 +54,7 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
         source = str(before.path)
         there = yaml_edit.list_in(before.text, source, SECTION, KEY)
         _check_unused(options.name, [item.get("name") for item in there if isinstance(item, dict)])
-        entry |= {"hash": hash_of(token), "agent": options.agent}
+        entry |= {"hash": hash_token(token), "agent": options.agent}
         text = yaml_edit.with_items(before.text, source, SECTION, KEY, [entry])
         editing.write(loaded.folders, before, text, keep=False)  # only this list was changed
     hidden = [] if there else [known.name for known in loaded.settings.auth.tokens]

@@ -94,8 +94,8 @@ def _handle(steps: list[Seen]) -> str:
 
 async def _saved(app: OneTool) -> "Summary":
     """Return the statistics of these runs, within a session so that tool definitions are counted too."""
-    from onetool.faces.mcp.server import OneToolServer
     from onetool.stats.summary import summarise
+    from onetool.transports.mcp.mcp_server import OneToolServer
 
     with closing(OneToolServer(app)) as server:
         await app.begin_session(server.own_tokens)

@@ -1,1 +1,0 @@
-"""REST for the page and for programs. `onetool.faces.http.server` has the table of it all."""

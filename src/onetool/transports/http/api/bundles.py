@@ -1,0 +1,275 @@
+"""`/tools`: the REST API of the bundle store. The store validates; the handlers only translate."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.audit import Facts
+from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch
+from onetool.registry import python_name
+from onetool.schema import JSON
+from onetool.storage import BundleStorage
+from onetool.transports.http import models
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.invoke import OUTCOME, invoke
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.models import BundlesQuery, StoredSearchQuery, StoredToolsQuery
+from onetool.transports.http.responses import build_precondition, conditional_response, stored_response
+from onetool.transports.http.routing import Operation, ResponseSpec
+
+T = TypeVar("T")
+ROOT: Final = "/tools"
+WRITES: Final = frozenset({"PUT", "PATCH", "DELETE"})
+BUNDLES: Final = f"{ROOT}/bundles"
+BUNDLE: Final = f"{BUNDLES}/{{bundleID}}"
+TOOL: Final = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
+INSIDE: Final = ("not_found", "bundle_deleted")
+OWN: Final = ("not_found", "permission_denied", "builtin_read_only")
+KEPT: Final = (*INSIDE, "permission_denied", "builtin_read_only")
+CALL: Final = (*INSIDE, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
+GONE: Final = {204: ResponseSpec("Deleted")}
+
+
+class BundleHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api, self._app = api, api.app
+
+    def operations(self) -> Iterator[Operation]:
+        for operation in (*self._bundle_operations(), *self._tool_operations(), *self._search_operations()):
+            yield replace(operation, is_conditional=operation.method in WRITES)
+
+    def _bundle_operations(self) -> Iterator[Operation]:
+        one = {200: ResponseSpec("The bundle", Bundle)}
+        put = {
+            200: ResponseSpec("The bundle was replaced", Bundle),
+            201: ResponseSpec("The bundle was created", Bundle),
+        }
+        listed = {200: ResponseSpec("A page of bundles", models.BundlePage)}
+        yield Operation("GET", BUNDLES, self.list_bundles, "List bundles", listed, BundlesQuery)
+        yield Operation("GET", BUNDLE, self.get_bundle, "Get a bundle", one, errors=("not_found",), is_tagged=True)
+        errors = ("permission_denied", "builtin_read_only", "slug_taken", "duplicate")
+        words = "Create or replace a bundle"
+        yield Operation("PUT", BUNDLE, self.put_bundle, words, put, body=BundleDraft, errors=errors)
+        words = "Enable or disable a bundle"
+        yield Operation("PATCH", BUNDLE, self.patch_bundle, words, one, body=Switch, errors=OWN)
+        words = "Delete an empty bundle; a PUT within two days restores it"
+        yield Operation("DELETE", BUNDLE, self.delete_bundle, words, GONE, errors=(*OWN, "bundle_not_empty"))
+
+    def _tool_operations(self) -> Iterator[Operation]:
+        one, put = (
+            {200: ResponseSpec("The tool", models.StoredToolView)},
+            {201: ResponseSpec("The tool was created", models.StoredToolView)},
+        )
+        yield Operation("GET", TOOL, self.get_tool, "Get a tool", one, errors=INSIDE, is_tagged=True)
+        words, errors = "Create a tool version; versions are never replaced", (*KEPT, "bundle_disabled", "duplicate")
+        yield Operation("PUT", TOOL, self.put_tool, words, put, body=models.ToolBody, errors=errors)
+        words = "Enable or disable a tool"
+        yield Operation("PATCH", TOOL, self.patch_tool, words, one, body=Switch, errors=(*KEPT, "bundle_disabled"))
+        yield Operation("DELETE", TOOL, self.delete_tool, "Permanently delete a tool", GONE, errors=KEPT)
+        path, outcome = f"{TOOL}/invoke", {200: OUTCOME}
+        yield Operation("POST", path, self.invoke, "Call a tool", outcome, body=models.Call, errors=CALL)
+
+    def _search_operations(self) -> Iterator[Operation]:
+        listed = {200: ResponseSpec("A page of tools", models.StoredToolPage)}
+        found = {200: ResponseSpec("Matching tools, best first", models.FoundToolPage)}
+        for path in (f"{ROOT}/tools", ROOT):
+            words = "List the tools of all bundles"
+            yield Operation("GET", path, self.list_tools, words, listed, StoredToolsQuery, is_tagged=True)
+        for path in (f"{ROOT}/tools/search", f"{ROOT}/search"):
+            words = "Search the tools of all bundles"
+            yield Operation("GET", path, self.search, words, found, StoredSearchQuery, is_tagged=True)
+
+    # --- bundles -----------------------------------------------------------------------------------------------
+
+    async def list_bundles(self, request: Request) -> Response:
+        query = BundlesQuery.of(request)
+
+        def read(store: BundleStorage) -> Response:
+            page = store.list_bundles(
+                ids=query.bundle_ids,
+                include_disabled=query.include_disabled,
+                size=query.page_size,
+                token=query.page_token or None,
+            )
+            return conditional_response(_render_page("bundles", page), request.headers)
+
+        return await self._read(read)
+
+    async def get_bundle(self, request: Request) -> Response:
+        return await self._read(
+            lambda store: conditional_response(store.get_bundle(_bundle_id(request)).as_json(), request.headers)
+        )
+
+    async def put_bundle(self, request: Request) -> Response:
+        sent = await RequestBody.from_request(request)
+
+        def put(facts: Facts) -> Response:
+            draft, check = sent.data(), build_precondition(request.headers)
+            bundle, is_new = self._store.put_bundle(_bundle_id(request), draft, check)
+            facts.update(action="bundle.created" if is_new else "bundle.updated", names=[bundle.slug])
+            return stored_response(bundle, 201 if is_new else 200)
+
+        return await self._api.write(request, "bundle.put", put)
+
+    async def patch_bundle(self, request: Request) -> Response:
+        sent = await RequestBody.from_request(request)
+
+        def patch(facts: Facts) -> Response:
+            switch, check = sent.data(), build_precondition(request.headers)
+            bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
+            facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
+            return stored_response(bundle)
+
+        return await self._api.write(request, "bundle.patch", patch)
+
+    async def delete_bundle(self, request: Request) -> Response:
+        def delete(facts: Facts) -> Response:
+            bundle = self._store.get_bundle(_bundle_id(request))
+            facts["names"] = [bundle.slug]
+            self._store.delete_bundle(bundle.id, build_precondition(request.headers))
+            return Response(status_code=204)
+
+        return await self._api.write(request, "bundle.deleted", delete)
+
+    # --- tools -------------------------------------------------------------------------------------------------
+
+    async def get_tool(self, request: Request) -> Response:
+        tool = await self._find_tool(request)
+        return await self._api.in_thread(lambda: conditional_response(tool.as_json(), request.headers))
+
+    async def put_tool(self, request: Request) -> Response:
+        sent = await RequestBody.from_request(request)
+
+        def put(facts: Facts) -> StoredTool:
+            tool = self._store.put_tool(*_tool_path(request), sent.data(), build_precondition(request.headers))
+            facts["names"] = [self._app.bundles.tool_name(tool)]
+            return tool
+
+        return stored_response(await self._refresh(await self._api.write(request, "tool.created", put)), 201)
+
+    async def patch_tool(self, request: Request) -> Response:
+        sent = await RequestBody.from_request(request)
+
+        def patch(facts: Facts) -> StoredTool:
+            tool = self._store.set_tool_enabled(*_tool_path(request), sent.data(), build_precondition(request.headers))
+            action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
+            facts.update(action=action, names=[name])
+            return tool
+
+        return stored_response(await self._refresh(await self._api.write(request, "tool.patch", patch)))
+
+    async def delete_tool(self, request: Request) -> Response:
+        def delete(facts: Facts) -> Response:
+            tool = self._store.get_tool(*_tool_path(request))
+            facts["names"] = [self._app.bundles.tool_name(tool)]
+            self._store.delete_tool(*_tool_path(request), build_precondition(request.headers))
+            return Response(status_code=204)
+
+        return await self._api.write(request, "tool.deleted", delete)
+
+    async def invoke(self, request: Request) -> Response:
+        tool = await self._find_tool(request)
+        if tool.disabled_reason is not None:  # its function is missing; the registry cannot detect that
+            _check_in_use(tool)
+
+        async def check() -> None:
+            _check_in_use(await self._find_tool(request))
+
+        return await invoke(self._api, request, self._app.bundles.tool_name(tool), check)
+
+    # --- over all bundles --------------------------------------------------------------------------------------
+
+    async def list_tools(self, request: Request) -> Response:
+        query = StoredToolsQuery.of(request)
+        await self._app.discover(set())  # loads functions without waiting for upstream servers
+
+        def read(store: BundleStorage) -> Response:
+            def some(size: int, token: str | None) -> Page[StoredTool]:
+                page = store.list_tools(
+                    tags=query.tags,
+                    bundle_ids=query.bundle_ids,
+                    include_disabled=query.include_disabled,
+                    size=size,
+                    token=token,
+                )
+                return Page([*map(self._app.bundles.shown, page.items)], page.next_token)
+
+            page = _fill_page(some, lambda tool: query.include_disabled or tool.in_use, query)
+            return conditional_response(_render_page("tools", page), request.headers)
+
+        return await self._read(read)
+
+    async def search(self, request: Request) -> Response:
+        query = StoredSearchQuery.of(request)
+        await self._app.discover(set())
+
+        def read(store: BundleStorage) -> Response:
+            def some(size: int, token: str | None) -> Page[Found]:
+                page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
+                hits = [Found(self._app.bundles.shown(hit.tool), hit.score, hit.match) for hit in page.items]
+                return Page(hits, page.next_token)
+
+            page = _fill_page(some, lambda hit: query.include_disabled or hit.tool.in_use, query)
+            return conditional_response(_render_page("tools", page), request.headers)
+
+        return await self._read(read)
+
+    # --- helpers -----------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> BundleStorage:
+        return self._app.bundles.store
+
+    async def _find_tool(self, request: Request) -> StoredTool:
+        return await self._refresh(await self._read(lambda store: store.get_tool(*_tool_path(request))))
+
+    async def _refresh(self, tool: StoredTool) -> StoredTool:
+        """Return the tool with its current state: its function may have changed."""
+        if tool.python_impl:
+            await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
+        return await self._api.in_thread(lambda: self._app.bundles.shown(tool))
+
+    async def _read(self, work: Callable[[BundleStorage], T]) -> T:
+        self._api.check_settings()
+        return await self._api.in_thread(lambda: work(self._store))
+
+
+def _check_in_use(tool: StoredTool) -> None:
+    if not tool.bundle_enabled:
+        message = f"bundle '{tool.bundle_slug}' is disabled: enable it to call its tools"
+        raise ApiError("bundle_disabled", message, {"bundleID": tool.bundle_id})
+    if not tool.in_use:
+        name = f"{tool.bundle_slug}.{tool.slug} {tool.version}"
+        message = f"cannot call {name}: {tool.disabled_reason or 'it is disabled'}"
+        raise ApiError("tool_disabled", message, {"toolID": tool.id})
+
+
+def _bundle_id(request: Request) -> str:
+    return str(request.path_params["bundleID"])
+
+
+def _tool_path(request: Request) -> tuple[str, str, str]:
+    return _bundle_id(request), str(request.path_params["toolSlug"]), str(request.path_params["version"])
+
+
+def _fill_page(
+    page: Callable[[int, str | None], Page[T]], keep: Callable[[T], bool], query: models.StoredQuery
+) -> Page[T]:
+    """Return a full page of the items to keep, reading further pages if needed."""
+    items: list[T] = []
+    token: str | None = query.page_token or None
+    while True:
+        found = page(query.page_size - len(items), token)
+        items += filter(keep, found.items)
+        token = found.next_token
+        if token is None or len(items) == query.page_size:
+            return Page(items, token)
+
+
+def _render_page(name: str, page: Page[Any]) -> JSON:
+    items = [item.as_json() for item in page.items]
+    return {name: items, **({"nextPageToken": page.next_token} if page.next_token is not None else {})}

@@ -1,0 +1,145 @@
+"""All tools that a caller may see, sorted by name.
+
+Registered tools are in memory. Stored tools are read from the index of the bundle store, page by page.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from operator import attrgetter
+from typing import Final, Literal, get_args
+
+import anyio.to_thread
+
+from onetool._tool import Tool
+from onetool.app import OneTool
+from onetool.context import ToolContext
+from onetool.errors import BundleError, ToolNotFound
+from onetool.registry import Entry, python_name
+from onetool.search import Hit
+from onetool.transports.http.errors import ApiError
+
+Kind = Literal["built-in", "extension", "proxy", "bundle"]
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+MAX_SEARCHED: Final = 1000
+PATIENCE_SECONDS: Final = 2.0  # for servers whose tools were never listed
+
+
+def get_kind(tool: Tool) -> Kind:
+    if tool.source.startswith("proxy:"):
+        return "proxy"
+    if tool.source.startswith("bundle:"):
+        return "bundle"
+    return "extension" if tool.file else "built-in"
+
+
+class ToolCatalog:
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        app.bundles.keeps_running = True
+        self._looking: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Refresh the tools. Slow servers finish in the background."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._app.discover())
+        done, _ = await asyncio.wait((self._looking,), timeout=PATIENCE_SECONDS)
+        for task in done:
+            task.result()
+        if not done:
+            await self._app.bundles.refresh()  # discover does this after the servers
+
+    # --- lists; these functions read the disk -------------------------------------------------------------------
+
+    def registered(self, context: ToolContext) -> list[Tool]:
+        """Return the tools in memory that the agent may call, sorted by name."""
+        return sorted(filter(context.admits, self._app.registry), key=attrgetter("name"))
+
+    def stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[Entry]:
+        """Yield the stored tools after this name that the agent may call, including disabled ones."""
+        registry = self._app.registry
+        try:
+            for name, _, enabled in self._app.bundles.names(pack, after, off=True):
+                entry = Entry(name, "", enabled)
+                if name not in registry and context.admits(entry):
+                    yield entry._replace(enabled=enabled and not registry.is_off(entry))
+        except BundleError:  # the store cannot be read; the health check reports that
+            return
+
+    def names(self, context: ToolContext, fits: "CatalogFilter", after: str) -> Iterator[str]:
+        """Return an iterator over the names of matching tools after this name, sorted."""
+        held = (tool.name for tool in self.registered(context) if fits.tool(tool) and tool.name > after)
+        stored = filter(fits.entry, self.stored(context, fits.pack, after)) if fits.stored else ()
+        return merge(held, (entry.name for entry in stored))
+
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool with this name, also from a disabled bundle."""
+        registry = self._app.registry
+        tool = registry.get(name) or self._app.bundles.find(name, even_off=True)
+        return None if tool is None else registry.switched(tool)
+
+    def count(self, context: ToolContext, fits: "CatalogFilter") -> int:
+        """Return the number of matching tools."""
+        return sum(map(fits.tool, self.registered(context))) + (self.count_stored(context, fits) if fits.stored else 0)
+
+    def count_stored(self, context: ToolContext, fits: "CatalogFilter") -> int:
+        """Return the number of matching stored tools. Checks each one if a filter may exclude part of a pack."""
+        bundles = self._app.bundles
+        packs = bundles.packs if fits.pack is None else [fits.pack]
+        sources = [source for pack in packs for source in self._app.registry.sources_of(pack)]
+        if context.tools is None and fits.is_enabled is None and all(source is bundles for source in sources):
+            return sum(map(bundles.count, packs))
+        return sum(map(fits.entry, self.stored(context, fits.pack)))
+
+    def found(self, query: str, hits: Iterable[Hit], context: ToolContext) -> list[Tool]:
+        """Return the hits, best first, then the disabled tools that contain all words."""
+        names = [hit.name for hit in hits if hit.kind == "tool"]
+        words = query.casefold().split()
+        off = [tool.name for tool in self.registered(context) if not tool.enabled]
+        off += [entry.name for entry in self.stored(context) if not entry.enabled]
+        tools = {name: tool for name in (*names, *off) if (tool := self.tool(name)) is not None}
+        known = set(names)
+        return [tool for name, tool in tools.items() if context.admits(tool) and (name in known or _has(words, tool))]
+
+    # --- one ---------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str, context: ToolContext) -> Tool:
+        """Return the tool `name` or `name@version`, refreshed from its source."""
+        try:
+            tool = await self._app.bus.resolve(name)
+        except ToolNotFound as error:
+            off = await anyio.to_thread.run_sync(self.tool, name)
+            if off is None:
+                raise _unknown(name, error.message if context.tools is None else "") from None
+            tool = off
+        if not context.admits(tool):
+            raise _unknown(name)
+        return tool
+
+    async def search(self, query: str, context: ToolContext) -> list[Tool]:
+        hits = await self._app.search(query, MAX_SEARCHED)
+        return await anyio.to_thread.run_sync(self.found, query, hits, context)
+
+
+class CatalogFilter:
+    """A filter for tools. None matches everything."""
+
+    def __init__(self, pack: str | None, kind: str | None, is_enabled: bool | None) -> None:
+        self.pack, self.kind, self.is_enabled = python_name(pack) if pack else None, kind, is_enabled
+        self.stored = kind in {None, "bundle"}
+
+    def entry(self, tool: Tool | Entry) -> bool:
+        return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {None, tool.enabled}
+
+    def tool(self, tool: Tool) -> bool:
+        return self.entry(tool) and self.kind in {None, get_kind(tool)}
+
+
+def _has(words: list[str], tool: Tool) -> bool:
+    text = f"{tool.name} {tool.description}".casefold()
+    return all(word in text for word in words)
+
+
+def _unknown(name: str, message: str = "") -> ApiError:
+    """Return the error for an unknown tool. It reveals no other names to agents limited to some tools."""
+    return ApiError("not_found", message or f"no tool {name!r}", {"name": name})

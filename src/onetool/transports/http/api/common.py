@@ -1,0 +1,83 @@
+"""State that all REST handlers share: the app, the active runs, and threads for disk access."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.app import OneTool
+from onetool.audit import Facts
+from onetool.schema import JSON
+from onetool.transports.http import identity
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.responses import json_response
+from onetool.transports.run_history import LiveRuns
+
+if TYPE_CHECKING:
+    from onetool.transports.http.models import ApiModel
+
+T = TypeVar("T")
+READERS, WRITERS = 16, 8  # separate, because writers may wait for another process and readers never do
+SMALL_BYTES: Final = 16 << 10  # parsing a smaller body is faster than starting a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    app: OneTool
+    activity: LiveRuns
+    _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
+    _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
+
+    switching: anyio.Lock = field(default_factory=anyio.Lock)  # serializes precondition and change
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._readers)
+
+    @asynccontextmanager
+    async def changing(self, request: Request, action: str) -> AsyncIterator[Facts]:
+        """Check the permission for a change and record it in the audit log while the block runs.
+
+        The block updates the yielded facts with what it changed.
+        """
+        self.check_change(request)
+        actor, names = identity.visible_agent(request), map(str, request.path_params.values())
+        who = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
+        async with self.app.audit.changing(action, names, **who, frees_space=request.method == "DELETE") as facts:
+            yield facts
+
+    async def write(self, request: Request, action: str, work: Callable[[Facts], T]) -> T:
+        """Run a change of the store in a thread."""
+        async with self.changing(request, action) as facts:
+            return await anyio.to_thread.run_sync(work, facts, limiter=self._writers)
+
+    async def read(self, sent: RequestBody, parse: Callable[[Mapping[str, Any]], T]) -> T:
+        """Parse the body, in a thread if it is large."""
+        if len(sent.content) <= SMALL_BYTES:
+            return parse(sent.data())
+        return await self.in_thread(lambda: parse(sent.data()))
+
+    def show(self, model: "ApiModel") -> JSON:
+        """Return the model as JSON with secrets redacted."""
+        shown: JSON = self.app.redact.in_data(model.as_json())
+        return shown
+
+    def answer(self, model: "ApiModel") -> Response:
+        return json_response(self.show(model))
+
+    def check_settings(self) -> None:
+        """Raise if the settings are invalid: data would be stored in the wrong place."""
+        error = self.app.config_error
+        if error is not None:
+            raise ApiError("busy", f"invalid configuration; fix it to continue:\n{error}")
+
+    def check_change(self, request: Request) -> None:
+        """Raise if the caller lacks the permission for changes or the settings are invalid."""
+        identity.require_write_permission(request, self.app)
+        self.check_settings()

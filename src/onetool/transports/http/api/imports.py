@@ -1,0 +1,109 @@
+"""`POST /api/import` and `GET /api/bundles/{id}/export`: import OpenAPI documents and archives, export archives.
+
+A bundle is imported completely or not at all. `onetool.bundles` reads documents and archives.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.audit import Facts
+from onetool.bundles import archive, taking
+from onetool.bundles.model import StoredTool
+from onetool.bundles.taking import Taken
+from onetool.context import ToolContext
+from onetool.schema import JSON
+from onetool.storage import BundleStorage
+from onetool.transports.http import identity
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.models import ImportedBundle, ImportQuery
+from onetool.transports.http.responses import json_response
+from onetool.transports.http.routing import BYTES, IN_JSON, TEXT, Operation, ResponseSpec
+
+ZIP: Final = "application/zip"
+DOCUMENT: Final = {IN_JSON: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
+REPLACED: Final = "onetool-replaced-credentials"  # header with the names of secrets
+
+
+class ImportHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def operations(self) -> Iterator[Operation]:
+        taken = {
+            200: ResponseSpec("The updated bundle and the remaining steps", ImportedBundle),
+            201: ResponseSpec("The new bundle and the remaining steps", ImportedBundle),
+        }
+        words, errors = (
+            "Import an OpenAPI document of version 2 or 3, or an archive",
+            ("permission_denied", "slug_taken"),
+        )
+        path = "/api/import"
+        yield Operation("POST", path, self.import_bundle, words, taken, ImportQuery, body=DOCUMENT, errors=errors)
+        path, packed = "/api/bundles/{bundleID}/export", {200: ResponseSpec("The archive", media={ZIP: BYTES})}
+        yield Operation("GET", path, self.export_bundle, "Export a bundle", packed, errors=("not_found",))
+
+    async def import_bundle(self, request: Request) -> Response:
+        self._api.check_change(request)
+        content, query = await request.body(), ImportQuery.of(request)
+
+        def take(facts: Facts) -> tuple[Taken, JSON]:
+            taken, shown = self._import(content, query)
+            slug = taken.bundle.slug
+            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in taken.added)]
+            return taken, shown
+
+        taken, shown = await self._api.write(request, "bundle.imported", take)
+        await self._api.app.bundles.refresh()
+        return json_response(shown, 201 if taken.is_new else 200)
+
+    def _import(self, content: bytes, query: ImportQuery) -> tuple[Taken, JSON]:
+        store, found = self._api.app.bundles.store, taking.read(content, name=query.name, server=query.server or None)
+        if not query.update:
+            _check_slug_is_free(store, found.bundle["slug"])
+        taken = taking.take_over(store, found)
+        shown = ImportedBundle(
+            bundle=taken.bundle,
+            tool_count=len(taken.added),
+            hosts=found.hosts,
+            secrets=found.secrets,
+            problems=found.problems,
+            warnings=found.warnings,
+        )
+        return taken, self._api.app.redact.in_data(shown.as_json())
+
+    async def export_bundle(self, request: Request) -> Response:
+        self._api.check_settings()
+        bundle_id, context = str(request.path_params["bundleID"]), identity.build_context(request, self._api.app)
+        await self._api.app.bundles.refresh()
+        slug, packed, secrets = await self._api.in_thread(lambda: self._export(bundle_id, context))
+        name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"
+        replaced = {REPLACED: ", ".join(secrets)} if secrets else {}
+        return Response(packed, media_type=ZIP, headers={"content-disposition": name, **replaced})
+
+    def _export(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes, list[str]]:
+        store = self._api.app.bundles.store
+        bundle = store.get_bundle(bundle_id)
+        tools = [tool.as_stored() for tool in store.tools_of(bundle_id) if self._is_visible(tool, context)]
+        _, secrets = archive.without_credentials(bundle.slug, tools)
+        return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
+
+    def _is_visible(self, stored: StoredTool, context: ToolContext) -> bool:
+        if context.tools is None:
+            return True
+        tool = self._api.app.registry.get(self._api.app.bundles.tool_name(stored))
+        return tool is not None and context.admits(tool)
+
+
+def _check_slug_is_free(store: BundleStorage, slug: str) -> None:
+    """Raise if the slug exists: without `update`, an import never changes an existing bundle."""
+    there = store.bundle_by_slug(slug)
+    if there is not None and there.slug == slug:
+        free = taking.free_slug(store, slug)
+        details = {"slug": slug, "bundleID": there.id, "suggestion": free}
+        hint = f"add new versions to it with ?update=true, or use another slug: ?name={free}"
+        raise ApiError("slug_taken", f"bundle '{slug}' already exists", details, hint=hint)

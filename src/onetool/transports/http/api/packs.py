@@ -1,0 +1,152 @@
+"""`/api/packs`: list, get, enable and disable packs of every kind."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.bundles.model import Bundle, Switch
+from onetool.context import ToolContext
+from onetool.errors import BundleError
+from onetool.problem import Problem
+from onetool.registry import python_name
+from onetool.switches import EVERYTHING
+from onetool.transports.http import identity
+from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog, get_kind
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.models import Finding, PackInfo, PackList
+from onetool.transports.http.responses import build_precondition, compute_etag, conditional_response, json_response
+from onetool.transports.http.routing import Operation, ResponseSpec
+
+ROOT: Final = "/api/packs"
+CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
+OWN_PACK: Final = "ot"
+
+
+class PackHandlers:
+    def __init__(self, api: Api, catalog: ToolCatalog) -> None:
+        self._api, self._catalog = api, catalog
+
+    def operations(self) -> Iterator[Operation]:
+        packs, pack = {200: ResponseSpec("All packs", PackList)}, {200: ResponseSpec("The pack", PackInfo)}
+        yield Operation("GET", ROOT, self.list_packs, "List all packs", packs, errors=("permission_denied",))
+        path, errors = f"{ROOT}/{{name}}", ("not_found", "permission_denied")
+        yield Operation("GET", path, self.get_pack, "Get a pack", pack, errors=errors, is_tagged=True)
+        words = "Enable or disable a pack"
+        yield Operation("PATCH", path, self.patch_pack, words, pack, body=Switch, errors=CHANGE, is_conditional=True)
+
+    async def list_packs(self, request: Request) -> Response:
+        packs = await self._visible_packs(identity.build_context(request, self._api.app))
+        return self._api.answer(PackList(packs=[packs[name] for name in sorted(packs)]))
+
+    async def get_pack(self, request: Request) -> Response:
+        return conditional_response(self._api.show(await self._find_pack(request)), request.headers)
+
+    async def patch_pack(self, request: Request) -> Response:
+        sent, app = await RequestBody.from_request(request), self._api.app
+        async with self._api.changing(request, "pack.patch") as facts, self._api.switching:
+            pack = await self._find_pack(request)
+            on = (await self._api.read(sent, Switch.of)).is_enabled
+            server = app.settings.servers.get(pack.name)
+            if on and pack.kind == "proxy" and server is not None and not server.enabled:
+                message = f"server '{pack.name}' is disabled in onetool.yaml"
+                hint = f"set servers.{pack.name}.enabled to true"
+                raise ApiError("bundle_disabled", message, {"pack": pack.name}, hint=hint)
+            build_precondition(request.headers)(self._api.show(pack))
+            facts.update(action=f"pack.{'enabled' if on else 'disabled'}", names=[pack.name])
+            if pack.bundle_id:
+                store = app.bundles.store
+                await self._api.in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
+            if not pack.bundle_id or on:
+                await app.switch(pack.name, on=on)
+        now = self._api.show(await self._find_pack(request))
+        return json_response(now, headers={"etag": compute_etag(now)})
+
+    # --- reading packs --------------------------------------------------------------------------------------------
+
+    async def _find_pack(self, request: Request) -> PackInfo:
+        """Return the pack with this name or Python name."""
+        name, packs = (
+            str(request.path_params["name"]),
+            await self._visible_packs(identity.build_context(request, self._api.app)),
+        )
+        found = packs.get(name) or next((pack for pack in packs.values() if python_name(pack.name) == name), None)
+        if found is None:
+            raise ApiError("not_found", f"no pack {name!r}", {"name": name}, hint="list packs with GET /api/packs")
+        return found
+
+    async def _visible_packs(self, context: ToolContext) -> dict[str, PackInfo]:
+        """Return the visible packs by name. An agent limited to some tools sees only their packs."""
+        await self._catalog.refresh()
+        packs = await self._api.in_thread(lambda: self._packs_with_tools(context))
+        for bundle in await self._api.in_thread(self._bundles):
+            self._add_bundle(packs, bundle, is_all_seen=context.tools is None)
+        if context.tools is None:
+            self._add_without_tools(packs)
+        off = self._api.app.switched_off
+        await self._api.in_thread(lambda: self._complete(packs.values()))
+        for pack in packs.values():
+            is_off = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)
+            pack.is_enabled = pack.is_enabled and not is_off
+        return packs
+
+    def _add_without_tools(self, packs: dict[str, PackInfo]) -> None:
+        for name in self._api.app.settings.servers:
+            packs.setdefault(name, PackInfo(name=name, kind="proxy", source=f"proxy:{name}"))
+        known = {python_name(name) for name in packs}
+        for name, problem in self._api.app.registry.problems().items():
+            if name not in known:
+                packs[name] = PackInfo(
+                    name=name, kind="extension", source="local", state="broken", problem=_to_finding(problem)
+                )
+
+    def _bundles(self) -> list[Bundle]:
+        try:
+            return self._api.app.bundles.all_bundles()
+        except BundleError:  # the store cannot be read; the health check reports that
+            return []
+
+    def _add_bundle(self, packs: dict[str, PackInfo], bundle: Bundle, *, is_all_seen: bool) -> None:
+        """Add a bundle, unless a pack of another kind has its name. /tools/bundles can still change such a bundle."""
+        if bundle.slug not in packs and is_all_seen:
+            packs[bundle.slug] = PackInfo(name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}")
+        pack = packs.get(bundle.slug)
+        if pack is not None and pack.kind == "bundle":
+            pack.bundle_id, pack.is_enabled, pack.description = bundle.id, bundle.is_enabled, bundle.description
+
+    def _packs_with_tools(self, context: ToolContext) -> dict[str, PackInfo]:
+        """Return the packs of the tools that the agent may call, with their tool counts."""
+        packs: dict[str, PackInfo] = {}
+        for tool in self._catalog.registered(context):
+            made = PackInfo(name=tool.pack, kind=get_kind(tool), source=tool.file or tool.source)
+            packs.setdefault(tool.pack, made).tool_count += 1
+        for name, stored in self._api.app.bundles.packs.items():
+            if count := self._catalog.count_stored(context, CatalogFilter(name, "bundle", None)):
+                made = PackInfo(name=stored.slug, kind="bundle", source=f"bundle:{stored.slug}")
+                packs.setdefault(stored.slug, made).tool_count += count
+        packs.pop("", None)  # tools without a pack are enabled one by one
+        return packs
+
+    def _complete(self, packs: Iterable[PackInfo]) -> None:
+        app = self._api.app
+        for pack in packs:
+            said = app.settings.prompts.packs.get(pack.name, "")
+            pack.description = pack.description or app.registry.describe(python_name(pack.name)) or said
+            if pack.kind == "proxy" and pack.name in app.settings.servers:
+                server = app.servers.upstream(pack.name)
+                pack.state, pack.is_enabled = server.state, server.server.enabled
+                pack.problem = _to_finding(server.problem) if server.failure else None
+            elif pack.kind == "extension" and not pack.state:
+                problem = app.extensions.failures.get(pack.name)
+                pack.state, pack.problem = (
+                    app.extensions.states.get(pack.name) or "",
+                    _to_finding(problem) if problem else None,
+                )
+
+
+def _to_finding(problem: Problem) -> Finding:
+    return Finding.model_validate(problem.to_json())

@@ -1,0 +1,78 @@
+"""`/api/results` and `/api/media`: stored results in parts, images and audio.
+
+An agent has access only to its own results. Unknown, foreign and expired handles give the same error.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.errors import ToolError
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.auth import get_agent, get_token_id
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.models import ResultWindow, WindowQuery
+from onetool.transports.http.responses import json_response
+from onetool.transports.http.routing import BYTES, Operation, ResponseSpec
+
+MAX_LINES: Final = 10_000
+MAX_CHARACTERS: Final = 1_000_000
+GONE: Final = ("not_found", "expired")
+# Types that browsers display without running scripts; SVG can contain scripts.
+IMAGES: Final = ("png", "jpeg", "gif", "webp", "avif", "bmp")
+SOUNDS: Final = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
+SHOWN: Final = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in SOUNDS)})
+OTHER: Final = "application/octet-stream"
+
+
+class ResultHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def operations(self) -> Iterator[Operation]:
+        path, window = "/api/results/{handle}", {200: ResponseSpec("Part of the result", ResultWindow)}
+        words, errors = "Read part of a stored result", ("not_found",)
+        yield Operation("GET", path, self.window, words, window, WindowQuery, errors=errors)
+        raw = {200: ResponseSpec("The bytes", media=dict.fromkeys(("image/*", "audio/*", OTHER), BYTES))}
+        yield Operation("GET", "/api/media/{handle}", self.media, "Get an image or audio file", raw, errors=errors)
+
+    async def window(self, request: Request) -> Response:
+        query, handle = WindowQuery.of(request), str(request.path_params["handle"])
+        limit = min(query.limit, MAX_CHARACTERS if query.unit == "chars" else MAX_LINES)
+
+        def read() -> Response:
+            found = self._api.app.results.window(
+                handle,
+                query.offset,
+                limit,
+                query.search,
+                query.fuzzy,
+                unit=query.unit,
+                ignore_case=query.ignore_case,
+                agent=get_agent(request.scope),
+                token_id=get_token_id(request.scope),
+            )
+            return json_response(ResultWindow.model_validate(found).as_json())
+
+        try:
+            return await self._api.in_thread(read)
+        except ToolError as error:
+            raise (
+                _handle_error() if error.fields.get("reason") in GONE else ApiError("invalid", error.message)
+            ) from None
+
+    async def media(self, request: Request) -> Response:
+        asked = str(request.path_params["handle"]), get_agent(request.scope), get_token_id(request.scope)
+        try:
+            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(*asked))
+        except ToolError:
+            raise _handle_error() from None
+        if mime_type in SHOWN:
+            return Response(data, media_type=mime_type)
+        return Response(data, media_type=OTHER, headers={"content-disposition": "attachment"})
+
+
+def _handle_error() -> ApiError:
+    return ApiError("not_found", "unknown or expired handle", hint="run the call again")

@@ -1,0 +1,93 @@
+"""The ASGI application: all routes behind the authentication middleware."""
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import anyio.to_thread
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+
+from onetool.app import OneTool
+from onetool.bundles.model import Id, Slug, Version
+from onetool.schema import JSON
+from onetool.storage import TokenStorage
+from onetool.transports.http import mcp_endpoint, ui_files
+from onetool.transports.http.api.bundles import BundleHandlers
+from onetool.transports.http.api.catalog import ToolCatalog
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.imports import ImportHandlers
+from onetool.transports.http.api.packs import PackHandlers
+from onetool.transports.http.api.results import ResultHandlers
+from onetool.transports.http.api.runs import RunHandlers
+from onetool.transports.http.api.stats import StatsHandlers
+from onetool.transports.http.api.tools import ToolHandlers
+from onetool.transports.http.auth import AuthMiddleware, Bind
+from onetool.transports.http.errors import ErrorBoundary
+from onetool.transports.http.metrics import Metrics
+from onetool.transports.http.responses import json_response
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, document
+from onetool.transports.http.tokens import LiveTokens
+from onetool.transports.run_history import LiveRuns
+
+PARTS: Final = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
+SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
+PLAIN: Final = {"text/plain": TEXT}
+
+
+def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> AuthMiddleware:
+    """Return the ASGI application of the server."""
+    metrics = Metrics(app)
+    operations = tuple(_operations(app, metrics))
+
+    @functools.cache
+    def described() -> Response:
+        return json_response(document(operations, _path_schemas()))
+
+    async def describe(_request: Request) -> Response:
+        return await anyio.to_thread.run_sync(described)
+
+    all_routes = [*ui_files.routes(), mcp_endpoint.route(app), *(operation.route for operation in operations)]
+    router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
+    keys = (tokens or live_tokens(app)).keys
+    names, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
+    inner = ErrorBoundary(router, app.log, metrics.count_answer)
+    return AuthMiddleware(inner, bind, keys, log=app.log, names=names, limits=limits)
+
+
+def live_tokens(app: OneTool) -> LiveTokens:
+    return LiveTokens(lambda: app.settings, os.environ, lambda: app.config_files)
+
+
+def _path_schemas() -> Mapping[str, JSON]:
+    """Return the schemas of path parameters by name."""
+    return {
+        "bundleID": TypeAdapter(Id).json_schema(),
+        "toolSlug": TypeAdapter(Slug).json_schema(),
+        "version": TypeAdapter(Version).json_schema(),
+        "name": {**SEGMENT, "description": "Name, as registered or as written in code"},
+        "handle": {**TEXT, "pattern": "^[0-9a-f]{32}$"},
+        "runID": SEGMENT,
+    }
+
+
+def _operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
+    api, catalog = Api(app, LiveRuns(app.bus.events)), ToolCatalog(app)
+    yield from BundleHandlers(api).operations()
+    yield from ToolHandlers(api, catalog).operations()
+    yield from PackHandlers(api, catalog).operations()
+    yield from RunHandlers(api).operations()
+    yield from ResultHandlers(api).operations()
+    yield from StatsHandlers(api).operations()
+    yield from ImportHandlers(api).operations()
+    words, answers = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN)}
+    yield Operation("GET", "/metrics", metrics.answer, words, answers)
+
+    async def healthy(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    words, answers = "Check that the server is running", {200: ResponseSpec("The server is running", media=PLAIN)}
+    yield Operation("GET", "/healthz", healthy, words, answers)

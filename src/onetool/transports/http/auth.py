@@ -1,0 +1,402 @@
+"""ASGI middleware in front of every route: authentication, size limits, security headers and the request log.
+
+Requests without a token are accepted only from the local machine, on a loopback address and with a local Host header,
+so that other websites cannot reach the server through a browser. All other requests need a token. Permissions of agents
+are checked elsewhere. When a token is revoked, its open requests end.
+
+Every request has an id: the client's, if it is valid, so that both logs can be correlated. The log has the route, never
+the path or the query, which may hold anything.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from onetool.agents import DEFAULT
+from onetool.config.model import RunLimits
+from onetool.logging import Log
+from onetool.net.exchange import OUTGOING
+from onetool.transports.fair_queue import QUEUES, Queues
+from onetool.transports.http.body_limit import BodyLimiter
+from onetool.transports.http.errors import STATUS, ApiError
+from onetool.transports.http.throttle import AuthThrottle
+from onetool.transports.http.tokens import TokenSet, hash_token
+
+MAX_HEAD_BYTES: Final = 16 << 10
+LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # contain no private data
+PAGE: Final = "/page/"
+TOKEN_HASH: Final = "token_hash"  # noqa: S105 - key in the state of a request
+TOKEN_ID_CHARACTERS: Final = 32
+STOPPING: Final = "stopping"  # key in the state of a request: an event, set on shutdown
+STRANGER: Final = ""  # not the name of any agent, so it owns nothing
+# Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
+PROXY_HEADERS: Final = frozenset(
+    {
+        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
+        *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
+        *(OUTGOING.lower(),),
+    }
+)
+PROXY_PREFIXES: Final = (
+    *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
+    *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
+    *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
+    *("x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx"),
+    *("x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri"),
+    *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
+)
+# Headers of clients, which may contain version numbers and addresses.
+CLIENT_HEADERS: Final = frozenset(
+    {"host", "user-agent", "origin", "referer", "cookie", "authorization", "last-event-id"}
+)
+CLIENT_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
+ADDRESS = re.compile(
+    r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
+    re.ASCII,
+)
+ADDRESS_LIST = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+MAX_METHOD_CHARS: Final = 16
+ALWAYS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+FIXED: Final = {name.encode(): value.encode() for name, value in ALWAYS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The address that the server listens on."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or is_loopback(self.host)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
+        return f"http://{host}:{self.port}"
+
+
+class AuthMiddleware:
+    def __init__(
+        self,
+        inner: ASGIApp,
+        bind: Bind,
+        keys: Callable[[], TokenSet],
+        *,
+        log: Log | None = None,
+        names: Callable[[], Collection[str]] = tuple,
+        failures: AuthThrottle | None = None,
+        limits: Callable[[], RunLimits] = RunLimits,
+    ) -> None:
+        self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
+        self._failures, self._intake, self._log = failures or AuthThrottle(), BodyLimiter(), log or Log()
+        self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # open requests, token hash and agent
+        self._revoked: set[asyncio.Task[Any]] = set()
+        self._queues = Queues(limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._inner(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
+            return
+        headers, started = Headers(scope=scope), time.perf_counter()
+        state = scope.setdefault("state", {})
+        state["request_id"] = _request_id(headers)
+        answer, body = _ResponseSender(send, state["request_id"]), self._intake.body(scope["path"], receive)
+        try:
+            state.update({"agent": self._authenticate(scope), QUEUES: self._queues})
+            body.check_content_length(headers)
+            with self._ending_when_revoked(state):
+                await self._inner(scope, body, answer)
+        except ApiError as error:
+            if answer.status is None:  # otherwise the response has begun and can only be cut off
+                await error.response(scope, receive, answer)
+            elif error is REVOKED:
+                await answer.end()
+        except asyncio.CancelledError:
+            if answer.status is not None or not (STOPPING in state and state[STOPPING].is_set()):
+                raise
+            await ApiError("busy", "the server is shutting down; the request did not finish in time").response(
+                scope, receive, answer
+            )
+        finally:
+            body.end()
+            self._write(scope, answer.status, started)
+
+    def _write(self, scope: Scope, status: int | None, started: float) -> None:
+        self._log.event(
+            "http.request",
+            level="WARNING" if status is None or status >= STATUS["internal"] else "INFO",
+            correlation_id=scope["state"]["request_id"],
+            method=scope["method"][:MAX_METHOD_CHARS],
+            route=getattr(scope.get("route"), "path", None),
+            status=status,
+            duration_ms=round((time.perf_counter() - started) * 1000, 3),
+            agent=scope["state"].get("agent"),
+            client=scope["client"][0] if scope.get("client") else None,
+        )
+
+    # --- revoked tokens -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _ending_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """Raise REVOKED inside the block when the token of the request is revoked."""
+        shown, agent, task = state.get(TOKEN_HASH), state["agent"], asyncio.current_task()
+        if shown is None or task is None:
+            yield
+            return
+        self._open[task] = shown, agent
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                raise
+            task.uncancel()
+            raise REVOKED from None
+        finally:
+            self._open.pop(task, None)
+            self._revoked.discard(task)
+
+    def end_revoked(self) -> None:
+        """End open requests whose tokens are no longer accepted."""
+        if not self._open:
+            return
+        try:
+            keys = self._keys()
+        except ApiError:
+            keys = TokenSet((), {})
+        valid = {shown: keys.find_agent(shown) for shown, _ in set(self._open.values())}
+        for task, (shown, agent) in self._open.items():
+            if valid[shown] != agent and task not in self._revoked:
+                self._revoked.add(task)
+                task.cancel()
+
+    # --- authentication ------------------------------------------------------------------------------------------
+
+    def _authenticate(self, scope: Scope) -> str | None:
+        """Return the agent of the token, or None for the owner, who is on the local machine and needs no token."""
+        headers = Headers(scope=scope)
+        _check_head(headers, scope)
+        name = self._check_host(headers)
+        _check_origin(headers, scope)
+        _check_path(scope)
+        address = scope["client"][0] if scope.get("client") else ""
+        token = _token(headers)
+        if token is not None:
+            shown = hash_token(token)
+            scope["state"].update({TOKEN_HASH: shown, "token_id": shown[:TOKEN_ID_CHARACTERS]})
+            return self._find_agent(shown, address)
+        is_here = self._is_local_name(name) and (not address or is_loopback(address))
+        sign = _find_proxy_header(headers)
+        if self._bind.is_loopback and is_here and sign is None:
+            return None
+        if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
+            return STRANGER
+        header = f" (header {sign})" if sign else ""
+        what = f"forwarded requests{header}" if self._bind.is_loopback else "requests to this address"
+        raise _unauthorized(f"{what} need a token", hint="send the header Authorization: Bearer ot_...")
+
+    def _check_host(self, headers: Headers) -> str:
+        hosts = headers.getlist("host")
+        found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if found is None:
+            raise ApiError("invalid", "invalid Host header: expected exactly one host name or IP address")
+        name = found[1].lower()
+        if self._bind.is_loopback and not self._is_local_name(name) and name not in self._names():
+            line = f"auth: {{allowed_hosts: [{', '.join([*self._names(), name])}]}}"
+            known = ", ".join([*self._names(), "localhost"])
+            raise ApiError(
+                "forbidden",
+                f"unknown Host {name!r}: expected {known} or 127.0.0.1",
+                hint=f"if a proxy forwards requests with this Host, add this to onetool.yaml: {line}",
+            )
+        return name
+
+    def _is_local_name(self, name: str) -> bool:
+        """Tell whether this is a name of the local machine. Other names come from a proxy."""
+        return name in LOCAL_NAMES or name == self._bind.host.lower()
+
+    def _find_agent(self, shown: str, address: str) -> str:
+        self._failures.check(address, shown)
+        agent = self._keys().find_agent(shown)
+        if agent is None:
+            self._failures.record_failure(address, shown)
+            raise _unauthorized("unknown token", hint="create a token with onetool token create NAME")
+        self._failures.record_success(address, shown)
+        return agent
+
+
+def _check_head(headers: Headers, scope: Scope) -> None:
+    """Check the framing and size of the head. Without this, a head in one packet could have any size."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # two lengths for one body allow request smuggling through a proxy: close the connection
+        message = "conflicting headers: send either Transfer-Encoding or Content-Length, not both"
+        raise ApiError("invalid", message, headers={"connection": "close"})
+    fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+    if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_HEAD_BYTES:
+        raise ApiError("too_large", f"path, query and headers exceed {MAX_HEAD_BYTES} bytes", {"limit": MAX_HEAD_BYTES})
+    if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
+        raise ApiError("invalid", "unsupported HTTP version: expected HTTP/1.1")
+
+
+def _check_origin(headers: Headers, scope: Scope) -> None:
+    """Reject cross-origin requests."""
+    host, origins = headers["host"].lower(), headers.getlist("origin")
+    if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
+        raise ApiError("forbidden", "cross-origin request rejected (Origin header)")
+    sites = headers.getlist("sec-fetch-site")
+    # following a link shows the response to the user, not to the other site
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if not all(site in {"same-origin", "none"} for site in sites) and not (is_link and scope["method"] == "GET"):
+        raise ApiError("forbidden", "cross-origin request rejected (Sec-Fetch-Site header)")
+
+
+def _check_path(scope: Scope) -> None:
+    """Reject paths that proxies and servers could interpret differently."""
+    path = scope["path"]
+    if b"%2f" in scope.get("raw_path", b"").lower():
+        raise ApiError("invalid", "invalid path: encoded slashes (%2F) are not allowed")
+    if any(letter < " " for letter in path):
+        raise ApiError("invalid", "invalid path: control characters are not allowed")
+    if not path.startswith("/"):
+        raise ApiError("invalid", "invalid path: it must begin with '/' (this server is not a proxy)")
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise ApiError("invalid", "invalid path: '.' and '..' segments are not allowed")
+
+
+def _find_proxy_header(headers: Headers) -> str | None:
+    """Return the name of a header that shows that a proxy forwarded the request, if there is one.
+
+    Any other header with an IP address in its value counts too: unknown proxies report the sender that way.
+    """
+    for name, value in headers.items():
+        is_of_client = name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES)
+        if _is_proxy_header(name) or (not is_of_client and _contains_address(value)):
+            return name
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_proxy_header(name: str) -> bool:
+    return name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)
+
+
+def _contains_address(value: str) -> bool:
+    if any(_is_address(found[0]) for found in ADDRESS.finditer(value)):
+        return True
+    if not ADDRESS_LIST.fullmatch(value):
+        return False
+    return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
+    bare = text[1:].partition("]")[0] if text.startswith("[") else text
+    try:
+        ip_address(bare.rpartition(":")[0] if bare.count(":") == 1 else bare)
+    except ValueError:
+        return False
+    return True
+
+
+def _token(headers: Headers) -> str | None:
+    """Return the bearer token, or None without an Authorization header."""
+    given = headers.getlist("authorization")
+    if not given:
+        return None
+    scheme, _, token = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise _unauthorized("invalid Authorization header", hint="send the header Authorization: Bearer ot_...")
+    return token.strip()
+
+
+def _request_id(headers: Headers) -> str:
+    own = headers.getlist("x-request-id")
+    if len(own) == 1 and REQUEST_ID.fullmatch(own[0]):
+        return own[0]
+    traced = TRACE.fullmatch(headers.get("traceparent", ""))
+    return traced[1] if traced else os.urandom(8).hex()
+
+
+def _unauthorized(message: str, hint: str = "") -> ApiError:
+    return ApiError("unauthorized", message, headers={"www-authenticate": "Bearer"}, hint=hint)
+
+
+REVOKED: Final = _unauthorized("the token was revoked")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+# --- responses -----------------------------------------------------------------------------------------------------
+
+
+class _ResponseSender:
+    """The `send` function of one request, which adds the fixed headers. `status` is None until the response begins."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._own = send, {**FIXED, b"x-request-id": request_id.encode()}
+        self.status: int | None = None
+        self._is_complete = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            kept = [(name.lower(), value) for name, value in message.get("headers", ()) if name.lower() not in FIXED]
+            if all(name != b"cache-control" for name, _ in kept):
+                kept.append((b"cache-control", b"no-store"))
+            message["headers"] = [*kept, *self._own.items()]
+        self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+        await self._send(message)
+
+    async def end(self) -> None:
+        """Finish a stream that has begun."""
+        if not self._is_complete:
+            with contextlib.suppress(Exception):  # the server cuts off a response of known length instead
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def get_token_id(scope: Scope) -> str:
+    """Return an id of the request's token that does not reveal it, or an empty string without a token."""
+    return str(scope.get("state", {}).get("token_id", ""))
+
+
+def get_agent(scope: Scope) -> str:
+    """Return the agent of the request; the owner uses the default agent."""
+    agent = scope.get("state", {}).get("agent")
+    return DEFAULT if agent is None else str(agent)

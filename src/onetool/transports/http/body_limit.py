@@ -1,0 +1,58 @@
+"""Size limits for request bodies: for each body and for all open requests together.
+
+`timeouts` enforces the transfer rate.
+"""
+
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive
+
+from onetool.transports.http.errors import ApiError
+
+MAX_BODY_BYTES: Final = 4 << 20
+MAX_IMPORT_BYTES: Final = 64 << 20
+MAX_TOTAL_BYTES: Final = 256 << 20
+IMPORTS: Final = frozenset({"/api/import"})
+MAX_DIGITS: Final = 18
+
+
+class BodyLimiter:
+    """The total size of the bodies of open requests."""
+
+    def __init__(self, most: int = MAX_TOTAL_BYTES) -> None:
+        self.most, self.held = most, 0
+
+    def body(self, path: str, receive: Receive) -> "LimitedBody":
+        return LimitedBody(self, receive, MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
+
+
+class LimitedBody:
+    """The `receive` function of one request with a size limit. Call `end` when the request is over."""
+
+    def __init__(self, intake: BodyLimiter, receive: Receive, most: int) -> None:
+        self._intake, self._receive, self._most, self._got = intake, receive, most, 0
+
+    def check_content_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > MAX_DIGITS or int(length) > self._most):
+            raise self._too_large()
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self._got += size
+        self._intake.held += size
+        if self._got > self._most:
+            raise self._too_large()
+        if self._intake.held > self._intake.most:
+            problem = "too much data is being sent to this server at once: retry later"
+            raise ApiError("busy", problem)
+        return message
+
+    def end(self) -> None:
+        self._intake.held -= self._got
+        self._got = 0
+
+    def _too_large(self) -> ApiError:
+        return ApiError("too_large", f"the request body exceeds {self._most} bytes", {"limit": self._most})

@@ -1,0 +1,160 @@
+"""HTTP errors: one exception, one table of status codes, one body, `{"error": {"code", "message", "details"}}`.
+
+Handlers raise a `ToolError` or an `ApiError`; `ErrorBoundary` renders both and hides unexpected exceptions. A tool that
+ran and failed is not an HTTP error: its error is the response to the call.
+"""
+
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onetool.errors import BundleError, ToolError
+from onetool.logging import Log
+from onetool.schema import JSON
+from onetool.util.invisible import escape_invisible
+from onetool_child.data import text
+
+STATUS: Final[dict[str, int]] = {
+    "invalid": 400,
+    "unauthorized": 401,
+    "builtin_read_only": 403,
+    "forbidden": 403,
+    "permission_denied": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "duplicate": 409,
+    "slug_taken": 409,
+    "bundle_disabled": 409,
+    "bundle_deleted": 409,
+    "bundle_not_empty": 409,
+    "tool_disabled": 409,
+    "precondition_failed": 412,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "rate_limited": 429,
+    "internal": 500,
+    "busy": 503,
+    "audit_unavailable": 503,
+    "storage_unavailable": 507,
+}
+# Codes for errors without a code of their own, by type. A call that fails with another type did run.
+CODES: Final = {
+    "validation_error": "invalid",
+    "not_found": "not_found",
+    "permission_denied": "permission_denied",
+    "audit_unavailable": "audit_unavailable",
+}
+RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60"}  # unless the error says otherwise
+
+
+def camel_case(name: str) -> str:
+    """Return the name as JSON spells it: `bundleID` for `bundle_id`."""
+    first, *others = name.split("_")
+    return first + "".join({"id": "ID", "ids": "IDs"}.get(word, word.capitalize()) for word in others)
+
+
+class ApiError(Exception):
+    """An error with a status code. The hint is the last line of the message."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        hint: str = "",
+    ) -> None:
+        self.message = escape_invisible(f"{message}\nHint: {hint}" if hint else message)
+        super().__init__(self.message)
+        self.code, self.hint, self.details, self.headers = code, hint, dict(details or {}), dict(headers or {})
+        if code in RETRY_SECONDS:
+            self.headers.setdefault("retry-after", RETRY_SECONDS[code])
+
+    @classmethod
+    def from_error(cls, error: ToolError) -> "ApiError":
+        fields = dict(error.fields)
+        code = fields.pop("code", None)
+        if isinstance(error, BundleError):
+            details = {**(fields.get("details") or {}), **({"hint": error.hint} if error.hint else {})}
+            return cls(code or "invalid", error.message, {camel_case(key): value for key, value in details.items()})
+        if code == "rate_limited":
+            wait = fields.pop("retry_after", None)
+            headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
+            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
+        return cls(CODES.get(error.type, "invalid"), error.message, {**error.fields, "type": error.type})
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.code]
+
+    @property
+    def body(self) -> JSON:
+        return {"error": {"code": self.code, "message": self.message, "details": self.details}}
+
+    @property
+    def response(self) -> Response:
+        """The error as a response. Details come from tools and may hold any text."""
+        return Response(text(self.body).encode("utf-8", "replace"), self.status, self.headers, "application/json")
+
+
+class ErrorBoundary:
+    """ASGI middleware that renders exceptions as responses.
+
+    For an unexpected exception, the client gets a correlation id that is also in the log. `count` is called with the
+    status of every response.
+    """
+
+    def __init__(self, inner: ASGIApp, log: Log, count: Callable[[Scope, int], None]) -> None:
+        self._inner, self._log, self._count = inner, log, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+        scope["app"] = self._inner  # so that the router raises what it has no route for
+
+        async def noting(message: Message) -> None:
+            nonlocal has_started
+            if not has_started:
+                has_started = True
+                self._count(scope, message["status"])
+            await send(message)
+
+        try:
+            await self._inner(scope, receive, noting)
+        except Exception as error:  # noqa: BLE001 - every exception becomes a response
+            response = self._response(scope, error)
+            if not has_started:
+                await response(scope, receive, noting)
+
+    def _response(self, scope: Scope, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=400)  # the client is gone
+        if isinstance(error, HTTPException):
+            error = _no_route(scope, error)
+        if isinstance(error, ToolError):
+            error = ApiError.from_error(error)
+        if isinstance(error, ApiError):
+            return error.response
+        number = scope.get("state", {}).get("request_id") or os.urandom(8).hex()
+        shown = "".join(traceback.format_exception(error))
+        where = {"method": scope["method"], "path": scope["path"]}
+        self._log.event("http.error", level="ERROR", correlation_id=number, **where, text=shown)
+        message = f"internal error; see log entry {number}"
+        return ApiError("internal", message, {"correlationID": number}).response
+
+
+def _no_route(scope: Scope, error: HTTPException) -> ApiError:
+    """Return the error for an unknown path or method. Several routes may share a path."""
+    if error.status_code == STATUS["not_found"]:
+        return ApiError("not_found", f"no such path: {scope['path']}")
+    fitting = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
+    message = f"method {scope['method']} is not allowed for {scope['path']} (allowed: {allowed})"
+    return ApiError("method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed})

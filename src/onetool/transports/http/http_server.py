@@ -1,0 +1,211 @@
+"""The HTTP server: binding the port, serving, and shutting down gracefully.
+
+uvicorn serves the connections. It neither logs to the terminal nor handles signals.
+A non-loopback address is served only with tokens and a complete sandbox.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import anyio
+import uvicorn
+
+from onetool.app import OneTool
+from onetool.errors import ToolError
+from onetool.runner.cells import FULL_SANDBOX
+from onetool.transports.http.asgi_app import build, live_tokens
+from onetool.transports.http.auth import MAX_HEAD_BYTES, STOPPING, AuthMiddleware, Bind, is_loopback
+from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
+from onetool.transports.http.tokens import TokenSet
+from onetool.transports.logging_bridge import forward_logging
+from onetool.transports.settings_watcher import Hooks, watching
+from onetool_child.confine import one_malloc_arena
+
+if sys.platform != "win32":
+    import resource
+
+GRACE_SECONDS: Final = 10
+IDLE_SECONDS: Final = 75
+LAST_SECONDS: Final = 1.0
+BACKLOG: Final = 1024
+ENOUGH_FILES: Final = 8192
+TICKS_A_SECOND: Final = 10  # of uvicorn's main loop
+Ready = Callable[[Bind], None]
+
+
+class HttpServer:
+    """An HTTP server. The constructor binds the port."""
+
+    def __init__(self, app: OneTool, host: str, port: int) -> None:
+        self._app = app
+        self._socket = _open_socket(host, port)
+        self.bind = Bind(host, self._socket.getsockname()[1])
+        self._server: _Server | None = None
+
+    async def run(self, ready: Ready) -> None:
+        """Serve until `stop`, then until open requests end or GRACE_SECONDS pass."""
+        with contextlib.closing(self._socket):
+            crowd = ConnectionLimiter(min(MAX_CONNECTIONS, _raise_file_limit() // 2))
+            tokens = live_tokens(self._app)
+            gate = build(self._app, self.bind, tokens)
+            self._server = _Server(self._config(gate, crowd), crowd, lambda: ready(self.bind))
+            hooks = Hooks(on_change=tokens.narrow, on_tick=gate.end_revoked)
+            port, own_ports = self.bind.port, self._app.listening_ports
+            own_ports.add(port)  # tools must not send requests to the server that they run in
+            try:
+                with forward_logging(self._app.log, "http.server", "uvicorn.error"):
+                    async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
+                        await self._server.serve([self._socket])
+                        await self._server.cancel_pending()
+            finally:
+                own_ports.discard(port)
+
+    def _config(self, gate: AuthMiddleware, crowd: ConnectionLimiter) -> uvicorn.Config:
+        return uvicorn.Config(
+            gate,
+            http=partial(TimeoutProtocol, crowd=crowd),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # X-Forwarded-For does not authenticate anyone
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+
+    def stop(self) -> None:
+        """Shut down gracefully; the second call shuts down immediately."""
+        if self._server is not None:
+            self._server.force_exit = self._server.should_exit
+            self._server.should_exit = True
+
+
+async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    one_malloc_arena()  # with one arena per thread, unused memory grows by megabytes a minute
+    await check_exposure(app, Bind(host, port))
+    server = HttpServer(app, host, port)
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as group:
+
+            async def handle_signals() -> None:
+                async for _ in signals:
+                    server.stop()
+
+            group.start_soon(handle_signals)
+            await server.run(ready)
+            group.cancel_scope.cancel()
+
+
+# --- non-loopback addresses ----------------------------------------------------------------------------------------
+
+
+async def check_exposure(app: OneTool, bind: Bind) -> None:
+    """Raise if the server would be reachable from other machines without tokens or without a complete sandbox."""
+    names = app.settings.auth.allowed_hosts
+    if bind.is_loopback and not names:
+        return
+    where, alone = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host, "--host")
+    if not TokenSet(app.settings.auth.tokens, os.environ):
+        raise ToolError(
+            f"cannot serve {where} without authentication: no tokens exist",
+            hint=f"create a token with `onetool token create NAME`, or remove {alone} to serve this machine only",
+        )
+    if app.settings.execution.isolation == "off":
+        return
+    active = (await app.cells.probe())["sandbox"].split("+")
+    missing = [layer for layer in FULL_SANDBOX if layer not in active]
+    if missing:
+        raise ToolError(
+            f"cannot serve {where}: the sandbox is incomplete on this machine (missing: {', '.join(missing)})",
+            hint=f"remove {alone} to serve this machine only, or, if you trust everyone who has a token, set "
+            "execution: {isolation: off} in onetool.yaml",
+        )
+
+
+# --- uvicorn and its socket ----------------------------------------------------------------------------------------
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, crowd: ConnectionLimiter, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._crowd, self._connect_servers, self._stopping = crowd, ready, asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state[STOPPING] = self._stopping
+        await super().startup(sockets)
+        self._connect_servers()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_A_SECOND == 0:
+            self._crowd.close_expired()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        await super().shutdown(sockets)
+
+    async def cancel_pending(self) -> None:
+        """Cancel the requests that did not end in time. Requests that wait for a thread are abandoned."""
+        for task in self.server_state.tasks:
+            task.cancel()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=LAST_SECONDS)
+
+
+def _open_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        taken = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise _bind_error(host, port, error) from None
+    address = taken.getsockname()[0]
+    if Bind(host, port).is_loopback and not is_loopback(address):  # the hosts file may map localhost to any address
+        taken.close()
+        raise ToolError(f"{host} resolves to {address}, which is not a loopback address", hint="use --host 127.0.0.1")
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does this only for sockets it opened itself
+    return taken
+
+
+def _raise_file_limit() -> int:
+    """Raise the limit of open files if possible and return it. Each connection is a file; 1024 is a common limit."""
+    if sys.platform == "win32":
+        return ENOUGH_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(ENOUGH_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return ENOUGH_FILES
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def _bind_error(host: str, port: int, error: Exception) -> ToolError:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        hint = "use a free port with `onetool serve --http --port 0`"
+        return ToolError(f"cannot listen on {host}: port {port} is in use", hint=hint)
+    if number == errno.EACCES:
+        hint = "use an unprivileged port with `onetool serve --http --port 8765`"
+        return ToolError(f"cannot listen on {host}: no permission to use port {port}", hint=hint)
+    if isinstance(error, OverflowError):
+        return ToolError(f"invalid port {port} (expected 0-65535)")
+    reason = getattr(error, "strerror", None) or str(error)
+    hint = "use --host 127.0.0.1 to serve this machine only"
+    return ToolError(f"cannot listen on {host}, port {port}: {reason}", hint=hint)

@@ -1,0 +1,49 @@
+"""The identity of an HTTP caller: its agent, what it may see, and whether it may change anything.
+
+A request without a token comes from the local machine (`auth` rejects all others) and acts as the owner. A token
+identifies one agent, which sees only its own runs, activity and statistics.
+"""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from onetool.app import OneTool
+from onetool.bus.authorise import line_to_permit
+from onetool.context import Permission, ToolContext
+from onetool.errors import ToolError
+from onetool.runner.answer import Journal
+from onetool.transports.http.auth import get_agent, get_token_id
+from onetool.transports.http.errors import ApiError
+
+
+def visible_agent(request: Request) -> str | None:
+    """Return the agent whose runs, activity and statistics the caller may see; None (the owner) sees all."""
+    agent = request.scope.get("state", {}).get("agent")
+    return None if agent is None else str(agent)
+
+
+def caller_fields(request: Request) -> dict[str, Any]:
+    """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
+    agent, token_id = get_agent(request.scope), get_token_id(request.scope)
+    return {"agent": agent, "is_owner": visible_agent(request) is None, "token_id": token_id, "client": "http"}
+
+
+def build_context(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
+    """Return the context for a call by this caller."""
+    try:
+        return app.context(journal=journal, **caller_fields(request))
+    except ToolError as error:  # the token's agent was removed from the settings
+        raise ApiError("permission_denied", error.message) from None
+
+
+def require_write_permission(request: Request, app: OneTool) -> None:
+    """Raise if the caller may not change bundles or enable and disable tools."""
+    if visible_agent(request) is None:
+        return
+    context = build_context(request, app)
+    if Permission.WRITE not in context.permissions:
+        line = line_to_permit(frozenset({Permission.WRITE}), context)
+        message = f"agent '{context.agent_id}' may not make changes: it lacks the permission 'write'"
+        details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
+        raise ApiError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")

@@ -1,0 +1,114 @@
+"""JSON request bodies, parsed strictly: no duplicate keys, no NaN, no infinite or oversized numbers.
+
+Other errors take precedence over those of the body, so parsing never raises: an invalid body becomes a mapping that
+raises its error on first access.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final, NoReturn, Self
+
+from starlette.requests import Request
+
+from onetool.bundles.model import MOST_LEVELS
+from onetool.transports.http.errors import ApiError
+
+MEDIA_TYPE: Final = "application/json"
+MAX_DIGITS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """An unparsed request body."""
+
+    media_type: str
+    encoding: str
+    content: bytes
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        headers = request.headers
+        return cls(headers.get("content-type", ""), headers.get("content-encoding", ""), await request.body())
+
+    def data(self) -> Mapping[str, Any]:
+        """Parse the body. Large bodies take long: do not call this on the event loop."""
+        try:
+            _check_media_type(self)
+            data = _parse(self.content)
+            if isinstance(data, dict):
+                return data
+            raise _invalid("the request body must be a JSON object")
+        except ApiError as error:
+            return _Wrong(error)
+
+
+class _Wrong(Mapping[str, Any]):
+    def __init__(self, error: ApiError) -> None:
+        self._error = error
+
+    def _raise(self, *_: object) -> NoReturn:
+        raise self._error
+
+    __getitem__ = __iter__ = __len__ = _raise
+
+
+def _check_media_type(sent: RequestBody) -> None:
+    kind, _, parameters = sent.media_type.partition(";")
+    charset = parameters.replace(" ", "").replace('"', "").lower()
+    if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
+        problem = f"unsupported Content-Type {sent.media_type!a}" if sent.media_type else "missing Content-Type"
+        raise ApiError("unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}")
+    if sent.encoding.strip().lower() not in {"", "identity"}:
+        message = f"unsupported Content-Encoding {sent.encoding!a}"
+        raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        text = content.decode()
+        return json.loads(
+            text,
+            object_pairs_hook=_build_object,
+            parse_constant=_reject_constant,
+            parse_int=_parse_integer,
+            parse_float=_parse_number,
+        )
+    except UnicodeDecodeError:
+        raise _invalid("the request body is not valid UTF-8") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _invalid(f"the request body is not valid JSON: {error.msg} at {place}") from None
+    except RecursionError:
+        raise _invalid(f"the request body is nested more than {MOST_LEVELS} levels deep") from None
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _invalid(f"duplicate key {twice!a} in the request body")
+    return members
+
+
+def _reject_constant(word: str) -> NoReturn:
+    raise _invalid(f"{word} is not valid JSON: use null or a number")
+
+
+def _parse_integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _invalid(f"number with {len(digits)} digits in the request body (maximum {MAX_DIGITS})")
+    return int(digits)
+
+
+def _parse_number(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise _invalid(f"number {text[:40]} in the request body is too large")
+    return number
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError("invalid", message)

@@ -1,0 +1,163 @@
+"""MCP over HTTP at /mcp, for protocol versions with and without sessions. The SDK manages sessions and streams.
+
+`auth` has checked origin and size, so the SDK's own checks are disabled. A session (protocols before 2026) belongs to
+the agent and the token that opened it; to others it does not exist. The latest messages are kept, so that a client can
+resume after a broken connection.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import OrderedDict
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import JSONRPCMessage
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onetool.app import OneTool
+from onetool.transports.http.auth import STOPPING, get_token_id
+from onetool.transports.http.body_limit import MAX_BODY_BYTES
+from onetool.transports.mcp.mcp_server import OneToolServer
+
+PATH: Final = "/mcp"
+MAX_SESSIONS: Final = 1000
+MAX_EVENTS: Final = 20_000
+MAX_BYTES: Final = 32 << 20
+NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def route(app: OneTool) -> Route:
+    return Route(PATH, endpoint=Mcp(app))
+
+
+class _Sent(NamedTuple):
+    session: int
+    stream: str
+    message: JSONRPCMessage | None  # None at the start of a stream
+    size: int
+
+
+class ReplayBuffer:
+    """The latest messages to all sessions, oldest first. A client that resumes too late gets an empty stream."""
+
+    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_events, self._max_bytes = max_events, max_bytes
+        self.sent: OrderedDict[int, _Sent] = OrderedDict()
+        self._numbers, self._sessions, self._bytes = count(1), count(1), 0
+
+    def open_session(self) -> EventStore:
+        return _SessionStore(self, next(self._sessions))
+
+    def add(self, sent: _Sent) -> int:
+        number = next(self._numbers)
+        self.sent[number] = sent
+        self._bytes += sent.size
+        while len(self.sent) > self._max_events or self._bytes > self._max_bytes:
+            self._bytes -= self.sent.popitem(last=False)[1].size
+        return number
+
+
+class _SessionStore(EventStore):
+    """The messages of one session. The SDK's stream ids are unique only within a session."""
+
+    def __init__(self, replays: ReplayBuffer, session: int) -> None:
+        self._replays, self._session = replays, session
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        size = 0 if message is None else len(message.model_dump_json())
+        return str(self._replays.add(_Sent(self._session, stream_id, message, size)))
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        number = int(last_event_id) if NUMBER.fullmatch(last_event_id) else 0
+        last = self._replays.sent.get(number)
+        if last is None or last.session != self._session:
+            return None
+        for each, sent in list(self._replays.sent.items()):
+            if each > number and sent[:2] == last[:2] and sent.message is not None:
+                await send_callback(EventMessage(sent.message, str(each)))
+        return last.stream
+
+
+class ResumableSessions(StreamableHTTPSessionManager):
+    """The SDK's session manager with a separate `event_store` for each session."""
+
+    _replays: ReplayBuffer
+
+    @property
+    def event_store(self) -> EventStore:
+        return self._replays.open_session()
+
+    @event_store.setter
+    def event_store(self, _none: Any) -> None:
+        self._replays = ReplayBuffer()
+
+
+class Mcp:
+    """The ASGI endpoint for MCP. It starts with the first request and ends with the event loop."""
+
+    def __init__(self, app: OneTool) -> None:
+        self._server = OneToolServer(app)
+        self._manager = ResumableSessions(
+            self._server,
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            max_request_body_size=MAX_BODY_BYTES,
+            max_sessions=MAX_SESSIONS,
+        )
+        self._is_ready = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._ending: asyncio.Future[Any] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._is_ready.is_set():
+            self._running = self._running or asyncio.ensure_future(self._run())
+            await self._is_ready.wait()
+        state = scope.get("state", {})
+        if state.get("agent") is not None:
+            owner = f"{state['agent']}:{get_token_id(scope)}"  # of the session, for the SDK
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=owner, scopes=[]))
+        stopping = state.get(STOPPING)
+        if stopping is not None:
+            if self._ending is None:
+                self._ending = asyncio.ensure_future(stopping.wait())
+                self._ending.add_done_callback(lambda _: self._server.end_streams())
+            if scope["method"] == "GET":
+                await _until(stopping, self._manager.handle_request, scope, receive, send)
+                return
+        await self._manager.handle_request(scope, receive, send)
+
+    async def _run(self) -> None:
+        with contextlib.closing(self._server):
+            async with self._manager.run():
+                self._is_ready.set()
+                await asyncio.Event().wait()
+
+
+async def _until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Handle a request, but end its stream cleanly when the server shuts down."""
+    has_started = False
+
+    async def noted(message: Message) -> None:
+        nonlocal has_started
+        has_started = has_started or message["type"] == "http.response.start"
+        await send(message)
+
+    async def received() -> Message:
+        gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((gone, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return gone.result() if gone.done() else {"type": "http.disconnect"}
+        finally:
+            gone.cancel()
+            stopped.cancel()
+
+    await handle(scope, received, noted)
+    if has_started and stopping.is_set():
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

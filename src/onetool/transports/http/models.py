@@ -1,0 +1,531 @@
+"""Models of REST requests and responses. They validate input, serialize output and define the OpenAPI schemas.
+
+Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields that are empty.
+"""
+
+from collections.abc import Mapping
+from operator import not_
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic.json_schema import GenerateJsonSchema
+from starlette.requests import Request
+
+from onetool.backends.http_tool.impl import HttpImpl
+from onetool.bundles import rules
+from onetool.bundles.model import (
+    Bundle,
+    Id,
+    Match,
+    Moment,
+    PythonImpl,
+    StoredTool,
+    Tag,
+    ToolDraft,
+    check_depth,
+    is_none,
+    refusal,
+)
+from onetool.results.window import Unit
+from onetool.schema import JSON
+from onetool.stats.summary import PERIODS, Summary
+from onetool.transports.http.api.catalog import Kind
+from onetool.transports.http.errors import STATUS, ApiError, camel_case
+from onetool_child.data import FORMATS
+
+DEFAULT_SIZE: Final = 25
+MAX_ITEMS: Final = 256
+DEFAULT_LINES: Final = 100
+MAX_NUMBER: Final = 10**15
+ALL_TIME: Final = "all"
+
+
+def absent(default: Any = "", description: str | None = None) -> Any:
+    """Return a field that is omitted from the response if it is empty."""
+    return Field(default=default, exclude_if=not_, description=description)
+
+
+class ApiSchemas(GenerateJsonSchema):
+    """JSON Schema without titles."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+
+class _Parameters(ApiSchemas):
+    """JSON Schema for query parameters: an optional one may be omitted but is never null."""
+
+    def nullable_schema(self, schema: Any) -> JSON:
+        return self.generate_inner(schema["schema"])
+
+
+class ApiModel(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=camel_case,
+        defer_build=True,
+        extra="forbid",
+        from_attributes=True,
+        json_schema_serialization_defaults_required=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Self:
+        """Validate a request body."""
+        check_depth(body)
+        try:
+            return cls.model_validate(dict(body))
+        except ValidationError as error:
+            raise refusal(error) from None
+
+    def as_json(self) -> JSON:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+Count = Annotated[int, Field(ge=0)]
+Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"})]
+Permissions = list[Literal["read", "write", "exec", "network"]]
+
+
+class ErrorBody(ApiModel):
+    code: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(STATUS)})]
+    message: str
+    details: dict[str, Any]
+
+
+class ErrorResponse(ApiModel):
+    error: ErrorBody
+
+
+# --- queries -------------------------------------------------------------------------------------------------------
+
+
+def _once(given: list[str]) -> str:
+    if len(given) > 1:
+        raise ValueError(f"given {len(given)} times, expected once")
+    return given[0]
+
+
+def _parse_number(given: list[str]) -> int:
+    text = _once(given)
+    if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
+        raise ValueError(f"{text!a} is not a positive integer")
+    return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
+
+
+def _flag(given: list[str]) -> bool:
+    text = _once(given)
+    if text not in {"true", "false"}:
+        raise ValueError(f"invalid boolean {text!a} (expected true or false)")
+    return text == "true"
+
+
+def _tag(text: str) -> str:
+    if problem := rules.tags_problem([text]):
+        raise ValueError(problem)
+    return text
+
+
+def _split(given: list[str]) -> list[str]:
+    return [item for text in given for item in text.split(",")]
+
+
+Text = Annotated[str, BeforeValidator(_once)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
+Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_ITEMS))]
+Ids = Annotated[list[Id], BeforeValidator(_split)]
+Tags = Annotated[list[Annotated[Tag, AfterValidator(_tag)]], BeforeValidator(_split)]
+SIZE: Final = f"Maximum number of items, at most {MAX_ITEMS}"
+LIST: Final = "repeated or comma-separated"
+SOME_BUNDLES: Final = Field(default=None, description=f"Only these bundles; {LIST}")
+
+
+class Query(ApiModel):
+    """The query parameters of a request, each a list of values. Unknown parameters are ignored."""
+
+    model_config = ConfigDict(extra="ignore", validate_by_name=False)
+
+    @classmethod
+    def parameters(cls) -> JSON:
+        return cls.model_json_schema(by_alias=True, schema_generator=_Parameters)
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        query = request.query_params
+        try:
+            return cls.model_validate({name: query.getlist(name) for name in query})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            name, problem = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+            raise ApiError("invalid", f"{name}: {problem}", {"parameter": name}) from None
+
+
+class PageQuery(Query):
+    page_size: Size = Field(default=DEFAULT_SIZE, description=SIZE)
+    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
+
+
+class StoredQuery(PageQuery):
+    include_disabled: Flag = Field(default=False, description="Include disabled items")
+
+
+class BundlesQuery(StoredQuery):
+    bundle_ids: Ids | None = SOME_BUNDLES
+
+
+class StoredToolsQuery(StoredQuery):
+    tags: Tags | None = Field(default=None, description=f"Only tools with any of these tags; {LIST}")
+    bundle_ids: Ids | None = SOME_BUNDLES
+    page_size: Size = Field(
+        default=DEFAULT_SIZE,
+        validation_alias=AliasChoices("recommendedPageSize", "pageSize"),
+        description=f"{SIZE}. pageSize is an alias; send only one",
+    )
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        if {"pageSize", "recommendedPageSize"} <= request.query_params.keys():
+            message = "pageSize and recommendedPageSize are aliases: send only one"
+            raise ApiError("invalid", message, {"parameter": "pageSize"})
+        return super().of(request)
+
+
+class StoredSearchQuery(StoredQuery):
+    q: Annotated[Text, WithJsonSchema({"type": "string", "pattern": r"\S"})] = Field(
+        description="Search text; ignores case and accents and has no special characters"
+    )
+
+
+class ToolsQuery(PageQuery):
+    q: Text = Field(default="", description="Search text")
+    pack: Text = Field(default="", description="Only tools of this pack")
+    kind: Annotated[Kind, BeforeValidator(_once)] | None = Field(default=None, description="Only tools of this kind")
+    is_enabled: Flag | None = Field(default=None, description="Only enabled tools, or only disabled tools")
+
+
+class WindowQuery(Query):
+    offset: Number = Field(default=1, description="First line, character or match, counted from 1")
+    limit: Number = Field(default=DEFAULT_LINES, description="Maximum number to return")
+    search: Text = Field(default="", description="Regular expression, or words with fuzzy")
+    fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
+    ignore_case: Flag = Field(default=False, description="Ignore case")
+    unit: Annotated[Unit, BeforeValidator(_once)] = Field(default="auto", description="Unit of offset and limit")
+
+
+class StatisticsQuery(Query):
+    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(_once)] = Field(  # type: ignore[valid-type]
+        default=ALL_TIME, description="Time period"
+    )
+    tool: Text = Field(default="", description="Only this tool")
+
+
+class ImportQuery(Query):
+    name: Text = Field(default="", description="Slug for the bundle")
+    server: Text = Field(default="", description="Base URL of the API, overrides the one in the document")
+    update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
+
+
+# --- stored tools --------------------------------------------------------------------------------------------------
+
+
+class ToolBody(ToolDraft):
+    """A tool to store, with the implementation of its type."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"type": {"const": "http"}, "pythonImpl": {"type": "null"}}, "required": ["httpImpl"]},
+                {
+                    "properties": {"type": {"enum": ["python", "go"]}, "httpImpl": {"type": "null"}},
+                    "required": ["pythonImpl"],
+                },
+            ]
+        },
+    )
+    http_impl: HttpImpl | None = None  # type: ignore[assignment]
+    python_impl: PythonImpl | None = None
+
+
+class StoredToolView(StoredTool):
+    """A stored tool. Literal credentials are masked."""
+
+    warnings: list[str] = absent([], "Literal credentials in the tool")
+
+
+class FoundTool(StoredToolView):
+    score: float
+    match: Match
+
+
+class PageResponse(ApiModel):
+    next_page_token: str = absent(description="Send as pageToken with the same filters to get the next page")
+
+
+class BundlePage(PageResponse):
+    bundles: Annotated[list[Bundle], Field(max_length=MAX_ITEMS)]
+
+
+class StoredToolPage(PageResponse):
+    tools: Annotated[list[StoredToolView], Field(max_length=MAX_ITEMS)]
+
+
+class FoundToolPage(PageResponse):
+    tools: Annotated[list[FoundTool], Field(max_length=MAX_ITEMS)]
+
+
+class ImportedBundle(ApiModel):
+    bundle: Bundle
+    tool_count: Count
+    hosts: list[str] = Field(description="Hosts to add to http.allowedHosts")
+    secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
+    problems: list[str]
+    warnings: list[str] = Field(description="Literal credentials in the tools")
+
+
+# --- calls and runs ------------------------------------------------------------------------------------------------
+
+
+class Call(ApiModel):
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments, as defined by the tool's argSchema")
+
+
+class Success(ApiModel):
+    ok: Literal[True] = True
+    value: Any
+
+    def as_json(self) -> JSON:
+        """Return the value without copying it: it may be large."""
+        return {"ok": True, "value": self.value}
+
+
+class ToolFailure(ApiModel):
+    """The error of a tool, with its fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    message: str
+
+
+class FailedCall(ApiModel):
+    ok: Literal[False] = False
+    error: ToolFailure
+
+
+class CallOutcome(RootModel[Success | FailedCall]):
+    """The outcome of a call: a value or an error."""
+
+
+class RunRequest(ApiModel):
+    command: Annotated[str, Field(strict=True, description="Python code, as for the tool `run` over MCP")]
+    format: Literal[FORMATS] | None = Field(default=None, description="Value of __format__")  # type: ignore[valid-type]
+
+
+class Medium(ApiModel):
+    handle: str
+    mime_type: str
+    data: Annotated[str, WithJsonSchema({"type": "string", "contentEncoding": "base64"})]
+
+
+class RunAnswer(ApiModel):
+    run_id: str | None
+    blocks: list[str]
+    is_error: bool
+    error: str = absent()
+    media: list[Medium]
+
+
+class Run(ApiModel):
+    id: str
+    kind: Literal["run", "call"]
+    name: str
+    agent: str
+    client: str
+    started_at: Time
+    duration_ms: float | None
+    state: Literal["running", "completed", "failed"]
+    error: str | None
+    command: str
+    call_count: Count
+    failed_count: Count
+
+
+class RunList(ApiModel):
+    runs: list[Run]
+
+
+class RunCall(ApiModel):
+    name: str
+    start_ms: float
+    duration_ms: float | None
+    error: str | None
+    lane: Count
+
+
+class Timeline(Run):
+    calls: list[RunCall]
+    calls_left_out: Count
+    most_at_once: Count
+
+
+class ResultWindow(ApiModel):
+    lines: list[str]
+    total_lines: Count
+    returned: Count
+    offset: Count
+    has_more: bool
+    matched_lines: Count | None = Field(default=None, exclude_if=is_none)
+    positions: list[int] | None = Field(default=None, exclude_if=is_none)
+    unit: Literal["chars"] | None = absent(None)
+    total_chars: Count | None = Field(default=None, exclude_if=is_none)
+
+
+# --- tools and packs of every kind ---------------------------------------------------------------------------------
+
+
+class ToolLine(ApiModel):
+    name: str
+    python_name: str = Field(description="Name as written in code; also accepted in paths")
+    pack: str
+    kind: Kind
+    source: str
+    description: str
+    signature: str
+    permissions: Permissions
+    is_enabled: bool
+    disabled_reason: str = absent()
+
+
+class LastError(ApiModel):
+    type: str
+    at: Time
+
+
+class ToolUsage(ApiModel):
+    calls: Count
+    errors: Count
+    p50_ms: float | None
+    last_called_at: Time = absent()
+    last_error: LastError | None = absent(None)
+
+
+class ToolVersion(ApiModel):
+    id: Id
+    bundle_id: Id
+    version: str
+    is_enabled: bool
+    disabled_reason: str | None = absent(None)
+    modified_at: Moment
+    call_count: Count
+    last_called_at: Moment | None
+
+
+class ToolDetails(ToolLine):
+    input_schema: dict[str, Any]
+    output_schema: Any
+    example: str
+    returns: str
+    observed_shape: str | None
+    file: str
+    timeout_seconds: float | None
+    usage: ToolUsage
+    versions: list[ToolVersion] = absent([])
+
+
+class UnlistedServer(ApiModel):
+    server: str
+    state: str
+    reason: str
+
+
+class ToolPage(PageResponse):
+    tools: Annotated[list[ToolLine], Field(max_length=MAX_ITEMS)]
+    total: Count
+    unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not loaded yet")
+
+
+class FindingLocation(ApiModel):
+    file: str
+    line: int | None
+
+
+class Finding(ApiModel):
+    """A problem or warning."""
+
+    message: str
+    hint: str
+    location: FindingLocation | None
+    code: str
+    level: Literal["problem", "warning"]
+
+
+class PackInfo(ApiModel):
+    name: str
+    kind: Kind
+    source: str
+    description: str = ""
+    tool_count: Count = 0
+    is_enabled: bool = True
+    state: str = absent()
+    problem: Finding | None = absent(None)
+    bundle_id: Id = absent()
+
+
+class PackList(ApiModel):
+    packs: list[PackInfo]
+
+
+# --- statistics and health -----------------------------------------------------------------------------------------
+
+
+def _model_of(shape: Any, **more: Any) -> type[ApiModel]:
+    """Return a model for a TypedDict."""
+
+    def translated(kind: Any) -> Any:
+        if get_origin(kind) is list:
+            return list.__class_getitem__(translated(get_args(kind)[0]))
+        return _model_of(kind) if is_typeddict(kind) else kind
+
+    fields: Any = {name: (translated(kind), ...) for name, kind in get_type_hints(shape).items()}
+    return create_model(f"{shape.__name__}Statistics", __base__=ApiModel, **fields, **more)
+
+
+Statistics = _model_of(Summary, is_enabled=(bool, ...), problem=(str, absent()))
+
+
+class RegistryHealth(ApiModel):
+    status: str
+    tool_count: Count
+
+
+class ProxyHealth(ApiModel):
+    status: str
+    server_count: Count
+    servers: dict[str, str]
+
+
+class Health(ApiModel):
+    model_config = ConfigDict(extra="allow")
+
+    version: str
+    python: str
+    cwd: str
+    registry: RegistryHealth
+    proxy: ProxyHealth
+    workers: dict[str, str]
+    isolation: dict[str, str]
+    problems: list[str]
+    findings: list[Finding] = Field(description="The same problems, structured")

@@ -1,0 +1,103 @@
+"""JSON responses with ETags and conditional requests.
+
+The ETag of a tool or pack has two parts: one for editable fields and one for fields that change by themselves (call
+counts, states). `If-None-Match` on a read compares both parts; `If-Match` on a write compares the first.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from onetool.bundles.model import Bundle, StoredTool
+from onetool.schema import JSON
+from onetool.transports.http.errors import ApiError
+from onetool_child.data import text
+
+MEDIA_TYPE: Final = "application/json"
+REVALIDATED: Final = "no-cache"
+# Fields of tools and packs that change without an edit.
+MOVING: Final = frozenset(
+    {
+        "callCount",
+        "lastCalledAt",
+        "disabledReason",
+        "usage",
+        "observedShape",
+        "versions",
+        "toolCount",
+        "state",
+        "problem",
+    }
+)
+
+
+def json_response(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(data), status, headers, MEDIA_TYPE)
+
+
+def stored_response(item: Bundle | StoredTool, status: int = 200) -> Response:
+    """Return the stored item with its ETag."""
+    data = item.as_json()
+    return json_response(data, status, {"etag": compute_etag(data)})
+
+
+def conditional_response(data: Any, asked: Headers) -> Response:
+    """Return the data with its ETag, or 304 if the client already has it."""
+    headers = {"etag": compute_etag(data), "cache-control": REVALIDATED}
+    if _matches_any(headers["etag"], _tags(asked, "if-none-match", is_weak_allowed=True)):
+        return Response(None, 304, headers)
+    return Response(_encode(data), 200, headers, MEDIA_TYPE)
+
+
+def build_precondition(asked: Headers) -> Callable[[Bundle | StoredTool | JSON | None], None]:
+    """Return a function that checks `If-Match` and `If-None-Match` of a write."""
+    wanted, unwanted = _tags(asked, "if-match"), _tags(asked, "if-none-match", is_weak_allowed=True)
+
+    def check(current: Bundle | StoredTool | JSON | None) -> None:
+        tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
+        if wanted and (tag is None or not _matches_any(_stable_part(tag), map(_stable_part, wanted))):
+            raise _precondition_error("If-Match", tag)
+        if unwanted and tag is not None and _matches_any(_stable_part(tag), map(_stable_part, unwanted)):
+            raise _precondition_error("If-None-Match", tag)
+
+    return check
+
+
+def _precondition_error(header: str, tag: str | None) -> ApiError:
+    now = "it does not exist" if tag is None else f"its ETag is {tag} now"
+    message, hint = f"precondition {header} failed: {now}", "read it again, then retry the change"
+    return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
+
+
+def compute_etag(data: Any) -> str:
+    if not isinstance(data, dict) or MOVING.isdisjoint(data):
+        return f'"{_digest(data)}"'
+    lasting = {key: value for key, value in data.items() if key not in MOVING}
+    return f'"{_digest(lasting)}-{_digest([data.get(key) for key in sorted(MOVING)])}"'
+
+
+def _stable_part(tag: str) -> str:
+    return tag.strip('"').partition("-")[0]
+
+
+def _tags(asked: Headers, name: str, *, is_weak_allowed: bool = False) -> list[str]:
+    """Return the ETags of a header. Weak ETags match only on reads."""
+    given = [one.strip() for line in asked.getlist(name) for one in line.split(",") if one.strip()]
+    return [tag.removeprefix("W/") if is_weak_allowed else tag for tag in given]
+
+
+def _matches_any(tag: str, tags: Any) -> bool:
+    known = list(tags)
+    return tag in known or "*" in known
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(_encode(data)).hexdigest()[:32]
+
+
+def _encode(data: Any) -> bytes:
+    """Encode data as JSON. Lone surrogates in results of tools are replaced."""
+    return text(data).encode("utf-8", "replace")

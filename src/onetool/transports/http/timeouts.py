@@ -1,0 +1,213 @@
+"""Timeouts and limits for connections: slow, idle and excess connections are closed.
+
+uvicorn closes idle connections and h11 rejects long heads, but both wait indefinitely for the rest of a request and for
+a client to read, and `limit_concurrency` counts idle connections, so that a few of them block everyone. Here, a head
+must arrive in time, a body and a response must be transferred at a minimum rate, and when there are too many
+connections, idle ones are closed first. All connections are checked once a second, which is cheaper than a timer for
+each request.
+"""
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from onetool.transports.http.auth import FIXED
+from onetool.transports.http.errors import ApiError
+
+HEAD_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 5.0  # for a body whose request was already answered
+REJECTED_SECONDS: Final = 1.0  # for the rest of a rejected request
+MAX_REJECTED: Final = 256  # concurrent rejected connections; others are closed at once
+WINDOW_SECONDS: Final = 10.0  # in which MIN_BYTES must be transferred
+MIN_BYTES: Final = 10 << 10
+MAX_CONNECTIONS: Final = 2048
+MAX_CONNECTIONS_PER_ADDRESS: Final = 1536
+MALFORMED: Final = "malformed HTTP request, or its head exceeds 16 KiB"
+TOO_MANY_CONNECTIONS: Final = "too many open connections: retry later"
+ANSWERABLE: Final = (h11.IDLE, h11.SEND_RESPONSE)
+
+
+class ConnectionLimiter:
+    """All connections of a server. Limits their number in total and per address."""
+
+    def __init__(self, most: int = MAX_CONNECTIONS, max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS) -> None:
+        self._most, self._max_per_address = most, max_per_address
+        self._addresses: Counter[str] = Counter()
+        self._all: dict[TimeoutProtocol, None] = {}  # in order of arrival
+        self.rejected: set[TimeoutProtocol] = set()
+
+    def add(self, newcomer: "TimeoutProtocol") -> bool:
+        """Add a connection if there is room or an idle connection can be closed. Return whether it was added."""
+        address = newcomer.address
+        if self._addresses[address] >= self._max_per_address:
+            is_free = self._make_room(one for one in self._all if one.address == address)
+        else:
+            is_free = len(self._all) < self._most or self._make_room(self._all)
+        if is_free:
+            self._all[newcomer] = None
+            self._addresses[address] += 1
+        return is_free
+
+    def remove(self, one: "TimeoutProtocol") -> None:
+        self.rejected.discard(one)
+        if one in self._all:
+            del self._all[one]
+            self._addresses[one.address] -= 1
+            if not self._addresses[one.address]:
+                del self._addresses[one.address]
+
+    def close_expired(self) -> None:
+        """Close connections that timed out."""
+        now = time.monotonic()
+        for one in tuple(self._all):
+            if one.is_overdue(now):
+                one.cut()
+
+    def _make_room(self, among: Iterable["TimeoutProtocol"]) -> bool:
+        """Close the connection that has been idle longest. Return whether there was one."""
+        idle = min((one for one in among if one.is_idle), key=lambda one: one.silent_since, default=None)
+        if idle is not None:
+            idle.cut()
+            self.remove(idle)
+        return idle is not None
+
+
+@dataclass(slots=True)
+class TransferRate:
+    """A minimum transfer rate, checked in windows of WINDOW_SECONDS."""
+
+    since: float
+    at: int = 0
+
+    def is_too_slow(self, now: float, passed: int) -> bool:
+        if now - self.since < WINDOW_SECONDS:
+            return False
+        is_slow = passed - self.at < MIN_BYTES
+        self.since, self.at = now, passed
+        return is_slow
+
+
+class TimeoutProtocol(H11Protocol):
+    """uvicorn's connection with timeouts."""
+
+    def __init__(self, *given: Any, crowd: ConnectionLimiter, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._crowd, self._received, self._is_rejected = crowd, 0, False
+        self._body: TransferRate | None = None
+        self._answer: TransferRate | None = None
+        self.silent_since = time.monotonic()  # or the start of an incomplete head
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        # asyncio does this only for listening sockets it opened itself; without it many responses take 40 ms longer
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._crowd.add(self):
+            self._reject(ApiError("busy", TOO_MANY_CONNECTIONS))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._crowd.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_rejected or self.transport.is_closing():
+            return
+        self._received += len(data)
+        if self._is_between_requests and self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
+            self.silent_since = time.monotonic()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self.silent_since = time.monotonic()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - MALFORMED is more specific
+        """Reject a malformed request, or close the connection if a response has begun."""
+        if self._has_asked:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in ANSWERABLE:
+            self._reject(ApiError("invalid", MALFORMED))
+        else:
+            self.transport.close()
+
+    def _reject(self, rejected: ApiError) -> None:
+        """Send the error and close later: a client never sees a response if the connection closes while it sends."""
+        self._is_rejected = True
+        if len(self._crowd.rejected) >= MAX_REJECTED:
+            self.cut()
+            return
+        self._crowd.rejected.add(self)
+        self.transport.write(render_raw(rejected))
+        self.transport.write_eof()
+        self.loop.call_later(REJECTED_SECONDS, self.cut)
+
+    def shutdown(self) -> None:
+        if self._is_rejected:
+            self.cut()
+        else:
+            super().shutdown()
+
+    def cut(self) -> None:
+        self.transport.abort()
+
+    # --- timeouts --------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_asked(self) -> bool:
+        """Whether a request has begun. uvicorn's type hints claim that there always is one."""
+        found: object = self.cycle
+        return found is not None
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return not self._has_asked or self.cycle.response_complete
+
+    @property
+    def is_idle(self) -> bool:
+        return self._is_between_requests and not self.transport.get_write_buffer_size()
+
+    def is_overdue(self, now: float) -> bool:
+        left = self.transport.get_write_buffer_size()
+        self._answer = (self._answer or TransferRate(now, -left)) if left else None
+        reads_too_slowly = self._answer is not None and self._answer.is_too_slow(now, -left)
+        return reads_too_slowly or self._sends_too_slowly(now)
+
+    def _sends_too_slowly(self, now: float) -> bool:
+        """Tell whether the client sends too slowly. Time in which the server does not read does not count."""
+        is_sending = self.conn.their_state is h11.SEND_BODY
+        if self._is_between_requests:
+            self._body = None
+            if is_sending:
+                return now - self.silent_since > LINGER_SECONDS
+            is_waited_for = not self._has_asked or bool(self.conn.trailing_data[0])
+            return is_waited_for and now - self.silent_since > HEAD_SECONDS
+        self._body = (
+            (self._body or TransferRate(now, self._received)) if is_sending and not self.flow.read_paused else None
+        )
+        return self._body is not None and self._body.is_too_slow(now, self._received)
+
+
+def render_raw(rejected: ApiError) -> bytes:
+    """Return the error as a raw HTTP response, for connections without a request."""
+    status, body = rejected.status, bytes(rejected.response.body)
+    fields = {
+        b"content-type": b"application/json",
+        b"content-length": str(len(body)).encode(),
+        b"connection": b"close",
+        **{name.encode(): value.encode() for name, value in rejected.headers.items()},
+        **FIXED,
+    }
+    head = b"".join(b"%s: %s\r\n" % field for field in fields.items())
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, STATUS_PHRASES[status], head, body)

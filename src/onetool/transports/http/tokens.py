@@ -1,0 +1,82 @@
+"""Access tokens and their agents, stored as hashes and compared in constant time.
+
+A token is 32 random bytes, so that a plain hash of it can be neither guessed nor reversed. `LiveTokens` rejects tokens
+that were revoked since the settings were loaded.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from onetool.config.load import Examined
+from onetool.config.model import Settings, Token
+from onetool.transports.http.errors import ApiError
+
+PREFIX = "ot_"
+
+
+def new_token() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_token(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class TokenSet:
+    """The tokens in the settings. A token whose environment variable is not set matches nothing."""
+
+    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str]) -> None:
+        self._agents = [
+            (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token.agent)
+            for token in tokens
+        ]
+
+    def __bool__(self) -> bool:
+        return any(known for known, _ in self._agents)
+
+    def find_agent(self, shown: str) -> str | None:
+        """Return the agent of the token with this hash. Compares all hashes, in constant time."""
+        found = None
+        for known, agent in self._agents:
+            if known and hmac.compare_digest(known.lower().encode(), shown.encode()):
+                found = agent
+        return found
+
+
+class LiveTokens:
+    """The loaded tokens that the settings files still contain.
+
+    A changed file can only revoke tokens; a new token needs a reload. While a file is unreadable, no token is accepted.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        env: Mapping[str, str],
+        files: Callable[[], tuple[Path, ...]] = tuple,
+    ) -> None:
+        self._settings, self._env, self._files = settings, env, files
+        self._narrowed: Settings | None = None  # the loaded settings that `_left` and `_unreadable` refer to
+        self._left: frozenset[Token] = frozenset()
+        self._unreadable = ""
+
+    def narrow(self, examined: Examined) -> None:
+        """Revoke the tokens that the settings files no longer contain."""
+        unreadable = [path for path in self._files() if path not in examined.loaded.files]
+        now = examined.loaded.settings
+        self._narrowed, self._unreadable = self._settings(), unreadable[0].name if unreadable else ""
+        self._left = frozenset(token for token in now.auth.tokens if token.agent in now.agents)
+
+    def keys(self) -> TokenSet:
+        """Return the tokens that are accepted now. Raise an ApiError if a settings file cannot be read."""
+        settings = self._settings()
+        tokens = settings.auth.tokens
+        if settings is not self._narrowed:  # loaded after the last check of the files
+            return TokenSet(tokens, self._env)
+        if self._unreadable:
+            message = f"cannot check tokens: cannot read {self._unreadable}"
+            raise ApiError("busy", message, {"reason": "tokens_unreadable"})
+        return TokenSet((token for token in tokens if token in self._left), self._env)

@@ -1,0 +1,97 @@
+"""The identity of an MCP client: agent, client name and session.
+
+Over HTTP, the token determines the agent. Without a token, and over stdio, the name that the client reports does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server.connection import Connection
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from onetool.app import OneTool
+from onetool.context import ToolContext
+from onetool.errors import ToolError
+
+MAX_NAME_CHARS = 64
+OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+
+
+def client_name(context: Any) -> str:
+    """Return the name that the client reports."""
+    said = context.session.client_params
+    return said.client_info.name if said is not None else ""
+
+
+def get_agent(app: OneTool, context: Any) -> str:
+    return _state(context).get("agent") or app.agents.for_client(client_name(context))
+
+
+def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
+    """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
+    state = _state(context)
+    return {
+        "agent": get_agent(app, context),
+        "is_owner": state.get("agent") is None,
+        "token_id": get_token_id(context),
+        "client": client_name(context)[:MAX_NAME_CHARS],
+        "meta": request_meta(context),
+    }
+
+
+def build_caller(app: OneTool, context: Any) -> ToolContext:
+    try:
+        return app.context(**caller_fields(app, context))
+    except ToolError as error:
+        raise MCPError(types.INVALID_REQUEST, error.message) from None
+
+
+def get_token_id(context: Any) -> str:
+    """Return the id of the request's token, or an empty string without a token."""
+    return str(_state(context).get("token_id", ""))
+
+
+def session_key(app: OneTool, context: Any) -> str:
+    """Return a key for counting sessions. Clients without session ids (2026 protocol) count once per agent."""
+    if context.request is None:
+        return ""
+    own = context.request.headers.get("mcp-session-id")
+    return own or f"{get_agent(app, context)}/{client_name(context)[:MAX_NAME_CHARS]}"
+
+
+def get_request_id(context: Any) -> str:
+    """Return the id that the log has for an HTTP request."""
+    return str(_state(context).get("request_id") or "")
+
+
+def _state(context: Any) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = context.request.scope.get("state", {}) if context.request is not None else {}
+    return state
+
+
+def request_meta(context: Any) -> dict[str, Any]:
+    """Return the request's metadata without the fields of the protocol itself."""
+    said: Mapping[str, Any] = context.meta or {}
+    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
+
+
+def is_modern(context: Any) -> bool:
+    """Tell whether the request uses the stateless 2026 protocol; older protocols use sessions."""
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def wants_progress(context: Any) -> bool:
+    return bool(context.meta) and context.meta.get("progress_token") is not None
+
+
+def get_session(context: Any) -> Connection:
+    """Return the connection, which lives as long as the session."""
+    found: Connection = context.session._connection  # noqa: SLF001 - the SDK has no other way to it
+    return found
+
+
+def on_session_end(session: Connection, work: Callable[[], Any]) -> None:
+    """Call the function when the session ends."""
+    session.exit_stack.callback(work)

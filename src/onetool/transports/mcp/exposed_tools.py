@@ -1,0 +1,313 @@
+"""Tools, resources and prompts that `--expose` publishes in addition to `run`.
+
+All calls go through the bus: tools directly, resources and prompts as `ot.resources` and `ot.prompt`. Results of
+upstream servers are passed through with secrets redacted; their requests to the client go through `relay`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import mcp_types as types
+from mcp import MCPError
+
+from onetool._tool import Result, Tool
+from onetool.app import OneTool
+from onetool.bus.authorise import authorise
+from onetool.errors import ToolError
+from onetool.proxy.relay import RELAY, Relay
+from onetool.proxy.upstream import Upstream
+from onetool.registry import Registry, nearest, python_name
+from onetool.sanitise import sanitise
+from onetool.transports.mcp.client_identity import build_caller
+from onetool.transports.mcp.publish import (
+    assign_names,
+    build_definition,
+    clean_texts,
+    map_texts,
+    render_error,
+    render_value,
+    to_wire,
+)
+from onetool.transports.mcp.relay import ClientRelay
+from onetool.util.invisible import find_in_name
+from onetool_child.errors import message_of
+
+CONNECT_SECONDS = 10.0
+RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
+OWN_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
+ServerResult = types.InputRequiredResult | dict[str, Any]
+Given = TypeVar("Given")
+
+
+class ExposedTools:
+    """The exposed tools and servers. `on_change` is called when an exposed server changes."""
+
+    def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
+        self._app, self._on_change = app, on_change
+        self._wanted = {form for name in app.exposed for form in (name, python_name(name))}
+        self._stored: list[Tool] = []
+        self._named: tuple[object, dict[str, Tool]] = (None, {})
+        self._relaying = ClientRelay()
+        self._mark_servers()
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
+    def close(self) -> None:
+        self._relaying.close()
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Return the exposed tools by their published names."""
+        version = (self._app.registry.version, self._stored)
+        if self._named[0] != version:
+            found = (*self._app.registry, *self._stored)
+            self._named = (version, assign_names(tool for tool in found if self._is_wanted(tool)))
+        return self._named[1]
+
+    def schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the input schema, which the SDK compares with request headers."""
+        tool = self.tools().get(name) if self._wanted else None
+        return tool.input.json if tool is not None else None
+
+    async def list_tools(self, context: Any) -> list[types.Tool]:
+        """Return the definitions of the tools that this client may call, sorted by name."""
+        if not self._wanted:
+            return []
+        await self._connect_servers()
+        caller = build_caller(self._app, context)
+        found = sorted(self.tools().items())
+        return [build_definition(name, tool) for name, tool in found if caller.admits(tool) and _is_publishable(tool)]
+
+    async def find(self, context: Any, name: str) -> Tool | None:
+        if not self._wanted:
+            return None
+        if name not in self.tools():
+            await self._connect_servers()
+        tool = self.tools().get(name)
+        return tool if tool is not None and build_caller(self._app, context).admits(tool) else None
+
+    async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
+        answer = await self._answer(context, params, tool.pack, tool.name, dict(params.arguments or {}))
+        if not isinstance(answer, Result):
+            return answer
+        made = render_error(answer.error) if answer.error is not None else render_value(answer.value)
+        return to_wire(made, self._app.redact)
+
+    async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
+        caller = build_caller(self._app, context)
+        caller = replace(caller, metadata={**caller.metadata, RELAY: relay})
+        return await self._app.bus.call_tool(name, arguments, caller)
+
+    def _is_wanted(self, tool: Tool) -> bool:
+        return not self._wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
+
+    # --- resources and prompts of whole servers ---------------------------------------------------------------------
+
+    @property
+    def _servers(self) -> list[str]:
+        return [name for name, server in self._app.settings.servers.items() if name in self._wanted and server.enabled]
+
+    async def resources(self, context: Any) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
+        found = await self._list_all(context, RESOURCES)
+        resources = [clean_texts(each) for _, (some, _) in found for each in some]
+        return resources, [clean_texts(each) for _, (_, some) in found for each in some]
+
+    async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
+        """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
+        found = [(server, each) for server, some in await self._list_all(context, PROMPTS) for each in some]
+        counted = Counter([*(each.name for _, each in found), *self._app.settings.snippets])
+        return {
+            each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))
+            for server, each in found
+            if not find_in_name(each.name)
+        }
+
+    async def read(self, context: Any, params: types.ReadResourceRequestParams) -> ServerResult | None:
+        """Read a resource; return None if no server is exposed. The result may be cached for this agent only."""
+        refusal: MCPError | None = None
+        for server in await self._find_holders(context, params.uri):
+            try:
+                answer = await self._require_answer(context, params, RESOURCES, {"server": server, "uri": params.uri})
+            except MCPError as error:
+                refusal = error
+                continue
+            return {**answer, "cacheScope": "private"} if isinstance(answer, dict) else answer
+        if refusal is not None:
+            raise refusal
+        return None
+
+    async def prompt(self, context: Any, params: types.GetPromptRequestParams) -> ServerResult | None:
+        """Get a prompt; return None if it does not belong to an exposed server."""
+        server, name = await self._find_prompt(context, params.name)
+        if server is None:
+            return None
+        arguments = {"server": server, "name": name, "arguments": dict(params.arguments or {})}
+        return await self._require_answer(context, params, PROMPTS, arguments)
+
+    async def complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult | None:
+        """Complete an argument; return None if the reference does not belong to an exposed server."""
+        ref, server = params.ref, None
+        if isinstance(ref, types.PromptReference):
+            server, name = await self._find_prompt(context, ref.name)
+            ref = ref.model_copy(update={"name": name})
+        else:
+            found = await self._list_all(context, RESOURCES)
+            server = next((name for name, (_, some) in found if any(t.uri_template == ref.uri for t in some)), None)
+        if server is None:
+            return None
+        self._allow(context, PROMPTS)
+        known = dict(params.context.arguments or {}) if params.context is not None else None
+        feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
+        upstream, caller = self._app.servers.upstream(server), build_caller(self._app, context)
+        completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
+        completed: types.CompleteResult | ToolError | None = await _catch_tool_error(completing)
+        if isinstance(completed, ToolError):
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(completed.message))
+        return completed
+
+    async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
+        """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
+        try:
+            self._allow(context, RESOURCES)
+        except MCPError:
+            return None
+        for server in await self._find_holders(context, uri):
+            upstream = self._app.servers.upstream(server)
+            with suppress(ToolError):
+                await upstream.watch_for(uri, build_caller(self._app, context))
+                return partial(upstream.unwatch, uri)
+        return None
+
+    async def _find_prompt(self, context: Any, prompt: str) -> tuple[str | None, str]:
+        """Return the server of a prompt and the prompt's name on that server."""
+        servers = self._servers
+        if not servers or prompt.removeprefix("$") in self._app.settings.snippets:
+            return None, prompt
+        if len(servers) == 1 and not prompt.startswith(f"{servers[0]}_"):
+            return servers[0], prompt
+        found = (await self.prompts(context)).get(prompt)
+        return (found[0], found[1].name) if found is not None else (None, prompt)
+
+    async def _find_holders(self, context: Any, uri: str) -> list[str]:
+        """Return the servers that list the resource, or all servers if none lists it."""
+        if len(self._servers) <= 1:
+            return self._servers
+        found = await self._list_all(context, RESOURCES)
+        listing = [server for server, (some, _) in found if any(str(each.uri) == uri for each in some)]
+        return listing or self._servers
+
+    async def _list_all(self, context: Any, name: str) -> list[tuple[str, Any]]:
+        """Return what each server lists, without servers that fail or are not permitted."""
+
+        async def asked(server: str) -> Any:
+            relay = Relay(client=None, ask=_no_client, log=_no_client)
+            await self._call_bus(context, name, {"server": server}, relay)
+            return relay.result
+
+        servers = self._servers
+        self._mark_servers()
+        found = await asyncio.gather(*map(asked, servers))
+        return [(server, some) for server, some in zip(servers, found, strict=True) if some]
+
+    def _allow(self, context: Any, name: str) -> None:
+        try:
+            authorise(self._app.registry.find(name), {}, build_caller(self._app, context))
+        except ToolError as error:
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
+
+    async def _answer(
+        self, context: Any, params: Any, server: str, name: str, arguments: Mapping[str, Any]
+    ) -> ServerResult | Result:
+        """Return the server's result with secrets redacted, or the result of the call if the server returned none."""
+        outcome = await self._relaying.outcome(context, params, partial(self._call_bus, context, name, arguments))
+        if isinstance(outcome, types.InputRequiredResult):
+            return outcome
+        relay, result = outcome
+        redact, error, settings = self._app.redact, relay.error, self._app.settings
+        if relay.result is None:
+            if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
+                raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
+            return result
+        answer = to_wire(relay.result, redact)
+        upstream = settings.servers.get(server)
+        is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
+        return map_texts(answer, lambda text: sanitise(text, server)) if is_marked else answer
+
+    async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
+        """Return the server's result for a resource or prompt. Raise if the server returned none."""
+        answer = await self._answer(context, params, arguments["server"], name, arguments)
+        if isinstance(answer, Result):
+            assert answer.error is not None
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(message_of(answer.error)))
+        return answer
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def _mark_servers(self) -> None:
+        """Mark the upstream servers as exposed, including those that a reload added."""
+        for upstream in _upstreams(self._app, self._wanted):
+            upstream.publish(self._on_change)
+
+    async def _connect_servers(self) -> None:
+        """Connect the exposed servers: cached definitions are incomplete."""
+        self._mark_servers()
+        await self._app.discover({name.partition(".")[0] for name in self._wanted})
+        self._stored = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, self._wanted)
+        upstreams = _upstreams(self._app, self._wanted)
+        unheard = [each for each in upstreams if each.server.enabled and not each.raw_tools]
+        if unheard:
+            connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unheard]
+            await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
+
+
+async def check(app: OneTool) -> None:
+    """Raise if a name in `--expose` is unknown. Connects servers whose tools were never listed."""
+    for upstream in _upstreams(app, app.exposed):
+        upstream.publish(lambda _what, _uri: None)  # before it connects
+    for name in app.exposed:
+        await app.discover({python_name(name).partition(".")[0]})
+        registry = app.registry
+        known = [*(tool.name for tool in registry), *registry.packs(), *app.settings.servers]
+        if name in known or python_name(name) in known:
+            continue
+        if await anyio.to_thread.run_sync(registry.get, name) is None:
+            near = nearest(name, [*known, *(await anyio.to_thread.run_sync(registry.nearest, name))])
+            hint = f"Did you mean {' or '.join(near)}?" if near else "list all tools with `onetool tools`"
+            raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
+
+
+def find_stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
+    """Return the stored tools with these names or in these packs. Reads the disk."""
+    names = [*wanted, *(entry.name for pack in wanted for entry in registry.entries(pack))]
+    found = (registry.known(name) for name in dict.fromkeys(names))
+    return [tool for tool in found if tool is not None and tool.name not in registry]
+
+
+def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
+    packs = {python_name(name).partition(".")[0] for name in names}
+    return [app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs]
+
+
+def _is_publishable(tool: Tool) -> bool:
+    """Tell whether the tool is enabled and its definition matches its pin."""
+    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.refused)
+
+
+async def _no_client(_what: Any) -> Any:
+    return types.ErrorData(code=types.INVALID_REQUEST, message="no client to ask")
+
+
+async def _catch_tool_error(work: Awaitable[Given]) -> Given | ToolError:
+    """Return a ToolError instead of raising it."""
+    try:
+        return await work
+    except ToolError as error:
+        return error

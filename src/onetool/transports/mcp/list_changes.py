@@ -1,0 +1,106 @@
+"""Change notifications for MCP clients: lists of tools, prompts and resources, and single resources.
+
+Clients of the 2026 protocol listen with a long-lived request; older clients get notifications in their session.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.subscriptions import event_to_notification
+
+from onetool.transports.mcp.client_identity import get_session, on_session_end
+from onetool.util.background_tasks import BackgroundTasks
+
+EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
+WATCHED = "onetool/watched"  # key in the state of a session
+MAX_SUBSCRIPTIONS = 1000  # per client
+MAX_URI_CHARS = 200
+End = Callable[[], Awaitable[None]]
+Watch = Callable[[Any, str], Awaitable[End | None]]  # (request, URI) -> unsubscribe function, or None
+
+
+class ChangeNotifier:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._bus = InMemorySubscriptionBus()
+        self._listening = ListenHandler(self._bus)
+        self._sessions: set[Connection] = set()
+        self._tasks = BackgroundTasks(lambda _: None)  # errors of disconnected clients are ignored
+
+    def publish(self, what: str, uri: str = "") -> None:
+        """Notify listening clients. `what` is the changed list (tools, prompts, resources) or "resource"."""
+        self._tasks.start(self._bus.publish(_event(what, uri)))
+
+    def tell(self, what: str, uri: str = "") -> None:
+        """Notify listening clients and the sessions of older protocols."""
+        self.publish(what, uri)
+        method, params = event_to_notification(_event(what, uri), {}).method, {"uri": uri} if uri else None
+        for session in self._sessions:
+            if what != "resource" or uri in session.state[WATCHED]:
+                self._tasks.start(session.notify(method, params))
+
+    # --- protocols before 2026 --------------------------------------------------------------------------------------
+
+    def meet(self, session: Connection) -> None:
+        """Register a new session."""
+        if session not in self._sessions:
+            self._sessions.add(session)
+            session.state[WATCHED] = {}
+            on_session_end(session, lambda: self._left(session))
+
+    def _left(self, session: Connection) -> None:
+        self._sessions.discard(session)
+        for end in session.state.pop(WATCHED).values():
+            self._tasks.start(end())
+
+    async def subscribe(self, context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        session = get_session(context)
+        self.meet(session)
+        watch: dict[str, Any] = session.state[WATCHED]
+        if params.uri not in watch and len(watch) < MAX_SUBSCRIPTIONS:
+            end = await self._watch(context, params.uri)
+            if end is None:
+                raise MCPError(types.INVALID_PARAMS, f"no resource {params.uri[:MAX_URI_CHARS]!r}")
+            watch[params.uri] = end
+        return types.EmptyResult()
+
+    async def unsubscribe(self, context: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        end = get_session(context).state.get(WATCHED, {}).pop(params.uri, None)
+        if end is not None:
+            await end()
+        return types.EmptyResult()
+
+    # --- protocol of 2026 -------------------------------------------------------------------------------------------
+
+    async def listen(
+        self, context: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Subscribe to changes. The acknowledgement lists only the resources that the client may read."""
+        wanted = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_SUBSCRIPTIONS]
+        found = {uri: await self._watch(context, uri) for uri in wanted}
+        ends = {uri: end for uri, end in found.items() if end is not None}
+        notifications = params.notifications.model_copy(update={"resource_subscriptions": list(ends)})
+        try:
+            return await self._listening(context, params.model_copy(update={"notifications": notifications}))
+        finally:
+            for end in ends.values():
+                self._tasks.start(end())
+
+    def close(self) -> None:
+        """End the streams of listening clients."""
+        self._listening.close()
+
+
+def _event(what: str, uri: str) -> Any:
+    return ResourceUpdated(uri) if what == "resource" else EVENTS[what]()

@@ -1,0 +1,329 @@
+"""The MCP server with one tool, `run(command)`, and the tools that `--expose` publishes.
+
+The SDK manages sessions and transports. A failed run is a result with `isError`, never a protocol error. Cells are
+started after the client has received the tool list, so that they do not delay the first response.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.caching import CacheHint
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.stdio import stdio_server
+
+from onetool.app import OneTool
+from onetool.errors import ToolError
+from onetool.runner.answer import Journal
+from onetool.stats.tokens import tokens_of, tokens_of_text
+from onetool.transports.fair_queue import QueueFull, turn
+from onetool.transports.logging_bridge import forward_logging
+from onetool.transports.mcp.client_identity import (
+    caller_fields,
+    get_agent,
+    get_request_id,
+    get_session,
+    get_token_id,
+    session_key,
+    wants_progress,
+)
+from onetool.transports.mcp.exposed_tools import ExposedTools
+from onetool.transports.mcp.list_changes import ChangeNotifier
+from onetool.transports.mcp.relay import LEVEL
+from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
+from onetool.transports.settings_watcher import watching
+from onetool.transports.stdio import protocol_streams
+from onetool.version import __version__
+from onetool_child.summary import number
+
+MAX_SESSIONS = 10_000
+BEGIN_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
+IDLE_SECONDS = 1.0  # without output, before a progress message
+OUTPUT_SECONDS = 0.05  # between two progress messages
+MAX_MESSAGE_CHARS = 4000
+IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
+
+# How long clients may cache lists unless notified of a change. Lists depend on the agent.
+LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+CACHE_HINTS: Any = {
+    **dict.fromkeys(LISTS, CacheHint(ttl_ms=60_000)),
+    "resources/read": CacheHint(),
+    "server/discover": CacheHint(ttl_ms=300_000),
+}
+
+DESCRIPTION = """\
+Run Python code that can call all connected tools. Tools are functions in packs: pack.tool(argument=value).
+
+Find a tool: ot.search(query="what it is for"); ot.tools() and ot.packs() list all.
+See its signature: ot.help(query="pack.tool").
+The value of the last expression (or of `return`) is the result, after any printed text. Example:
+
+rows = machine.disk()
+{"free": rows["free"], "memory": machine.memory(unit="GiB")["available"]}
+
+A large value is stored and returned as a handle: ot.result(handle="...", search="...") returns matching lines, \
+ot.load(handle="...") loads all of it in code, to return a part.
+
+The code is Python with the standard library, in a sandbox without network, processes or files; side effects go \
+through tools. Make several calls in one run, filter in code, return only what you need.\
+"""
+INSTRUCTIONS = """\
+OneTool puts all tools behind one tool, `run`, which executes Python. Start with \
+run('ot.search(query="what you want to do")') to find a tool, then run('ot.help(query="pack.tool")') to see its \
+signature. Errors say what is wrong and how to fix it.\
+"""
+RUN = types.Tool(
+    name="run",
+    title="Run Python that calls tools",
+    description=DESCRIPTION,
+    input_schema={
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": "Python code, e.g. ot.tools()"}},
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+)
+
+
+class OneToolServer(Server[Any]):
+    """The SDK's server with OneTool's handlers. The caller of the constructor must close it."""
+
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        self._counted: set[str] = set()  # sessions that were counted
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._exposed = ExposedTools(app, self._on_server_change)
+        self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
+        self._changes = ChangeNotifier(self._resources.watch)
+        self._known = self._state()
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(
+            forward_logging(app.log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
+        )
+        self._open.callback(self._exposed.close)
+        self._open.callback(self.end_streams)
+        self._open.callback(app.bus.subscribe(lambda _event: self._check_changes()))
+        super().__init__(
+            "onetool",
+            version=__version__,
+            instructions="\n\n".join(filter(None, (INSTRUCTIONS, app.settings.prompts.instructions.strip()))),
+            cache_hints=CACHE_HINTS,
+            get_tool_input_schema=self._exposed.schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._resources.list_all,
+            on_list_resource_templates=self._resources.list_templates,
+            on_read_resource=self._resources.read,
+            on_list_prompts=self._prompts.list_all,
+            on_get_prompt=self._prompts.get,
+            on_completion=self._complete,
+            on_subscriptions_listen=self._changes.listen,
+        )
+        if self._exposed:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Register the handlers that only servers with exposed tools need."""
+
+        async def meet(context: Any, _params: Any) -> None:
+            self._changes.meet(get_session(context))
+
+        async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+            get_session(context).state[LEVEL] = params.level
+            return types.EmptyResult()
+
+        self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
+        self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+        self.add_notification_handler("notifications/initialized", types.NotificationParams, meet)
+        sealing = RequestStateSecurity.ephemeral()
+        sealing.bind_principal = lambda context: f"{get_agent(self._app, context)}:{get_token_id(context)}"
+        self.middleware.append(RequestStateBoundary(sealing, default_audience=self.name))
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
+    ) -> InitializationOptions:
+        """Enable change notifications if tools are exposed."""
+        every = bool(self._exposed)
+        options = notification_options or NotificationOptions(every, every, every)
+        return super().create_initialization_options(options, *rest, **named)
+
+    def end_streams(self) -> None:
+        """End the streams of listening clients. Active requests continue."""
+        self._changes.close()
+
+    @property
+    def own_tokens(self) -> int:
+        """Number of tokens that OneTool's definition takes in a model's context."""
+        return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(self.instructions or "")
+
+    def close(self) -> None:
+        self._open.close()
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._app.warm_up)
+        who = session_key(self._app, context), get_agent(self._app, context)
+        loop.call_later(BEGIN_SECONDS, self._begin_session, *who)
+        tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
+        return types.ListToolsResult(tools=tools, next_cursor=more)
+
+    def _begin_session(self, session: str, agent: str) -> None:
+        if session in self._counted:
+            return
+        if len(self._counted) >= MAX_SESSIONS:
+            self._counted.clear()  # a session may be counted twice after this
+        self._counted.add(session)
+        task = asyncio.ensure_future(self._app.begin_session(self.own_tokens, agent=agent, client=session))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
+        scope = context.request.scope if context.request is not None else None
+        try:
+            async with turn(scope, get_agent(self._app, context), is_run=params.name == RUN.name):
+                return await self._dispatch(context, params)
+        except QueueFull as error:
+            return _text(error.message, is_error=True)
+
+    async def _dispatch(self, context: Any, params: types.CallToolRequestParams) -> Any:
+        if params.name != RUN.name:
+            return await self._call_exposed(context, params)
+        arguments = params.arguments or {}
+        unknown = [name for name in arguments if name != "command"]
+        if unknown or "command" not in arguments:
+            wrong = f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
+            hint = "send Python code, for example run(command='ot.tools()')"
+            return _text(f"invalid call of run: {wrong}\nHint: {hint}", is_error=True)
+        return await self._run(context, arguments["command"])
+
+    async def _run(self, context: Any, command: Any) -> types.CallToolResult:
+        app, facts = self._app, caller_fields(self._app, context)
+        journal = Journal(request_id=get_request_id(context))
+        async with _reporting(context, journal):
+            answer = await app.run(command, journal=journal, **facts)
+        shown = _text(*answer.blocks, is_error=answer.is_error)
+        for handle in answer.media:
+            shown.content += await _media(app, handle, facts["agent"], facts["token_id"])
+        shown.meta = journal.meta or None
+        return shown
+
+    async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:
+        tool = await self._exposed.find(context, params.name)
+        if tool is None:
+            return _text(f"no tool {params.name!r}\nHint: list all tools with run(command='ot.tools()')", is_error=True)
+        return await self._exposed.call(context, tool, params)
+
+    async def _complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        theirs = await self._exposed.complete(context, params)
+        if theirs is not None:
+            return theirs
+        values = await self._resources.complete(context, params)
+        shown = values[:MAX_COMPLETIONS]
+        completion = types.Completion(values=shown, total=len(values), has_more=len(shown) < len(values))
+        return types.CompleteResult(completion=completion)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def _on_server_change(self, what: str, uri: str) -> None:
+        """Notify clients of a change of an exposed server."""
+        if what == "tools":
+            self._known = self._state()
+            self._changes.publish("resources")
+        self._changes.tell(what, uri)
+
+    def _check_changes(self) -> None:
+        """Notify clients if a call changed the tools or snippets."""
+        before, self._known = self._known, self._state()
+        if before[0] != self._known[0]:
+            self._changes.publish("resources")
+            self._changes.publish("resource", TOOLS)
+        if before[1] is not self._known[1]:
+            self._changes.publish("prompts")
+
+    def _state(self) -> tuple[int, object]:
+        return self._app.registry.version, self._app.settings.snippets
+
+
+@contextlib.asynccontextmanager
+async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
+    """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
+
+    Messages are limited in number and length; the result has the complete output.
+    """
+    if not wants_progress(context):
+        yield
+        return
+    started, news, printed = time.perf_counter(), asyncio.Event(), ""
+
+    def on_event(event: str, what: Any) -> None:
+        nonlocal printed
+        if event == "output":
+            printed = (printed + what)[-MAX_MESSAGE_CHARS:]
+            news.set()
+
+    async def report() -> None:
+        nonlocal printed
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await news.wait()
+            news.clear()
+            seconds, message = time.perf_counter() - started, printed
+            printed = ""
+            await context.session.report_progress(round(seconds, 3), None, message or _describe(journal, seconds))
+            await asyncio.sleep(OUTPUT_SECONDS)
+
+    journal.listener = on_event
+    task = asyncio.ensure_future(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _describe(journal: Journal, seconds: float) -> str:
+    last = f", last {journal.calls[-1][0]}" if journal.calls else ""
+    doing = f"; {journal.doing}" if journal.doing else ""
+    return f"running for {seconds:.0f} s, {number(len(journal.calls), 'tool call')}{last}{doing}"
+
+
+async def serve_stdio(app: OneTool) -> None:
+    server = OneToolServer(app)
+    asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
+    with contextlib.closing(server), anyio.CancelScope() as serving:  # active requests end with the input
+        connected = protocol_streams(serving.cancel)
+        async with watching(app), connected as streams, stdio_server(*streams) as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+
+
+def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error
+    )
+
+
+async def _media(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
+    """Return the content for a media handle, or nothing if the code invented the handle."""
+    try:
+        data, mime_type = await anyio.to_thread.run_sync(app.media.get, handle, agent, token_id)
+    except ToolError:
+        return []
+    text = base64.b64encode(data).decode("ascii")
+    match mime_type.partition("/")[0]:
+        case "image":
+            return [types.ImageContent(type="image", data=text, mime_type=mime_type)]
+        case "audio":
+            return [types.AudioContent(type="audio", data=text, mime_type=mime_type)]
+    blob = types.BlobResourceContents(uri=f"ot://media/{handle}", mime_type=mime_type, blob=text)
+    return [types.EmbeddedResource(type="resource", resource=blob)]

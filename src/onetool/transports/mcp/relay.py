@@ -1,0 +1,219 @@
+"""Relays requests, progress and log messages of an upstream server to the client during a call to an exposed tool.
+
+Before the 2026 protocol, the client is asked while its request is open. Since then, a question is returned as a result
+and the client repeats the request with the answer: the pending call is kept until then, up to PENDING_SECONDS.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from pydantic import ValidationError
+
+from onetool._tool import Result
+from onetool.proxy.relay import LEVELS, Relay
+from onetool.transports.mcp.client_identity import get_session, is_modern, wants_progress
+
+LEVEL = "onetool/log_level"  # key in the state of a session
+USUAL_LEVEL = "info"
+PASSED_ON = ("sampling", "elicitation", "roots")
+KEPT = "onetool-kept:"  # prefix of the id of a pending call
+PENDING_SECONDS, MAX_PENDING = 600.0, 1000
+STANDARD_INPUT = "standard input"  # stdio has one client
+Call = Callable[[Relay], Awaitable[Result]]
+Outcome = tuple[Relay, Result]
+
+
+class ClientRelay:
+    """The pending calls of all clients."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Conversation] = {}
+
+    async def outcome(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
+        if not is_modern(context):
+            relay = _relay(context, lambda request: _ask_directly(context, request))
+            return relay, await call(relay)
+        conversation = self._resume(context, params) or _Conversation(context, params, call, self._has_room)
+        result = await conversation.next()
+        return (conversation.relay, result) if result is not None else self._keep(conversation)
+
+    def _resume(self, context: Any, params: Any) -> "_Conversation | None":
+        state = params.request_state or ""
+        if not state.startswith(KEPT):
+            return None
+        conversation = self._kept.pop(state.removeprefix(KEPT), None)
+        if conversation is None:
+            raise MCPError(types.INVALID_PARAMS, "the call has expired: repeat it")
+        conversation.resume(context, params.input_responses or {})
+        return conversation
+
+    def _has_room(self) -> bool:
+        return len(self._kept) < MAX_PENDING
+
+    def _keep(self, conversation: "_Conversation") -> types.InputRequiredResult:
+        number = secrets.token_hex(16)
+        self._kept[number] = conversation
+        asyncio.get_running_loop().call_later(PENDING_SECONDS, self._give_up, number)
+        return types.InputRequiredResult(input_requests=conversation.questions, request_state=f"{KEPT}{number}")
+
+    def _give_up(self, number: str) -> None:
+        if (conversation := self._kept.pop(number, None)) is not None:
+            conversation.cancel()
+
+    def close(self) -> None:
+        for number in list(self._kept):
+            self._give_up(number)
+
+
+class _Conversation:
+    """One call of a client of the 2026 protocol, over several requests."""
+
+    def __init__(self, context: Any, params: Any, call: Call, has_room: Callable[[], bool]) -> None:
+        self._context, self._has_room = context, has_room
+        self.relay = _relay(context, self._ask)
+        self.relay.log = self._send_log
+        if self.relay.progress is not None:
+            self.relay.progress = self._report_progress
+        self.relay.takes_questions = True
+        self.relay.input_responses, self.relay.request_state = params.input_responses, params.request_state
+        self._waiting: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+        self._has_asked = asyncio.Event()
+        self._task: asyncio.Future[Any] = asyncio.ensure_future(call(self.relay))
+
+    @property
+    def questions(self) -> dict[str, Any]:
+        return {key: request for key, (request, _) in self._waiting.items()}
+
+    async def next(self) -> Result | None:
+        """Return the result, or None if the server has a question first."""
+        asking: asyncio.Future[Any] = asyncio.ensure_future(self._has_asked.wait())
+        try:
+            await asyncio.wait((self._task, asking), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            asking.cancel()
+        return self._task.result() if self._task.done() else None
+
+    def resume(self, context: Any, answers: Any) -> None:
+        """Continue with the answers received; missing ones are asked again."""
+        self._context = context
+        for key in self._waiting.keys() & answers.keys():
+            _, answer = self._waiting.pop(key)
+            if not answer.done():
+                answer.set_result(answers[key])
+        if not self._waiting:
+            self._has_asked.clear()
+
+    def cancel(self) -> None:
+        self._task.cancel()
+        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _ask(self, request: Any) -> Any:
+        if (problem := _find_unsupported(self._context, request)) is not None:
+            return problem
+        if not self._has_room():
+            return _error_data("too many calls are waiting for an answer")
+        key = f"question-{secrets.token_hex(4)}"
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = (request, answer)
+        self._has_asked.set()
+        return await answer
+
+    async def _send_log(self, params: Any) -> None:
+        await _send_log(self._context, params)
+
+    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        await self._context.session.report_progress(progress, total, message)
+
+
+def get_log_level(context: Any) -> str | None:
+    if is_modern(context):
+        return (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+    return str(get_session(context).state.get(LEVEL, USUAL_LEVEL))
+
+
+def _relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
+    have = context.session.client_capabilities
+    declared = have.model_dump(by_alias=True, mode="json", exclude_none=True) if have is not None else {}
+    return Relay(
+        client=_identity(context),
+        ask=ask,
+        log=lambda params: _send_log(context, params),
+        progress=context.session.report_progress if wants_progress(context) else None,
+        capabilities={name: declared[name] for name in PASSED_ON if name in declared},
+        log_level=get_log_level(context),
+    )
+
+
+def _identity(context: Any) -> object:
+    """Return an identity for the client. Requests of the 2026 protocol over HTTP share none."""
+    if context.request is None:
+        return STANDARD_INPUT
+    return object() if is_modern(context) else get_session(context)
+
+
+# --- asking --------------------------------------------------------------------------------------------------------
+
+
+async def _ask_directly(context: Any, request: Any) -> Any:
+    if (problem := _find_unsupported(context, request)) is not None:
+        return problem
+    beside = ServerMessageMetadata(related_request_id=context.request_id)
+    try:
+        return await context.session.send_request(_to_legacy(request), _result_type(request), metadata=beside)
+    except MCPError as error:
+        return error.error
+    except ValidationError:
+        return _error_data(f"the client returned an invalid response to {request.method}")
+
+
+def _to_legacy(request: Any) -> Any:
+    """Add the elicitation id that older protocols require."""
+    params = request.params
+    if not isinstance(params, types.ElicitRequestURLParams) or params.elicitation_id is not None:
+        return request
+    return types.ElicitRequest(params=params.model_copy(update={"elicitation_id": secrets.token_hex(8)}))
+
+
+def _result_type(request: Any) -> type[Any]:
+    match request:
+        case types.ElicitRequest():
+            return types.ElicitResult
+        case types.ListRootsRequest():
+            return types.ListRootsResult
+    with_tools = request.params.tools or request.params.tool_choice
+    return types.CreateMessageResultWithTools if with_tools else types.CreateMessageResult
+
+
+def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
+    """Return an error if the client does not support the request."""
+    have = context.session.client_capabilities or types.ClientCapabilities()
+    match request:
+        case types.ElicitRequest(params=types.ElicitRequestURLParams()):
+            able = have.elicitation is not None and have.elicitation.url is not None
+        case types.ElicitRequest():
+            able = have.elicitation is not None and (have.elicitation.form is not None or have.elicitation.url is None)
+        case types.ListRootsRequest():
+            able = have.roots is not None
+        case _:
+            wants_tools = request.params.tools or request.params.tool_choice
+            able = have.sampling is not None and not (wants_tools and have.sampling.tools is None)
+    return None if able else _error_data(f"the client does not support {request.method}")
+
+
+def _error_data(message: str) -> types.ErrorData:
+    return types.ErrorData(code=types.INVALID_REQUEST, message=message)
+
+
+async def _send_log(context: Any, params: Any) -> None:
+    wanted = get_log_level(context)
+    if wanted in LEVELS and LEVELS.index(params.level) >= LEVELS.index(wanted):
+        notification = types.LoggingMessageNotification(params=params)
+        await context.session.send_notification(notification, related_request_id=context.request_id)

@@ -1,0 +1,163 @@
+"""MCP resources for tools and MCP prompts for snippets.
+
+Resources have the content of `ot.tools` and `ot.help`, read through the bus. The resources and prompts of exposed
+servers follow OneTool's own (`exposed_tools`).
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+import anyio.to_thread
+import mcp_types as types
+from mcp import MCPError
+
+from onetool.app import OneTool
+from onetool.context import ToolContext
+from onetool.errors import ToolError
+from onetool.render import render
+from onetool.snippets import expand_call
+from onetool.transports.mcp.client_identity import build_caller
+from onetool.transports.mcp.exposed_tools import ExposedTools
+
+OURS, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
+MARKDOWN, YAML = "text/markdown", "application/yaml"
+PAGE = 500
+MAX_URI_CHARS = 200
+PROMPT = """\
+Call the tool `run` with this command and show me the result:
+
+{fence}python
+{code}
+{fence}"""
+BACKTICKS = re.compile("`{3,}")
+MAX_COMPLETIONS = 100  # limit of the protocol
+Item = TypeVar("Item")
+
+
+class ToolResources:
+    def __init__(self, app: OneTool, exposed: ExposedTools) -> None:
+        self._app, self._exposed = app, exposed
+
+    async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
+        """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
+        names, more = paginate(await anyio.to_thread.run_sync(self._names, build_caller(self._app, context)), params)
+        page = [types.Resource(name=name, uri=_address(name), mime_type=MARKDOWN) for name in names]
+        if _start(params) == 0:
+            about = "All tools, one line each"
+            page.insert(0, types.Resource(name="tools", uri=TOOLS, description=about, mime_type=YAML))
+        if more is None:
+            page += (await self._exposed.resources(context))[0]
+        return types.ListResourcesResult(resources=page, next_cursor=more)
+
+    async def list_templates(self, context: Any, _params: Any) -> types.ListResourceTemplatesResult:
+        about = "One tool: signature, arguments and result"
+        template = types.ResourceTemplate(
+            name="tool", uri_template=f"{TOOL}{{name}}", description=about, mime_type=MARKDOWN
+        )
+        _, theirs = await self._exposed.resources(context)
+        return types.ListResourceTemplatesResult(resource_templates=[template, *theirs])
+
+    async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
+        if not params.uri.startswith(OURS) and (answer := await self._exposed.read(context, params)) is not None:
+            return answer
+        text, kind = await self._content(params.uri, build_caller(self._app, context))
+        content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
+        """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
+        if not uri.startswith(OURS):
+            return await self._exposed.watch(context, uri)
+        name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
+        return _nothing if uri == TOOLS or await self._is_known(name, build_caller(self._app, context)) else None
+
+    async def complete(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
+        """Return the names of tools that start with the argument's value."""
+        if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
+            return []
+        names = await anyio.to_thread.run_sync(self._names, build_caller(self._app, context))
+        return [name for name in names if name.startswith(params.argument.value)]
+
+    async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
+        if uri == TOOLS:
+            tools = render(await caller.call("ot.tools"), flow=True)
+            note = self._app.redact(self._app.registry.note_unlisted(caller))
+            return f"{tools}\n# Note: {note}" if note else tools, YAML
+        name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
+        if not await self._is_known(name, caller):
+            text = await anyio.to_thread.run_sync(self._no_resource, uri, name, caller)
+            raise MCPError(types.INVALID_PARAMS, text, {"uri": uri})
+        return str(await caller.call("ot.help", query=name, info="full")), MARKDOWN
+
+    async def _is_known(self, name: str, caller: ToolContext) -> bool:
+        tool = await anyio.to_thread.run_sync(self._app.registry.known, name)
+        return tool is not None and tool.name == name and caller.admits(tool)
+
+    def _names(self, caller: ToolContext) -> list[str]:
+        return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]
+
+    def _no_resource(self, uri: str, name: str, caller: ToolContext) -> str:
+        near = [_address(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
+        guess = f". Did you mean {' or '.join(near)}?" if near else ""
+        return f"no resource {uri[:MAX_URI_CHARS]!r}{guess}\nHint: read {TOOLS} for all tools"
+
+
+class SnippetPrompts:
+    def __init__(self, app: OneTool, exposed: ExposedTools) -> None:
+        self._app, self._exposed = app, exposed
+
+    async def list_all(self, context: Any, params: Any) -> types.ListPromptsResult:
+        snippets = self._app.settings.snippets
+        theirs = [
+            prompt.model_copy(update={"name": name})
+            for name, (_, prompt) in (await self._exposed.prompts(context)).items()
+        ]
+        prompts, more = paginate([*(_prompt(name, snippets[name]) for name in sorted(snippets)), *theirs], params)
+        return types.ListPromptsResult(prompts=prompts, next_cursor=more)
+
+    async def get(self, context: Any, params: types.GetPromptRequestParams) -> Any:
+        if (answer := await self._exposed.prompt(context, params)) is not None:
+            return answer
+        snippets, name = self._app.settings.snippets, params.name.removeprefix("$")
+        try:
+            code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
+        except ToolError as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from None
+        fence = "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))  # longer than any fence in the code
+        message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=fence))
+        return types.GetPromptResult(
+            description=snippets[name].description, messages=[types.PromptMessage(role="user", content=message)]
+        )
+
+
+def paginate(items: Sequence[Item], params: Any) -> tuple[list[Item], str | None]:
+    """Return a page of a list and the cursor of the next page."""
+    start = _start(params)
+    return list(items[start : start + PAGE]), str(start + PAGE) if start + PAGE < len(items) else None
+
+
+async def _nothing() -> None:
+    """Do nothing: OneTool's own resources need no unsubscribing."""
+
+
+def _start(params: Any) -> int:
+    cursor = params.cursor if params is not None else None
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):  # noqa: PLR2004 - no list is that long
+        raise MCPError(types.INVALID_PARAMS, f"invalid cursor {cursor[:50]!r}: omit it to start at the first page")
+    return int(cursor)
+
+
+def _address(name: str) -> str:
+    return f"{TOOL}{quote(name, safe='')}"
+
+
+def _prompt(name: str, snippet: Any) -> types.Prompt:
+    arguments = [
+        types.PromptArgument(name=key, description=param.description or None, required=param.required)
+        for key, param in snippet.params.items()
+    ]
+    return types.Prompt(name=name, description=snippet.description or None, arguments=arguments)

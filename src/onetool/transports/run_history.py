@@ -1,0 +1,122 @@
+"""Active runs with their calls, and a stream of run and call events.
+
+Both are built from the events of the bus. Completed runs are in the statistics (`onetool.stats.history`), in the same
+format. A watcher that is too slow misses events and receives their number; it never blocks the bus.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from onetool.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
+from onetool.stats.history import MAX_CALLS
+from onetool.stats.record import CallRecord, RunRecord
+
+MAX_WAITING_EVENTS = 1000
+JSON = dict[str, Any]
+WithCalls = tuple[RunRecord, list[CallRecord]]
+
+
+@dataclass(slots=True)
+class _Live:
+    """An active run. It ends with the call or run numbered `root_id`; calls beyond MAX_CALLS are not kept."""
+
+    run: RunRecord
+    root_id: int
+    calls: dict[int, CallRecord] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Watcher:
+    agent: str | None  # None: all agents
+    waiting: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS))
+    missed: int = 0
+
+
+class LiveRuns:
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._live: dict[str, _Live] = {}
+        self._watchers: list[_Watcher] = []
+        self.close = events.subscribe(self._on_event)
+
+    def runs(self, agent: str | None = None) -> list[RunRecord]:
+        """Return the active runs of one agent or of all, newest first."""
+        return [live.run for live in reversed(self._live.values()) if agent in {None, live.run.agent}]
+
+    def find(self, run_id: str, agent: str | None = None) -> WithCalls | None:
+        live = self._live.get(run_id)
+        return (live.run, [*live.calls.values()]) if live is not None and agent in {None, live.run.agent} else None
+
+    @contextmanager
+    def watch(self, agent: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
+        """Yield an iterator over batches of events from now on."""
+        watcher = _Watcher(agent)
+        self._watchers.append(watcher)
+        try:
+            yield _events(watcher)
+        finally:
+            self._watchers.remove(watcher)
+
+    def _on_event(self, event: Event) -> None:
+        run_id, now = self._events.run_of(event), time.time()
+        live = self._live.get(run_id)
+        if live is None:
+            if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
+                return
+            kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
+            context, session = event.context, self._events.session
+            facts = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
+            live = self._live[run_id] = _Live(RunRecord(*facts, command), event.call_id)
+        if isinstance(event, CallStarted):
+            live.run = live.run._replace(calls=live.run.calls + 1)
+            if len(live.calls) < MAX_CALLS:
+                of_run = live.run.agent, live.run.session, run_id
+                live.calls[event.call_id] = CallRecord(event.name, *of_run, None, None, 0, now)
+        elif isinstance(event, CallFinished):
+            live.run = live.run._replace(failed=live.run.failed + (event.error is not None))
+            if (call := live.calls.get(event.call_id)) is not None:
+                live.calls[event.call_id] = call._replace(seconds=event.seconds, error_type=event.error)
+        if isinstance(event, CallFinished | RunFinished) and event.call_id == live.root_id:
+            del self._live[run_id]
+        self._publish_event(live.run, event, now)
+
+    def _publish_event(self, run: RunRecord, event: Event, now: float) -> None:
+        if not self._watchers:
+            return
+        message = {
+            "event": event.kind,
+            "runID": run.run_id,
+            "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
+            "name": event.name,
+            "agent": run.agent,
+            "callID": event.call_id,
+            "atMs": ms(now - run.at),
+            "durationMs": ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
+            "error": event.error,
+            **({"command": run.command} if isinstance(event, RunStarted) else {}),
+        }
+        for watcher in self._watchers:
+            if watcher.agent in {None, run.agent}:
+                try:
+                    watcher.waiting.put_nowait(message)
+                except asyncio.QueueFull:
+                    watcher.missed += 1
+
+
+async def _events(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
+    while True:
+        events = [await watcher.waiting.get()]
+        while not watcher.waiting.empty():
+            events.append(watcher.waiting.get_nowait())
+        if watcher.missed:
+            missed, watcher.missed = watcher.missed, 0
+            events.append({"event": "missed", "count": missed})
+        yield events
+
+
+def ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

@@ -1,0 +1,157 @@
+"""Reloads a running server on changed settings files, SIGHUP and `onetool reload`.
+
+One task checks the files twice a second and never waits for a reload, so that a revoked token is rejected promptly.
+Another task performs the reloads, one at a time.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from onetool import paths
+from onetool.app import OneTool
+from onetool.config.load import Examined, examine
+from onetool.config.trust import STORE
+from onetool.errors import ToolError
+from onetool.paths import Folders
+from onetool.util.running_servers import Registration, ServerEntry, read_generation
+
+POLL_SECONDS: Final = 0.5
+HANGUP: Final = getattr(signal, "SIGHUP", None)
+T = TypeVar("T")
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Callbacks of a transport: `on_change` receives the changed settings files, `on_tick` runs on every poll."""
+
+    on_change: Callable[[Examined], None] = lambda _examined: None
+    on_tick: Callable[[], None] = lambda: None
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    app: OneTool, *, url: str = "", port: int | None = None, hooks: Hooks | None = None, seconds: float = POLL_SECONDS
+) -> AsyncIterator[None]:
+    """Register this server and watch for changes until the block ends."""
+    directory, user = str(app.folders.working_dir), app.folders.user
+    entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
+    registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
+    watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
+    tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
+    if HANGUP is not None:  # signal handlers work only in the main thread
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(HANGUP, watcher.request_reload)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # of the loop, which prints a traceback for a signal while it is closed
+            signal.set_wakeup_fd(-1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        registration.close()
+
+
+@dataclass(slots=True)
+class SettingsWatcher:
+    app: OneTool
+    registration: Registration
+    hooks: Hooks
+    seconds: float
+    _user: Path = field(init=False)
+    _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
+    _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
+    _applied: Stamp | None = None
+    _seen: Stamp | None = None
+    _generation: int = 0
+
+    def __post_init__(self) -> None:
+        self._user, self._generation = self.app.folders.user, self.registration.entry.generation
+
+    def request_reload(self) -> None:
+        self._requests.put_nowait(self._generation)
+
+    async def poll(self) -> None:
+        """Poll for changes until cancelled."""
+        while True:
+            try:
+                await self._poll_once()
+            except Exception as error:  # noqa: BLE001 - the next poll may succeed
+                self._log("settings.watch", "ERROR", f"cannot check for changed settings: {error}")
+            await asyncio.sleep(self.seconds)
+
+    async def _poll_once(self) -> None:
+        stamp, generation = await self._in_thread(self._look)
+        if generation > self._generation:
+            self._generation = generation
+            self.request_reload()
+        if self._applied is None:
+            self._applied = self._seen = stamp
+        elif stamp != self._applied and stamp == self._seen:  # otherwise the file is still being written
+            self._applied = stamp
+            if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
+                self.hooks.on_change(await self._in_thread(lambda: examine(self.app.folders, os.environ, trust=True)))
+            self._requests.put_nowait(None)
+        self._seen = stamp
+        self.hooks.on_tick()
+
+    def _look(self) -> tuple[Stamp, int]:
+        return tuple(map(_stamp, _settings_files(self.app.folders))), read_generation(self._user)
+
+    # --- reloading ------------------------------------------------------------------------------------------------
+
+    async def reload_on_request(self) -> None:
+        while True:
+            generation = await self._requests.get()
+            answer, is_ok = await self._reload(unasked=generation is None)
+            if generation is not None:
+                entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
+                await self._in_thread(partial(self.registration.update, entry))
+            if is_ok:
+                with contextlib.suppress(Exception):  # failing servers are reported elsewhere
+                    await self.app.discover()
+
+    async def _reload(self, *, unasked: bool) -> tuple[str, bool]:
+        try:
+            answer = await self.app.apply_settings(unasked=unasked)
+        except ToolError as error:
+            self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")
+            return str(error), False
+        except Exception as error:  # noqa: BLE001 - the server must survive any content of its files
+            self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error!r}")
+            return f"internal error: {type(error).__name__}; see the log", False
+        self._log("settings.reload", "INFO", answer)
+        return "\n".join([answer, *(f"Note: {problem}" for problem in self.app.problems)]), True
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run the function in a separate thread: the threads for tools may all be busy."""
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _log(self, event: str, level: str, text: str) -> None:
+        self.app.log.event(event, level=level, text=text)
+
+
+def _settings_files(folders: Folders) -> Iterator[Path]:
+    yield folders.user / STORE
+    for folder in folders.layers:
+        yield from (folders.config_of(folder), folder / paths.PROMPTS, folder / paths.SECRETS)
+        yield from paths.agent_files(folder)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
