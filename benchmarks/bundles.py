@@ -23,10 +23,10 @@ from typing import Any
 from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
 from onetool.bundles import BundleStore
-from onetool.bundles.filenames import folders, tool_files
+from onetool.bundles.bundle_store import new_id
+from onetool.bundles.filenames import folders, tool_file_names
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.store import new_id
 
 FEW, MANY = 100, 100_000
 BUNDLES = 50
@@ -319,7 +319,7 @@ def fill(folder: Path, number: int, *, bundles: int = BUNDLES) -> None:
     for count in range(number):
         slug = f"{chance.choice(VERBS)}-{chance.choice(NOUNS)}-{count}"
         file = render_tool(slug, chance, START + timedelta(seconds=count))
-        (chance.choice(places) / tool_files(slug, "1")[0]).write_bytes(file.text())
+        (chance.choice(places) / tool_file_names(slug, "1")[0]).write_bytes(file.text())
 
 
 def make_directory(folder: Path, slug: str) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onetool.bundles.imported import Imported
+from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
 from onetool.errors import BundleError
 
@@ -46,7 +46,7 @@ class Tally:
         return 1 - len(self.refused) / self.documents
 
 
-def import_document(document: bytes) -> Imported:
+def import_document(document: bytes) -> BundleImport:
     try:
         return to_bundle(document)
     except BundleError as error:

@@ -20,7 +20,7 @@ from benchmarks.lib import Row, WrongAnswer
 from onetool.stats import rollup
 from onetool.stats.record import CallRecord, Recorder, RunRecord, migrate
 from onetool.stats.report import html
-from onetool.stats.summary import PERIODS, summarise, usage_of
+from onetool.stats.summary import PERIODS, get_usage, summarise
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
@@ -38,7 +38,7 @@ def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
             f"statistics {many}, all of a tool": partial(summarise, file, tool="pack.tool7"),
             f"statistics {many}, month of an agent": partial(summarise, file, "month", agent="default"),
             f"the report {many}": lambda: html(summarise(file)),
-            f"the usage of a tool {many}": partial(usage_of, file, "pack.tool7"),
+            f"the usage of a tool {many}": partial(get_usage, file, "pack.tool7"),
         }
         rows = [Row(what, [measure_cpu(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]
         recorder = Recorder(file, enabled=True)

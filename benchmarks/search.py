@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onetool.search import Document, Search
+from onetool.search import Search, SearchDocument
 from onetool.search.words import plain
 
 TOOLS, QUESTIONS = 10_000, 300
@@ -33,7 +33,7 @@ FILLER = "please can you help me to find out how I could with the for my and is 
 @dataclass(frozen=True)
 class RetrievalSet:
     stem: str
-    documents: list[Document]
+    documents: list[SearchDocument]
     questions: list[tuple[str, list[list[str]]]]
     names: dict[str, str]  # as the search knows a tool, and as the set does
 
@@ -85,9 +85,9 @@ def qualify_name(tool: dict[str, Any]) -> str:
     return name if not server or name.startswith(server) else f"{server}.{name}"
 
 
-def make_document(tool: dict[str, Any]) -> Document:
+def make_document(tool: dict[str, Any]) -> SearchDocument:
     params = "\n".join(f"{name}: {about}" for name, about in (tool.get("params") or {}).items())
-    return Document("tool", qualify_name(tool), tool.get("description") or "", params)
+    return SearchDocument("tool", qualify_name(tool), tool.get("description") or "", params)
 
 
 def measure_quality(one: RetrievalSet, *, semantic: bool) -> tuple[float, float, float]:
@@ -163,12 +163,12 @@ def print_questions(search: Search, questions: dict[str, list[str]], bare: sqlit
         print(f"  {what:<42} p50 {p50:6.2f} ms, p95 {p95:6.2f} ms, {relation:5.2f} x a bare FTS5 query")
 
 
-def make_change(search: Search, documents: list[Document]) -> float:
+def make_change(search: Search, documents: list[SearchDocument]) -> float:
     """Return the median of several updates, each with a different tool changed."""
 
     def change(number: int) -> None:
         search.update(
-            [*documents[:number], Document("tool", documents[number].name, "changed"), *documents[number + 1 :]]
+            [*documents[:number], SearchDocument("tool", documents[number].name, "changed"), *documents[number + 1 :]]
         )
         search.search("x")
 
@@ -185,7 +185,7 @@ def format_percentiles(samples: list[float]) -> tuple[float, float]:
     return statistics.median(samples), statistics.quantiles(samples, n=20)[-1]
 
 
-def make_bare_fts(documents: Iterable[Document]) -> sqlite3.Connection:
+def make_bare_fts(documents: Iterable[SearchDocument]) -> sqlite3.Connection:
     """Build a plain FTS5 index of the same text: porter stemming, BM25, all words of the query."""
     database = sqlite3.connect(":memory:")
     database.execute("create virtual table tools using fts5(name, description, arguments, tokenize = porter)")
@@ -199,16 +199,16 @@ def search_bare(database: sqlite3.Connection, text: str) -> list[Any]:
     return database.execute("select rowid from tools(?) order by rank limit 20", (expression,)).fetchall()
 
 
-def generate_tools() -> list[Document]:
+def generate_tools() -> list[SearchDocument]:
     chance = random.Random(1)
     words = Words(chance)
     return [generate_tool(number, words) for number in range(TOOLS)]
 
 
-def generate_tool(number: int, words: "Words") -> Document:
+def generate_tool(number: int, words: "Words") -> SearchDocument:
     arguments = "\n".join(f"{words.some(1)}: {words.some(6)}" for _ in range(3))
     name = f"pack{number % 250}.{words.some(2).replace(' ', '_')}_{number}"
-    return Document("tool", name, words.some(16), arguments)
+    return SearchDocument("tool", name, words.some(16), arguments)
 
 
 def generate_queries() -> dict[str, list[str]]:

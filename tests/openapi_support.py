@@ -23,7 +23,7 @@ from tests.support import eventually
 
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.placeholders import Values
-from onetool.bundles.imported import Imported
+from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
 from onetool.net.exchange import Request
 from onetool.schema import Schema
@@ -96,7 +96,7 @@ def swagger_of(operation: Mapping[str, Any], path: str = "/things", method: str 
     return {**base, "basePath": "/v1", "paths": {path: {method: dict(operation)}}, **more}
 
 
-def imported(document: Mapping[str, Any], **how: Any) -> Imported:
+def imported(document: Mapping[str, Any], **how: Any) -> BundleImport:
     return to_bundle(json.dumps(document), **how)
 
 

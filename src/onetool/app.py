@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from onetool.agents import Agents
-from onetool.audit import Audit
+from onetool.audit import AuditLog
 from onetool.bundles.source import BundleSource
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Examined, Loaded
@@ -31,18 +31,18 @@ from onetool.net import Net
 from onetool.paths import FOLDER, Folders
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
-from onetool.recording import Notices, Recording
 from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.runner.answer import Answer, Journal
 from onetool.runner.cells import Cells
 from onetool.runner.fence_processor import strip
 from onetool.runner.tool_loader import shipped_tools
-from onetool.search import Hit
-from onetool.search.corpus import CatalogSearch
+from onetool.search import SearchHit
+from onetool.search.search_documents import CatalogSearch
 from onetool.state import State, make_state
 from onetool.storage import MediaStorage, ResultStorage
 from onetool.stores import Stores
+from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.running_servers import list_servers
@@ -81,7 +81,7 @@ class OneTool:
         self._state: State | None = None
         self.agents = Agents(self._warn)
         self.bus = ToolBus(cost_of=self.agents.cost_of)
-        self._recording, self._notices = Recording(self.bus.events), Notices()
+        self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
         registered, registry = self.bus.registered, self.bus.registry
         registered.has_installed = True
 
@@ -124,7 +124,7 @@ class OneTool:
         )
         log.use(loaded.settings.log_level, state.redact)
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
-        self._recording.keep_in(log, state.audit, state.stores)
+        self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
         for source in self.registry.sources:
@@ -170,7 +170,7 @@ class OneTool:
             context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client)
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        with self._recording.run(context, journal, command) as outcome:
+        with self._telemetry.run(context, journal, command) as outcome:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         notices = (*self._notices.take(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
@@ -179,7 +179,7 @@ class OneTool:
         """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
         self.servers.keeps_running = self.bundles.keeps_running = True
         await self.discover()
-        begin = partial(self._recording.begin_session, agent=agent, client=client)
+        begin = partial(self._telemetry.begin_session, agent=agent, client=client)
         await anyio.to_thread.run_sync(begin, self.registry, self.bundles.definition_tokens(), own_tokens)
 
     def context(
@@ -257,7 +257,7 @@ class OneTool:
         return self._now.media
 
     @property
-    def audit(self) -> Audit:
+    def audit(self) -> AuditLog:
         return self._now.audit
 
     @property
@@ -291,7 +291,7 @@ class OneTool:
         await anyio.to_thread.run_sync(partial(self._now.switches.set, name, on=on))
         self.registry.apply_switches()
 
-    async def search(self, query: str, limit: int = 20) -> list[Hit]:
+    async def search(self, query: str, limit: int = 20) -> list[SearchHit]:
         """What fits, over everything there is at this moment."""
         await self.discover()
         state = self._now

@@ -1,8 +1,8 @@
-"""The audit log: who called what that writes, executes or uses the network, with which arguments and which outcome.
+"""The audit log: calls that write, execute or use the network, with caller, arguments and outcome.
 
 Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
-be written is not made. A change of stored tools or switches likewise has `change.started` and `change`. A rejected call
-is only a `call` line. Values of secrets are redacted; long arguments are cut.
+be written is not made. A change of stored tools or disabled tools likewise has `change.started` and `change`. A
+rejected call is only a `call` line. Values of secrets are redacted; long arguments are truncated.
 `onetool.logging` records every call, for debugging.
 """
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from onetool.storage import AuditStorage
 
 WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
-LONGEST = 1000  # characters of one argument
+MAX_ARGUMENT_LENGTH = 1000  # characters of one argument
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
-ACCEPT_SECONDS = 5.0  # after which a thread's write is given up
+WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 Facts = dict[str, Any]
 
 
-def audit_of(loaded: Loaded) -> "Audit":
-    """Return the audit log that a configuration names, for somebody to close."""
+def open_audit_log(loaded: Loaded) -> "AuditLog":
+    """Return the audit log that a configuration names. The caller closes it."""
     settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
-    audit = Audit(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
+    audit = AuditLog(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
     audit.use(redact, settings.max_bytes, settings.keep)
     return audit
 
 
-class Audit:
+class AuditLog:
     def __init__(self, file: Path, redact: Redactor) -> None:
         self.file, self._redact = file, redact
         self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
@@ -62,16 +62,16 @@ class Audit:
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
 
-        A write to the page cache takes some 10 µs, less than a change of threads. A slow disk gets a thread.
+        A write to the page cache takes about 10 µs, less than a thread switch. A thread is used if writes are slow.
         """
-        if not _is_watched(tool, args):
+        if not _is_audited(tool, args):
             return None
         facts = self._facts(tool, args, context)
         try:
-            await self._accept("call.started", facts)
+            await self._write_first("call.started", facts)
         except OSError as error:
             raise AuditUnavailable(
-                f"{tool.name} was not called: the audit log {self.file} cannot be written: {error.strerror or error}",
+                f"{tool.name} was not called: cannot write the audit log {self.file}: {error.strerror or error}",
                 hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
                 file=str(self.file),
             ) from None
@@ -81,13 +81,13 @@ class Audit:
     async def changing(
         self, action: str, names: Iterable[str], *, actor: str, transport: str, frees_space: bool = False
     ) -> AsyncIterator[Facts]:
-        """Record a change of stored tools or switches before it is made, and its outcome. Names only, never values.
+        """Record a change of stored or disabled tools before it is made, and its outcome. Names only, never values.
 
-        What is yielded is for the block to say what it did. On a full disk a change that frees space is made anyway.
+        The block may add to the yielded facts. On a full disk, a change that frees space is made anyway.
         """
         facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
         try:
-            await self._accept("change.started", facts)
+            await self._write_first("change.started", facts)
         except OSError as error:
             unwritable = storage_error(self.file.parent, error)
             if not (frees_space and is_full(unwritable)):
@@ -102,24 +102,24 @@ class Audit:
         finally:
             self._records.event("change", **facts, outcome=outcome)
 
-    async def _accept(self, name: str, facts: Facts) -> None:
+    async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
         write, started = partial(self._records.write, name, **facts), time.perf_counter()
         try:
             if self._is_slow:
-                with anyio.fail_after(ACCEPT_SECONDS):
+                with anyio.fail_after(WRITE_TIMEOUT_SECONDS):
                     await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
             else:
                 write()
         except TimeoutError:
-            raise TimeoutError(f"no answer from the disk within {ACCEPT_SECONDS:g} s") from None
+            raise TimeoutError(f"the disk did not respond within {WRITE_TIMEOUT_SECONDS:g} s") from None
         finally:
             self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
         tool, args = event.tool, event.args or {}
-        if event.is_allowed is None or tool is None or not _is_watched(tool, args):
+        if event.is_allowed is None or tool is None or not _is_audited(tool, args):
             return
         self._records.event(
             "call",
@@ -134,38 +134,38 @@ class Audit:
             "agent": context.agent_id,
             "tool": tool.name,
             "permissions": in_order(required(tool, args)),
-            "arguments": {name: self._shown(value) for name, value in args.items()},
+            "arguments": {name: self._render_argument(value) for name, value in args.items()},
             "correlation_id": context.correlation_id,
         }
 
-    def _shown(self, value: Any) -> Any:
-        """Its beginning, data as JSON writes it. Secrets are taken out before anything is cut or escaped."""
+    def _render_argument(self, value: Any) -> Any:
+        """Return the start of a value, as JSON if it is data. Secrets are redacted before truncating and escaping."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
-            start = self._redact.beginning(value, LONGEST)
-            return start if len(value) <= LONGEST else f"{start}… ({len(value)} characters)"
+            start = self._redact.beginning(value, MAX_ARGUMENT_LENGTH)
+            return start if len(value) <= MAX_ARGUMENT_LENGTH else f"{start}… ({len(value)} characters)"
         try:
-            text = json.dumps(self._clean(value, _Room(LONGEST)), ensure_ascii=False)
-        except Exception:  # noqa: BLE001 - circles, more depth than can be written, what the methods of an object raise
+            text = json.dumps(self._clean(value, _CharacterBudget(MAX_ARGUMENT_LENGTH)), ensure_ascii=False)
+        except Exception:  # noqa: BLE001 - cycles, too much depth, errors in methods of the object
             return f"(a {type(value).__name__} that cannot be shown)"
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return text if len(text) <= MAX_ARGUMENT_LENGTH else f"{text[:MAX_ARGUMENT_LENGTH]}…"
 
-    def _clean(self, value: Any, room: "_Room") -> Any:
-        room.take(1)
+    def _clean(self, value: Any, budget: "_CharacterBudget") -> Any:
+        budget.take(1)
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
-            items = takewhile(room.is_left, value.items())
-            return {self._clean(str(key), room): self._clean(item, room) for key, item in items}
+            items = takewhile(budget.is_left, value.items())
+            return {self._clean(str(key), budget): self._clean(item, budget) for key, item in items}
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._clean(item, room) for item in takewhile(room.is_left, value)]
-        text = self._redact.beginning(str(value), LONGEST)
-        room.take(len(text))
+            return [self._clean(item, budget) for item in takewhile(budget.is_left, value)]
+        text = self._redact.beginning(str(value), MAX_ARGUMENT_LENGTH)
+        budget.take(len(text))
         return text
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
-        """Record that somebody has changed stored tools. Names only: values may be credentials."""
+        """Record a change of stored tools. Names only: values may be credentials."""
         self._records.event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
 
     @property
@@ -176,8 +176,8 @@ class Audit:
         self._records.close()
 
 
-class _Room:
-    """How many characters of an argument there is room for; what comes behind them is not looked at."""
+class _CharacterBudget:
+    """The remaining number of characters for an argument. The rest of the argument is not read."""
 
     def __init__(self, characters: int) -> None:
         self._characters = characters
@@ -189,5 +189,5 @@ class _Room:
         return self._characters >= 0
 
 
-def _is_watched(tool: Tool, args: Mapping[str, Any]) -> bool:
+def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:
     return tool.is_audited or bool(required(tool, args) & WATCHED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import anyio.to_thread
 
-from onetool.audit import Audit
+from onetool.audit import AuditLog
 from onetool.bundles.source import folder_of
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Loaded
@@ -32,7 +32,7 @@ class State:
     stores: Stores
     results: ResultStorage
     media: MediaStorage
-    audit: Audit
+    audit: AuditLog
     net: Net
     switches: SwitchStorage
     projects: dict[str, str]
@@ -96,14 +96,14 @@ def make_state(
 def _stores(loaded: Loaded, old: State | None) -> Stores:
     folder, settings = loaded.folders.data, loaded.settings.stats
     if old is None or old.stores.folder != folder:
-        return Stores.opened(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
+        return Stores.open(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 
 
-def _audit(loaded: Loaded, redact: Redactor, old: State | None) -> Audit:
+def _audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
     settings = loaded.settings.audit
     file = placed(settings.file, loaded.folders.data, loaded.folders.home)
-    audit = old.audit if old is not None and old.audit.file == file else Audit(file, redact)
+    audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)
     audit.use(redact, settings.max_bytes, settings.keep)
     return audit

@@ -14,7 +14,7 @@ from onetool.problem import Problem
 
 if TYPE_CHECKING:  # types of values only: what is kept does not depend on who uses it
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
-    from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch, ToolDraft
+    from onetool.bundles.model import Bundle, BundleDraft, ToolHit, Page, StoredTool, Switch, ToolDraft
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.media import Content
     from onetool.search.index import Shelf
@@ -207,7 +207,7 @@ class BundleStorage(Protocol):
     def delete_tool(self, bundle_id: str, slug: str, version: str, check: "Check" = ...) -> None: ...
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
-    ) -> "Page[Found]": ...
+    ) -> "Page[ToolHit]": ...
 
     # By the names that code uses.
     def packs(self) -> "list[StoredPack]": ...

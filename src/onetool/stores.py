@@ -1,6 +1,6 @@
-"""What the running product keeps in its data folder: results, statistics, shapes, the search index.
+"""The stores in the data directory: results, statistics, result shapes and the search index.
 
-Opened together and closed together. Opening touches no disk; each makes its files when it has something to keep.
+They are opened and closed together. Opening touches no disk; each store creates its files when it first writes.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Stores:
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
-    def opened(cls, folder: Path, settings: Stats, old_usage: Path | None = None) -> Self:
+    def open(cls, folder: Path, settings: Stats, old_usage: Path | None = None) -> Self:
         stats, keep_days = folder / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
         return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
@@ -53,7 +53,7 @@ class Stores:
         return [storage_problem(problem, file) for problem, file in noticed if problem]
 
     def close(self) -> None:
-        """Write down what is left. It waits for the disk."""
+        """Write pending records and close. Blocks on disk access."""
         self.recorder.close()
         self.shapes.close()
         self.search.close()

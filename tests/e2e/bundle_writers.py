@@ -52,7 +52,7 @@ ACTIONS: dict[str, Callable[[BundleStore], object]] = {
     "put_many": lambda store: store.put_many(FULL, [(f"many-{number}", "1", body()) for number in range(3)]),
     "switch_tool": lambda store: store.set_tool_enabled(FULL, "tool-1", "1", False),
     "delete_tool": lambda store: store.delete_tool(FULL, "tool-1", "1"),
-    "reap": lambda store: store.reap(),
+    "remove_expired": lambda store: store.remove_expired(),
 }
 OF_ONE_TOOL = 3  # acknowledgements after which a writer is done with its first tool
 IN_PARTS = {"put_many"}  # each file is whole, but a kill may leave some of them
@@ -168,7 +168,7 @@ def killed(origin: Path, root: Path, name: str, step: int) -> dict[str, Any]:
 
 def killed_child(root: Path, name: str, step: int) -> None:
     store = BundleStore(root)
-    store._vault._look_around = lambda: None  # type: ignore[method-assign] # it would do the work of the next one
+    store._directory._start_rescan = lambda: None  # type: ignore[method-assign] # it would do the work of the next one
     store.list_bundles()
     die_at(step)
     ACTIONS[name](store)
@@ -180,7 +180,7 @@ def steps_of(root: Path, name: str) -> int:
 
     def count_all() -> None:
         store = BundleStore(root)
-        store._vault._look_around = lambda: None  # type: ignore[method-assign]
+        store._directory._start_rescan = lambda: None  # type: ignore[method-assign]
         store.list_bundles()
         number = [0]
 

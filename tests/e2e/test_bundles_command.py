@@ -115,7 +115,7 @@ def test_what_comes_with_the_program_is_switched_and_not_changed(home: Path) -> 
     refusal = command_line(home, "run", "essentials.httpget('http://example.org')").stdout
     assert "http: {allowedHosts: [example.org]}" in refusal
     typed(home, "disable", "essentials.parsejson")
-    assert "is switched off" in command_line(home, "run", "essentials.parsejson('[1]')").stdout
+    assert "is disabled" in command_line(home, "run", "essentials.parsejson('[1]')").stdout
     (home / "essentials.zip").write_bytes(
         archive.pack({"slug": "essentials", "displayName": "x", "isEnabled": True}, [])
     )
@@ -128,7 +128,7 @@ def test_a_running_server_sees_every_change_at_once(home: Path) -> None:
     with connected(home) as client:
         assert blocks(client.run(code)) == ["[1]"]
         typed(home, "disable", "data-tools")
-        assert "is switched off" in blocks(client.run(code))[-1]
+        assert "is disabled" in blocks(client.run(code))[-1]
         typed(home, "enable", "data-tools")
         assert blocks(client.run(code)) == ["[1]"]
         typed(home, "export", "data-tools")

@@ -28,7 +28,7 @@ from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
 from onetool.app import OneTool, examine_settings, read_settings
-from onetool.bundles.store import BundleStore
+from onetool.bundles.bundle_store import BundleStore
 from onetool.errors import ToolError
 from onetool.stats.record import VERSION as STATISTICS_VERSION
 
@@ -512,7 +512,7 @@ CASES = [
         3,
         level="warning",
     ),
-    Case("a damaged bundle", damaged_bundle, ".onetool/bundles/pets-", "is no JSON", "mv ", mend=as_advised),
+    Case("a damaged bundle", damaged_bundle, ".onetool/bundles/pets-", "is not valid JSON", "mv ", mend=as_advised),
     Case(
         "a bundle of a newer version", newer_bundle, ".onetool/bundles/pets-", "written by a newer OneTool", "upgrade"
     ),
@@ -776,8 +776,8 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
         "these are my last words",
         "servers.unknown.comand is an unknown key",
         "needs NOBODY_SET_THIS",
-        "must be an agent",
-        "is no JSON",
+        "must be one of the agents",
+        "is not valid JSON",
         "must be a list of some of",
         "stats.db is damaged",
         "switches.json: it is damaged",

@@ -12,7 +12,7 @@ from tests.http_support import Site, served
 from tests.openapi_support import document_of, swagger_of
 from tests.support import PROGRAM, command_line, configure, environment
 
-from onetool.bundles.taking import is_bundle
+from onetool.bundles.importer import is_bundle
 from onetool.config.trust import is_trusted, trust
 from onetool.util.yaml12 import read_file
 
@@ -83,7 +83,7 @@ def test_it_ends_with_what_is_left_to_do(tmp_path: Path) -> None:
     assert typed(tmp_path, "petstore.yaml").splitlines() == [
         f"petstore: imported 2 tools of version 1.0 into {folder / 'bundles'}",
         "Not imported, or imported with changes:",
-        "  TRACE /x: TRACE is not sent, because it shows credentials",
+        "  TRACE /x: TRACE is not supported, because it reveals credentials",
         f"Add these secrets to {folder / 'secrets.yaml'} (it must be readable only by you):",
         "  PETSTORE_KEY: ...",
         f"Allow the host in {folder / 'onetool.yaml'} (or use --write):",
@@ -239,7 +239,7 @@ def test_documents_are_told_from_the_files_of_assistants(content: bytes, is_one:
         ("openapi: 3.0.0\npaths: {}\n", "the document has no operations"),
         ("openapi: 3.0.0\npaths: [", "x.yaml: "),
         ("openapi: &a [*a]\n", "x.yaml: "),
-        ("just: yaml\n", "no OpenAPI document"),
+        ("just: yaml\n", "not an OpenAPI document"),
         ("", "is empty"),
     ],
 )

@@ -186,9 +186,9 @@ def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: 
         call = partial(client.client.call_tool, "run", command, progress_callback=progress)
         running = client.portal.start_task_soon(call)
         assert told.wait(PATIENCE)
-        assert len(server.onetool._recording._tallies) == 1
+        assert len(server.onetool._telemetry._counts) == 1
         running.cancel()
-        assert eventually(lambda: not server.onetool._recording._tallies)
+        assert eventually(lambda: not server.onetool._telemetry._counts)
         assert client.said("run", command="'next'") == "next"
 
 
@@ -212,7 +212,7 @@ def test_a_client_that_hangs_up_ends_its_run(server: Published) -> None:
     accepted = {"accept": "application/json, text/event-stream", **headers}
     with pytest.raises(httpx2.TimeoutException):
         httpx2.post(f"{server.url}/mcp", json=body, headers=accepted, timeout=1, trust_env=False)
-    assert eventually(lambda: not server.onetool._recording._tallies)
+    assert eventually(lambda: not server.onetool._telemetry._counts)
 
 
 # --- whose is what ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import opened
 
 from onetool._tool import tool
-from onetool.search.corpus import IN_CODE
+from onetool.search.search_documents import IN_CODE
 from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 
 FEWEST_TASKS, WORDINGS = 20, 3

@@ -14,7 +14,7 @@ import pytest
 from tests.cells_support import NIGHTLY
 from tests.openapi_support import Sampler, examples, github, packages, prism, request_of, shown
 
-from onetool.bundles.imported import Imported
+from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
 from onetool.errors import ArgumentError, BundleError
 
@@ -32,7 +32,7 @@ MORE_JUDGED = ("3.0/json/star-trek.json", "3.0/json/form-data.json", "3.0/json/p
 
 
 @pytest.fixture(scope="module")
-def of_github() -> Imported:
+def of_github() -> BundleImport:
     return to_bundle(github().read_bytes())
 
 
@@ -47,13 +47,13 @@ def objections(judge: Any, tools: list[dict[str, Any]], base: str = "") -> list[
     return found
 
 
-def test_every_operation_of_github_is_a_tool(of_github: Imported) -> None:
+def test_every_operation_of_github_is_a_tool(of_github: BundleImport) -> None:
     assert len(of_github.tools) == OPERATIONS
     assert of_github.problems == []
     assert of_github.hosts == ["api.github.com", "uploads.github.com"]
 
 
-def test_the_requests_of_githubs_tools_are_accepted(of_github: Imported, tmp_path: Path) -> None:
+def test_the_requests_of_githubs_tools_are_accepted(of_github: BundleImport, tmp_path: Path) -> None:
     chosen = [of_github.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
     with prism(_of_these_paths(chosen, tmp_path / "github.json")) as judge:
         found = objections(judge, chosen)

@@ -117,7 +117,7 @@ def test_credentials_in_paths_and_schemas_are_found(shop: Served, credential: st
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, {**http_draft(url=URL), **change})
     assert put.status_code == 201, put.text
-    assert "holds a literal credential" in put.json()["warnings"][0]
+    assert "contains a literal credential" in put.json()["warnings"][0]
     listed = shop.rest.client.get("/tools", params={"bundleIDs": bundle.rpartition("/")[2]})
     for answer in (put, shop.rest.client.get(path), listed):
         assert credential not in answer.text
@@ -180,7 +180,7 @@ def test_the_command_line_warns_and_exports_no_credential(tmp_path: Path) -> Non
         tool = {"slug": "t", "version": "1", **http_draft(URL, headers={"X-Api-Key": CREDENTIAL})}
         packed.writestr("tools/1.json", json.dumps(tool))
     imported = command_line(tmp_path, "bundles", "import", str(archive))
-    assert "Warning: t@1: httpImpl.headers.X-Api-Key holds a literal credential" in imported.stdout
+    assert "Warning: t@1: httpImpl.headers.X-Api-Key contains a literal credential" in imported.stdout
     assert "${secret:SHOP_X_API_KEY}" in imported.stdout
     exported = command_line(tmp_path, "bundles", "export", "shop", str(document))
     assert "${secret:SHOP_X_API_KEY}" in exported.stderr

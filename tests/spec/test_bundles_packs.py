@@ -299,7 +299,7 @@ def test_a_bundle_that_is_switched_off_during_a_run_is_off_for_its_next_call(
         go_on.set()
         before, waited, after = json.loads(running.result(30).text)
     assert (before, waited) == ("sunny", "done")  # what was under way ends as it began
-    assert "the bundle weather is switched off" in after
+    assert "bundle weather is disabled" in after
 
 
 # --- rights --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.rest_support import (
 from tests.support import eventually, give, search
 
 from onetool import ToolContext, tool
-from onetool.bundles import BundleStore, locking
+from onetool.bundles import BundleStore, store_lock
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.schema import JSON
@@ -360,7 +360,7 @@ def test_a_body_that_is_too_large_is_413_whether_it_is_announced_or_not(rest: Re
 
 @pytest.mark.spec("bundles.error.transport-status")
 def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(store_lock, "LOCK_TIMEOUT_SECONDS", 0.1)
     with serving(tmp_path) as server:
         bundle = server.rest.bundle()
         with (tmp_path / "bundles" / ".lock").open("r+b") as lock:

@@ -291,7 +291,7 @@ def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: Bun
     refused("bundle_deleted", lambda: store.get_tool(bundle, "tool", "1"))
     refused("bundle_deleted", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
     clock.move(days=1, hours=23)
-    store.reap()
+    store.remove_expired()
     revived, is_new = store.put_bundle(bundle, bundle_body("tools"))
     assert (revived, is_new) == (created, False)
     put(store, bundle, "tool")
@@ -307,7 +307,7 @@ def test_after_two_days_what_is_empty_is_removed_and_what_is_not_is_spared(
     folder, spared = folder_of(root, empty), folder_of(root, full)
     (spared / ".keep").write_text("mine")
     clock.move(days=2)
-    store.reap()
+    store.remove_expired()
     assert not folder.exists()
     assert (spared / ".keep").read_text() == "mine"
     assert (spared / "bundle.json").exists()
@@ -326,7 +326,7 @@ def test_the_reaper_comes_by_itself_when_a_store_is_opened(root: Path, store: Bu
     clock.move(days=3)
     with store_in(root, clock=clock) as again:
         again.list_bundles()
-        again._vault._background.join()  # type: ignore[union-attr]
+        again._directory._background.join()  # type: ignore[union-attr]
     assert not list(root.glob(f"*{bundle}"))
 
 

@@ -1072,7 +1072,7 @@ def test_stats_that_cannot_be_written_say_so(fresh: App) -> None:
     fresh.value("machine.now()")
     stats = fresh.data("ot.stats()")
     assert stats["total_calls"] == 0
-    assert "statistics cannot be written to" in stats["problem"]
+    assert "cannot write statistics to" in stats["problem"]
     assert any("stats is no folder" in problem for problem in fresh.data("ot.health()")["problems"])
 
 

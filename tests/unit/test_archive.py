@@ -158,7 +158,7 @@ def test_an_entry_that_is_no_regular_file_is_refused(kind: int) -> None:
     def change(entry: zipfile.ZipInfo) -> None:
         entry.external_attr = (kind | 0o777) << 16
 
-    assert "no regular file" in refusal(zipped({"bundle.json": BUNDLE}, change)).message
+    assert "not a regular file" in refusal(zipped({"bundle.json": BUNDLE}, change)).message
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -168,11 +168,11 @@ def test_an_entry_that_is_there_twice_is_refused(names: tuple[str, str]) -> None
     with zipfile.ZipFile(target, "w") as file:
         for name, content in (("bundle.json", BUNDLE), (names[0], TOOL), (names[1], {**TOOL, "slug": "other"})):
             file.writestr(name, json.dumps(content))
-    assert "twice" in refusal(target.getvalue()).message
+    assert "duplicate" in refusal(target.getvalue()).message
 
 
 def test_a_tool_that_is_there_twice_is_refused() -> None:
-    assert "twice" in refusal(zipped({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})).message
+    assert "duplicate" in refusal(zipped({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})).message
 
 
 @pytest.mark.parametrize("flag", [0x1, 0x20, 0x40])
@@ -188,7 +188,7 @@ def test_other_ways_to_pack_are_refused(method: int) -> None:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", method) as file:
         file.writestr("bundle.json", json.dumps(BUNDLE))
-    assert "packed in a way" in refusal(target.getvalue()).message
+    assert "compression method" in refusal(target.getvalue()).message
 
 
 # --- bombs and lies ------------------------------------------------------------------------------------------------
@@ -253,13 +253,13 @@ def test_sizes_of_zip64_that_lie_are_refused() -> None:
     [
         ("", "not valid JSON"),
         ("{", "not valid JSON"),
-        ("[]", "must hold a JSON object"),
+        ("[]", "must contain a JSON object"),
         ('{"a": NaN}', "not valid JSON"),
         (b"\xff", "not valid JSON"),
         ('{"a":' * 100_000, "not valid JSON"),
         ("1" * 10_000, "not valid JSON"),
-        ({**BUNDLE, "id": "x"}, "bundle.json: the body is not valid"),
-        ({"slug": "a b"}, "bundle.json: the body is not valid"),
+        ({**BUNDLE, "id": "x"}, "bundle.json: invalid body"),
+        ({"slug": "a b"}, "bundle.json: invalid body"),
     ],
 )
 def test_a_bundle_that_is_none_is_refused(content: Any, reason: str) -> None:
@@ -288,11 +288,11 @@ def test_a_tool_that_is_none_is_refused_and_named(change: dict[str, Any]) -> Non
 
 
 def test_an_archive_without_a_bundle_says_so() -> None:
-    assert "has no bundle.json" in refusal(zipped({"tools/a.json": TOOL})).message
+    assert "no bundle.json" in refusal(zipped({"tools/a.json": TOOL})).message
 
 
 def test_what_is_no_archive_says_so() -> None:
-    assert refusal(b"{}").message == "this is no ZIP archive"
+    assert refusal(b"{}").message == "not a ZIP archive"
 
 
 # --- whatever is sent ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.extensions_support import configure, opened_at, write_secrets
 from tests.support import App, eventually, opened
 
 from onetool import ToolError, tool
-from onetool.audit import LONGEST, Audit
+from onetool.audit import MAX_ARGUMENT_LENGTH, AuditLog
 from onetool.bus.adapt import as_tool
 from onetool.bus.events import CallFinished
 from onetool.context import ToolContext
@@ -165,13 +165,13 @@ def test_a_call_that_makes_no_sense_is_not_there(app: App) -> None:
 
 
 @contextmanager
-def audited(file: Path, *secrets: str) -> Iterator[Audit]:
-    audit = Audit(file, Redactor(secrets))
+def audited(file: Path, *secrets: str) -> Iterator[AuditLog]:
+    audit = AuditLog(file, Redactor(secrets))
     yield audit
     audit.close()
 
 
-def told(audit: Audit, args: Mapping[str, Any]) -> None:
+def told(audit: AuditLog, args: Mapping[str, Any]) -> None:
     audit.finish(CallFinished(1, "demo.put", ToolContext(), 0.0, None, as_tool(put), args, is_allowed=True))
 
 
@@ -184,8 +184,8 @@ def told(audit: Audit, args: Mapping[str, Any]) -> None:
         {"headers": {"Authorization": f"Bearer {CANARY}"}},
         {CANARY: 1},
         [f'"{CANARY}"', f"'{CANARY}'"],
-        ("x" * (LONGEST - 5)) + CANARY,
-        ["x" * (LONGEST - 8) + CANARY],
+        ("x" * (MAX_ARGUMENT_LENGTH - 5)) + CANARY,
+        ["x" * (MAX_ARGUMENT_LENGTH - 8) + CANARY],
         {"deep": [[[{"deeper": json.dumps(CANARY)}]]]},
     ],
 )
@@ -225,9 +225,9 @@ def test_long_arguments_are_cut(tmp_path: Path) -> None:
     with audited(file) as audit:
         told(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
     (line,) = lines(file)
-    assert line["arguments"]["content"] == "x" * LONGEST + "… (1000000 characters)"
+    assert line["arguments"]["content"] == "x" * MAX_ARGUMENT_LENGTH + "… (1000000 characters)"
     assert line["arguments"]["more"].startswith('["y", "y"')
-    assert len(file.read_bytes()) < 4 * LONGEST
+    assert len(file.read_bytes()) < 4 * MAX_ARGUMENT_LENGTH
 
 
 def deep() -> list[Any]:
@@ -287,7 +287,7 @@ def test_a_large_one_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_servers_that_rotate_at_once_lose_no_line(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom ot.logging import Log, rotate\n"
+        "import sys\nfrom pathlib import Path\nfrom onetool.logging import Log, rotate\n"
         "log = Log(Path(sys.argv[1]))\nfor number in range(60):\n"
         "    log.write('call')\n    rotate(Path(sys.argv[1]), 300, 1000)\n"
     )
@@ -404,7 +404,7 @@ def test_a_call_is_made_again_when_the_log_is_writable_again(tmp_path: Path) -> 
 def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
     file = tmp_path / "log"
     code = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom ot.logging import Log\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.logging import Log\n"
         "log = Log(Path(sys.argv[1]))\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 1 << 20))\n"
         "try:\n    log.write('torn', text='x' * 500)\nexcept OSError:\n    print('refused')\n"

@@ -103,17 +103,17 @@ def take_another_name(file: Path) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
-    (damage_json, "is no JSON"),
+    (damage_json, "is not valid JSON"),
     (add_a_field, "surprise"),
     (come_from_the_future, "newer OneTool"),
     (forget_the_version, "schemaVersion"),
     (become_a_link, "cannot be read"),
-    (become_a_pipe, "no plain file"),
-    (become_a_folder, "no plain file"),
+    (become_a_pipe, "not a regular file"),
+    (become_a_folder, "not a regular file"),
     (become_huge, "bytes"),
-    (become_deep, "is no JSON"),
-    (lose_its_request, "needs httpImpl"),
-    (take_another_name, "must be called other@1.json"),
+    (become_deep, "is not valid JSON"),
+    (lose_its_request, "requires httpImpl"),
+    (take_another_name, "must be named other@1.json"),
 ]
 
 
@@ -202,7 +202,7 @@ def test_a_link_to_a_folder_elsewhere_is_never_followed(tmp_path: Path, root: Pa
     refused("duplicate", store.put_bundle, bundle, bundle_body("other"))
     refused("not_found", put, store, bundle, "new")
     assert sorted(file.name for file in elsewhere.iterdir()) == ["bundle.json", "tool@1.json"]
-    assert any("none of the store's files" in problem for problem in map(str, store.problems))
+    assert any("is not a file of the store" in problem for problem in map(str, store.problems))
 
 
 def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleStore) -> None:
@@ -211,7 +211,7 @@ def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleS
     shutil.copytree(folder_of(root, bundle), root / f"copy-{bundle}")
     store.rescan()
     assert slugs_listed(store) == ["tool"]
-    assert any("same id" in problem for problem in map(str, store.problems))
+    assert any("same ID" in problem for problem in map(str, store.problems))
 
 
 # --- hands -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool.bundles import rules
-from onetool.bundles.filenames import folders, id_in, is_file_of, tool_files
+from onetool.bundles.filenames import folders, is_tool_file, parse_id, tool_file_names
 from onetool.errors import BundleError
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
@@ -25,13 +25,13 @@ def as_a_folding_system_sees(name: str) -> str:
 @settings(deadline=None)
 @given(SLUGS)
 def test_every_text_of_letters_digits_and_dashes_is_a_slug(slug: str) -> None:
-    assert rules.a_slug(slug) == slug
+    assert rules.check_slug(slug) == slug
 
 
 @settings(deadline=None)
 @given(VERSIONS)
 def test_a_version_may_have_dots_too(version: str) -> None:
-    assert rules.a_version(version) == version
+    assert rules.check_version_label(version) == version
 
 
 @settings(deadline=None)
@@ -46,14 +46,14 @@ def test_a_text_is_a_slug_exactly_if_all_its_characters_may_stand_in_one(text: s
     "wrong", ["", "a_b", "a b", "a/b", "a\\b", "a.b", "a\x00", "a\n", "😀", "a" * 65, "²", "Ⅷ", "e\u0301", 7, None]
 )
 def test_what_is_no_slug_is_refused_in_words(wrong: object) -> None:
-    with pytest.raises(BundleError, match="is no slug"):
-        rules.a_slug(wrong)
+    with pytest.raises(BundleError, match="invalid slug"):
+        rules.check_slug(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", ".", "..", "1_0", "1 0", "1/0", "1" * 65, "\ud800", 1.0])
 def test_what_is_no_version_is_refused_in_words(wrong: object) -> None:
-    with pytest.raises(BundleError, match="is no version"):
-        rules.a_version(wrong)
+    with pytest.raises(BundleError, match="invalid version"):
+        rules.check_version_label(wrong)
 
 
 @pytest.mark.slow
@@ -63,9 +63,9 @@ def test_two_pairs_never_share_a_file_whatever_the_file_system_folds(
     one: tuple[str, str], other: tuple[str, str]
 ) -> None:
     if one != other:
-        names = {as_a_folding_system_sees(name) for name in tool_files(*one)}
-        assert not names & {as_a_folding_system_sees(name) for name in tool_files(*other)}
-        assert not any(is_file_of(name, *other) for name in tool_files(*one))
+        names = {as_a_folding_system_sees(name) for name in tool_file_names(*one)}
+        assert not names & {as_a_folding_system_sees(name) for name in tool_file_names(*other)}
+        assert not any(is_tool_file(name, *other) for name in tool_file_names(*one))
 
 
 @settings(deadline=None)
@@ -78,20 +78,20 @@ def test_pairs_that_differ_in_case_or_in_normal_form_have_different_files(slug: 
         unicodedata.normalize("NFKC", slug),
     } - {slug}:
         if rules.slug_problem(twin) is None:
-            ours, theirs = (set(map(as_a_folding_system_sees, tool_files(one, version))) for one in (slug, twin))
+            ours, theirs = (set(map(as_a_folding_system_sees, tool_file_names(one, version))) for one in (slug, twin))
             assert not ours & theirs
 
 
 @settings(deadline=None)
 @given(SLUGS, VERSIONS)
 def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(slug: str, version: str) -> None:
-    for name in tool_files(slug, version):
+    for name in tool_file_names(slug, version):
         assert len(name.encode()) <= 143
         assert name.partition(".")[0].casefold() not in RESERVED
         assert not name.endswith((".", " "))
         assert not set(name) & set('<>:"/\\|?*')
-        assert is_file_of(name, slug, version)
-        assert is_file_of(unicodedata.normalize("NFD", name), slug, version)
+        assert is_tool_file(name, slug, version)
+        assert is_tool_file(unicodedata.normalize("NFD", name), slug, version)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(s
 @given(SLUGS)
 def test_a_folder_says_whose_it_is(slug: str) -> None:
     for name in folders(slug, SOME_ID):
-        assert id_in(name) == SOME_ID
+        assert parse_id(name) == SOME_ID
         assert len(name.encode()) <= 143
         assert name.partition(".")[0].casefold() not in RESERVED
 
@@ -107,11 +107,11 @@ def test_a_folder_says_whose_it_is(slug: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=60))
 def test_other_folders_are_nobodys(name: str) -> None:
-    assert id_in(name) is None or name.endswith(id_in(name) or "")
+    assert parse_id(name) is None or name.endswith(parse_id(name) or "")
 
 
 def test_plain_names_are_read_as_they_are() -> None:
-    assert tool_files("read-file", "1.0") == ("read-file@1.0.json",)
+    assert tool_file_names("read-file", "1.0") == ("read-file@1.0.json",)
     assert folders("my-pack", SOME_ID) == (f"my-pack-{SOME_ID}",)
 
 
@@ -119,6 +119,6 @@ def test_plain_names_are_read_as_they_are() -> None:
 @given(slug=SLUGS, version=VERSIONS)
 def test_this_file_system_keeps_every_name(tmp_path_factory: pytest.TempPathFactory, slug: str, version: str) -> None:
     folder = tmp_path_factory.mktemp("names")
-    for name in tool_files(slug, version):
+    for name in tool_file_names(slug, version):
         Path(folder, name).write_text("x")
-        assert any(is_file_of(found, slug, version) for found in (entry.name for entry in folder.iterdir()))
+        assert any(is_tool_file(found, slug, version) for found in (entry.name for entry in folder.iterdir()))

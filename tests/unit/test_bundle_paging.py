@@ -10,19 +10,19 @@ import pytest
 from tests.bundles_support import Clock, new_bundle, refused, store_in, tool_body
 
 from onetool.bundles import BundleStore, Page
-from onetool.bundles.paging import Tokens
+from onetool.bundles.paging import PageTokens
 
 FILTERS = ["tools", None, None, False]
 
 
 def test_a_token_holds_its_place_for_every_process(tmp_path: Path) -> None:
-    token = Tokens(tmp_path / ".key").make(FILTERS, ["a", 1])
-    assert Tokens(tmp_path / ".key").read(token, FILTERS) == ["a", 1]
+    token = PageTokens(tmp_path / ".key").make(FILTERS, ["a", 1])
+    assert PageTokens(tmp_path / ".key").read(token, FILTERS) == ["a", 1]
     assert (tmp_path / ".key").stat().st_mode & 0o077 == 0
 
 
 def test_no_change_of_a_token_goes_unnoticed(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path / ".key")
+    tokens = PageTokens(tmp_path / ".key")
     data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
     for at in range(len(data)):
         changed = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
@@ -31,17 +31,17 @@ def test_no_change_of_a_token_goes_unnoticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "x", "a" * 2000, "é", "💣", "AAAA", "=" * 8, "\x00", 7])
 def test_what_is_no_token_is_refused(tmp_path: Path, wrong: Any) -> None:
-    refused("invalid", lambda: Tokens(tmp_path / ".key").read(wrong, FILTERS))
+    refused("invalid", lambda: PageTokens(tmp_path / ".key").read(wrong, FILTERS))
 
 
 def test_a_token_of_another_store_is_refused(tmp_path: Path) -> None:
-    token = Tokens(tmp_path / "a").make(FILTERS, [1])
-    refused("invalid", lambda: Tokens(tmp_path / "b").read(token, FILTERS))
+    token = PageTokens(tmp_path / "a").make(FILTERS, [1])
+    refused("invalid", lambda: PageTokens(tmp_path / "b").read(token, FILTERS))
 
 
 def test_a_key_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / ".key").write_text("no key")
-    tokens = Tokens(tmp_path / ".key")
+    tokens = PageTokens(tmp_path / ".key")
     assert tokens.read(tokens.make(FILTERS, [1]), FILTERS) == [1]
 
 

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs_found, store_in, tool_body
 
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
-from onetool.bundles.disk import Stamp
-from onetool.bundles.index import create, index_rows, opened, write_bundle, write_tool
-from onetool.bundles.ranking import Question, locate
+from onetool.bundles.bundle_index import create_tables, index_rows, open_database, write_bundle, write_tool
+from onetool.bundles.bundle_search import RankedHit, ToolFinder, _next_prefix
+from onetool.bundles.bundle_store import new_id
+from onetool.bundles.filesystem import Stamp
+from onetool.bundles.ranking import ToolQuery, find_rank
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.searching import Finder, Hit, _next_text
-from onetool.bundles.store import new_id
-from onetool.bundles.texts import Texts, folded
-from onetool.search.words import cuts
+from onetool.bundles.search_text import SearchText, fold_name
+from onetool.search.words import deletions
 
 STAMP = Stamp(0, 0)
 BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
@@ -26,8 +26,8 @@ BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BundleStore]:
-    with store_in(tmp_path / "bundles") as opened:
-        yield opened
+    with store_in(tmp_path / "bundles") as store:
+        yield store
 
 
 def matches(store: BundleStore, q: str) -> list[tuple[str, str]]:
@@ -122,18 +122,20 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=3)
 def test_the_index_finds_exactly_what_the_ranking_says(
     tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]
 ) -> None:
-    question = Question.of(" ".join(asked))
-    with closing(opened(":memory:")) as database:
-        create(database)
+    question = ToolQuery.of(" ".join(asked))
+    with closing(open_database(":memory:")) as database:
+        create_tables(database)
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
         files = [written(database, number, *fields) for number, fields in enumerate(tools)]
         places = {
-            key: locate(question, folded(file.slug), folded(file.display_name), Texts.of(file, "tools tools"))
+            key: find_rank(
+                question, fold_name(file.slug), fold_name(file.display_name), SearchText.of(file, "tools tools")
+            )
             for key, file in files
         }
         newest_first = sorted((key for key, place in places.items() if place is not None), reverse=True)
-        expected = [Hit(places[key] or 0, key) for key in sorted(newest_first, key=lambda key: places[key] or 0)]
-        finder = Finder(database, question, include_disabled=False)
+        expected = [RankedHit(places[key] or 0, key) for key in sorted(newest_first, key=lambda key: places[key] or 0)]
+        finder = ToolFinder(database, question, include_disabled=False)
         assert list(finder.hits(None)) == expected
         for number, hit in enumerate(expected):
             assert list(finder.hits(hit)) == expected[number + 1 :]
@@ -144,7 +146,7 @@ def written(
 ) -> tuple[int, ToolFile]:
     draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
     file = ToolFile.new(new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number))
-    key = write_tool(database, BUNDLE, f"{number}.json", file, STAMP, familiar=set())
+    key = write_tool(database, BUNDLE, f"{number}.json", file, STAMP, known_words=set())
     index_rows(database, key, key)
     return key, file
 
@@ -154,8 +156,8 @@ def written(
 @example("\U0010ffff", "\U0010ffff" * 2)
 def test_the_next_text_comes_after_all_that_start_alike(start: str, rest: str) -> None:
     if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in start + rest):
-        assert start <= start + rest < _next_text(start)
-        _next_text(start).encode()
+        assert start <= start + rest < _next_prefix(start)
+        _next_prefix(start).encode()
 
 
 @settings(deadline=None)
@@ -165,4 +167,4 @@ def test_words_one_slip_apart_share_a_cut(word: str, at: int, letter: str) -> No
     slips = {word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]}
     if at + 1 < len(word):
         slips.add(word[:at] + word[at + 1] + word[at] + word[at + 2 :])
-    assert all(cuts(word) & cuts(slip) for slip in slips)
+    assert all(deletions(word) & deletions(slip) for slip in slips)

@@ -57,7 +57,7 @@ def test_a_damaged_file_is_told_of_and_counts_nothing(tmp_path: Path) -> None:
     file.write_bytes(b"no database at all" * 500)
     counts = UsageCounts(file)
     assert counts.of(["a"]) == {}
-    assert "cannot be read" in str(counts.problem)
+    assert "cannot read" in str(counts.problem)
 
 
 @pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")

@@ -95,11 +95,11 @@ def test_tags_are_legal_and_stand_once() -> None:
     ],
 )
 def test_an_argument_has_a_name_that_python_can_write(name: str, argument: str) -> None:
-    assert names.argument(name, "query", names.Taken("_")) == argument
+    assert names.argument(name, "query", names.UniqueNames("_")) == argument
 
 
 def test_a_second_argument_of_a_name_says_where_it_stands() -> None:
-    taken = names.Taken("_")
+    taken = names.UniqueNames("_")
     made = [names.argument("id", place, taken) for place in ("path", "header", "body", "body", "body")]
     assert made == ["id", "id_header", "id_body", "id_body_2", "id_body_3"]
 
@@ -137,7 +137,7 @@ def test_versions_tags_and_secrets_are_legal_whatever_the_document_says(text: st
 
 @given(st.lists(st.text(max_size=70), max_size=20))
 def test_names_stay_unique_and_legal_however_many_are_alike(texts: list[str]) -> None:
-    for_slugs, for_arguments = names.Taken(), names.Taken("_")
+    for_slugs, for_arguments = names.UniqueNames(), names.UniqueNames("_")
     slugs = [for_slugs.claim(names.operation_slug(text, "get", "/x")) for text in texts * 3]
     arguments = [names.argument(text, "query", for_arguments) for text in texts * 3]
     assert len(set(slugs)) == len(slugs)

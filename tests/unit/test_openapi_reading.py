@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.openapi_support import document_of, imported
 
 from onetool.backends.http_tool.impl import HttpImpl
-from onetool.bundles.imported import Imported
+from onetool.bundles.imported import BundleImport
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.openapi import to_bundle
 from onetool.bundles.openapi.document import MAX_BYTES
@@ -55,7 +55,7 @@ def test_the_bundle_says_what_the_document_says() -> None:
 
 def test_problems_are_safe_to_print() -> None:
     found = imported(document_of({}, paths={"/\x1b[31m": {"trace": {}}, "/a": {"get": {}}}))
-    assert found.problems == ["TRACE /: TRACE is not sent, because it shows credentials"]
+    assert found.problems == ["TRACE /: TRACE is not supported, because it reveals credentials"]
 
 
 def test_a_name_of_ones_own_wins() -> None:
@@ -65,12 +65,12 @@ def test_a_name_of_ones_own_wins() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no mapping"),
-        ("[]", "no mapping"),
+        ("", "not an object"),
+        ("[]", "not an object"),
         ("a: 1", "neither"),
         ("{", "not valid JSON"),
         ("a: [", "not valid YAML"),
-        ('{"openapi": "4.0.0"}', "is not known"),
+        ('{"openapi": "4.0.0"}', "unsupported OpenAPI version"),
         ('{"openapi": "3.0.0"}', "no operations"),
         ('{"openapi": "3.0.0", "paths": [1]}', "no operations"),
         ('{"openapi": "3.0.0", "paths": {"/a": {"$ref": "other.yaml"}}}', "another document"),
@@ -104,7 +104,7 @@ def test_a_reference_that_goes_round_is_a_problem_of_its_path() -> None:
     paths = {"/a": {"$ref": "#/paths/~1b"}, "/b": {"$ref": "#/paths/~1a"}, "/c": {"get": {}}}
     found = imported(document_of({}, paths=paths))
     assert len(found.tools) == 1
-    assert "leads back to itself" in found.problems[0]
+    assert "is circular" in found.problems[0]
 
 
 def test_webhooks_and_extensions_are_no_operations() -> None:
@@ -161,7 +161,7 @@ def test_a_document_that_is_small_but_means_much_is_refused(monkeypatch: pytest.
 # --- whatever is sent ----------------------------------------------------------------------------------------------
 
 
-def is_sound(found: Imported) -> bool:
+def is_sound(found: BundleImport) -> bool:
     BundleDraft.of(found.bundle)
     for _, _, tool in found.tools:
         ToolDraft.of(tool)
@@ -283,7 +283,7 @@ DOCUMENT = st.fixed_dictionaries(
 @given(DOCUMENT, st.sampled_from([{"openapi": "3.0.0"}, {"openapi": "3.1.0"}, {"swagger": "2.0"}]), SCALARS)
 def test_no_document_raises_anything_but_a_refusal(document: Any, version: Any, title: Any) -> None:
     text = json.dumps({"info": {"title": title, "version": title}, **document, **version})
-    found: Imported | None = None
+    found: BundleImport | None = None
     with contextlib.suppress(BundleError):
         found = to_bundle(text, server="https://api.example.com")
     assert found is None or is_sound(found)

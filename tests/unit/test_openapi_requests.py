@@ -235,14 +235,14 @@ def test_an_optional_parameter_without_a_form_is_left_out_and_told() -> None:
     found = imported(document)
     assert list(found.tools[0][2]["argSchema"]["properties"]) == ["q"]
     [problem] = found.problems
-    assert problem.startswith("GET /things: the parameter 'any' is left out: an object whose keys are not known")
+    assert problem.startswith("GET /things: the parameter 'any' is omitted: objects with unknown keys")
 
 
 def test_an_operation_that_needs_what_has_no_form_is_a_problem_and_the_others_are_tools() -> None:
     bad = {"get": {"parameters": [parameter("any", "query", {"type": "object"}, required=True)]}}
     found = imported(document_of({}, paths={"/bad": bad, "/good": {"get": {}}}))
     assert [slug for slug, _, _ in found.tools] == ["get-good"]
-    assert found.problems[0].startswith("GET /bad: it needs the parameter 'any'")
+    assert found.problems[0].startswith("GET /bad: required parameter 'any'")
 
 
 # --- defaults ------------------------------------------------------------------------------------------------------
@@ -359,8 +359,8 @@ def test_a_form_without_fields_is_no_body() -> None:
 def test_a_form_of_unknown_fields_is_left_out_or_a_problem() -> None:
     described: Any = {"content": {FORM: {"schema": {"type": "object"}}}}
     [problem] = imported(document_of({"requestBody": described}, method="post")).problems
-    assert problem == "POST /things: its body is left out: it is a form whose fields are not known"
-    with pytest.raises(BundleError, match="a form whose fields are not known"):
+    assert problem == "POST /things: its body is omitted: it is a form with unknown fields"
+    with pytest.raises(BundleError, match="a form with unknown fields"):
         imported(document_of({"requestBody": {**described, "required": True}}, method="post"))
 
 
@@ -428,7 +428,7 @@ def test_json_is_preferred_to_a_form_and_a_form_to_files() -> None:
 def test_a_body_that_no_template_can_make_is_a_problem() -> None:
     operation = {"requestBody": {"content": {"multipart/form-data": {"schema": OBJECT}}}}
     found = imported(document_of({}, paths={"/a": {"post": operation, "get": {}}}))
-    assert found.problems == ["POST /a: its body is multipart/form-data, which a template cannot make"]
+    assert found.problems == ["POST /a: multipart/form-data bodies are not supported"]
 
 
 # --- authentication ------------------------------------------------------------------------------------------------
@@ -488,13 +488,11 @@ def test_authentication_that_cannot_be_expressed_is_a_problem() -> None:
     document = secured([{"d": []}], d={"type": "http", "scheme": "digest"})
     document["paths"]["/open"] = {"get": {"security": []}}
     [problem] = imported(document).problems
-    assert problem.startswith("GET /things: its authentication cannot be expressed: the scheme 'd' is HTTP")
+    assert problem.startswith("GET /things: unsupported authentication: the scheme 'd' is HTTP")
 
 
 def test_authentication_that_is_not_defined_is_left_out_and_told() -> None:
-    assert imported(secured([{"gone": []}])).problems == [
-        "authentication is left out where the document does not define it: gone"
-    ]
+    assert imported(secured([{"gone": []}])).problems == ["undefined security schemes are ignored: gone"]
 
 
 def test_a_key_is_never_an_argument() -> None:

@@ -13,37 +13,37 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.search import Document, Hit, Search
+from onetool.search import Search, SearchDocument, SearchHit
 
 CATALOGUE = (
-    Document("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
-    Document("pack", "web"),
-    Document("tool", "firecrawl.scrape", "Scrape one page.", "url: the page\nformats: markdown or html"),
-    Document("tool", "web.fetch", "Fetch a page of the web as text.", "url: where it is\ntimeout: seconds"),
-    Document("tool", "web.fetch_batch", "Fetch several pages side by side.", "urls: where they are"),
-    Document("tool", "brave.web_search", "Search the web.", "query: what to look for"),
-    Document("tool", "ot.scaffold", "Create the files of a new pack.", "name: of the pack"),
-    Document("tool", "machine.disk", "How full the disks are."),
-    Document("tool", "meteo.today", "Weather now and for the next hours.", "place: a town"),
-    Document("tool", "fs.remove_directory", "Delete a directory with everything in it.", "path: which"),
-    Document("tool", "getUserName", "Who is logged in."),
-    Document("tool", "menu.order", "Order from the café: crème brûlée and more."),
-    Document("snippet", "b_q", "Quick question to the brave search."),
-    Document("alias", "ws", "brave.web_search"),
+    SearchDocument("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
+    SearchDocument("pack", "web"),
+    SearchDocument("tool", "firecrawl.scrape", "Scrape one page.", "url: the page\nformats: markdown or html"),
+    SearchDocument("tool", "web.fetch", "Fetch a page of the web as text.", "url: where it is\ntimeout: seconds"),
+    SearchDocument("tool", "web.fetch_batch", "Fetch several pages side by side.", "urls: where they are"),
+    SearchDocument("tool", "brave.web_search", "Search the web.", "query: what to look for"),
+    SearchDocument("tool", "ot.scaffold", "Create the files of a new pack.", "name: of the pack"),
+    SearchDocument("tool", "machine.disk", "How full the disks are."),
+    SearchDocument("tool", "meteo.today", "Weather now and for the next hours.", "place: a town"),
+    SearchDocument("tool", "fs.remove_directory", "Delete a directory with everything in it.", "path: which"),
+    SearchDocument("tool", "getUserName", "Who is logged in."),
+    SearchDocument("tool", "menu.order", "Order from the café: crème brûlée and more."),
+    SearchDocument("snippet", "b_q", "Quick question to the brave search."),
+    SearchDocument("alias", "ws", "brave.web_search"),
 )
 
 
-def search_of(*documents: Document, cache: Path | None = None) -> Search:
+def search_of(*documents: SearchDocument, cache: Path | None = None) -> Search:
     made = Search(cache, semantic=False)
     made.update(documents)
     return made
 
 
-def asked(query: str, documents: Iterable[Document] = CATALOGUE) -> list[Hit]:
+def asked(query: str, documents: Iterable[SearchDocument] = CATALOGUE) -> list[SearchHit]:
     return search_of(*documents).search(query)
 
 
-def names(hits: Iterable[Hit]) -> list[str]:
+def names(hits: Iterable[SearchHit]) -> list[str]:
     return [hit.name for hit in hits]
 
 
@@ -125,8 +125,8 @@ def test_case_and_diacritics_do_not_count(query: str) -> None:
 
 
 def test_scripts_without_spaces_are_found_by_their_characters() -> None:
-    weather = Document("tool", "tenki.yohou", "明日の天気予報")
-    assert names(asked("天気", [weather, Document("tool", "other.thing", "音楽")])) == ["tenki.yohou"]
+    weather = SearchDocument("tool", "tenki.yohou", "明日の天気予報")
+    assert names(asked("天気", [weather, SearchDocument("tool", "other.thing", "音楽")])) == ["tenki.yohou"]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,10 @@ def test_the_words_of_the_index_itself_are_not_found(query: str) -> None:
 
 
 def test_filler_and_numbers_count_where_there_is_nothing_else() -> None:
-    assert names(asked("who is 1984", [Document("tool", "tv.who", "Is 1984 a year of Doctor Who?")])) == ["tv.who"]
-    assert names(asked("what is it", [Document("tool", "a.b", "what it is")])) == ["a.b"]
+    assert names(asked("who is 1984", [SearchDocument("tool", "tv.who", "Is 1984 a year of Doctor Who?")])) == [
+        "tv.who"
+    ]
+    assert names(asked("what is it", [SearchDocument("tool", "a.b", "what it is")])) == ["a.b"]
 
 
 def test_a_megabyte_of_question_is_answered() -> None:
@@ -190,18 +192,18 @@ def test_only_the_kinds_that_are_asked_for_are_found() -> None:
 
 
 def test_a_tool_and_an_alias_of_one_name_are_both_found() -> None:
-    both = [Document("tool", "grep", "Find lines."), Document("alias", "grep", "files.search")]
+    both = [SearchDocument("tool", "grep", "Find lines."), SearchDocument("alias", "grep", "files.search")]
     assert [(hit.kind, hit.match) for hit in asked("grep", both)] == [("tool", "exact"), ("alias", "exact")]
 
 
 def test_fields_that_only_run_together_are_not_the_same() -> None:
-    both = [Document("tool", "a", "b\0c"), Document("tool", "a\0b", "c")]
+    both = [SearchDocument("tool", "a", "b\0c"), SearchDocument("tool", "a\0b", "c")]
     assert sorted(names(asked("c", both))) == ["a", "a\0b"]
 
 
 def test_what_fits_equally_well_stands_in_the_order_of_names_whatever_changed_before() -> None:
-    alike = [Document("tool", f"pack.{letter}", "Plays the gramophone.") for letter in "abcd"]
-    search = search_of(alike[0], Document("tool", "pack.z", "Other."), *reversed(alike[1:]))
+    alike = [SearchDocument("tool", f"pack.{letter}", "Plays the gramophone.") for letter in "abcd"]
+    search = search_of(alike[0], SearchDocument("tool", "pack.z", "Other."), *reversed(alike[1:]))
     assert names(search.search("gramophone")) == [document.name for document in alike]
     search.update(alike)
     assert names(search.search("gramophone")) == [document.name for document in alike]
@@ -221,7 +223,7 @@ def test_an_update_does_not_wait_for_a_question() -> None:
 def test_a_change_is_found_at_once_and_what_was_removed_is_gone(tmp_path: Path, on_disk: bool) -> None:
     search = search_of(*CATALOGUE, cache=tmp_path if on_disk else None)
     assert names(search.search("gramophone")) == []
-    search.update([Document("tool", "machine.disk", "Plays the gramophone."), *CATALOGUE[:7]])
+    search.update([SearchDocument("tool", "machine.disk", "Plays the gramophone."), *CATALOGUE[:7]])
     assert names(search.search("gramophone")) == ["machine.disk"]
     assert names(search.search("full disks"))[:1] == ["machine.disk"]
     search.update(CATALOGUE[:7])
@@ -237,7 +239,7 @@ def test_to_hold_a_search_writes_nothing_before_the_first_question(tmp_path: Pat
 
 
 def test_to_import_the_search_loads_nothing_that_costs_time() -> None:
-    code = "import sys, ot.search; print([name for name in ('sqlite3', 'rapidfuzz', 'numpy') if name in sys.modules])"
+    code = "import sys, onetool.search; print([n for n in ('sqlite3', 'rapidfuzz', 'numpy') if n in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
@@ -261,7 +263,7 @@ def test_processes_that_start_together_share_one_file(tmp_path: Path) -> None:
 def test_processes_with_other_documents_do_not_disturb_each_other(tmp_path: Path) -> None:
     here = search_of(*CATALOGUE, cache=tmp_path)
     assert names(here.search("full disks")) == ["machine.disk"]
-    assert process(tmp_path, [Document("tool", "far.away", "Other disks.")], "full disks") == ["far.away"]
+    assert process(tmp_path, [SearchDocument("tool", "far.away", "Other disks.")], "full disks") == ["far.away"]
     assert names(here.search("full disks")) == ["machine.disk"]
 
 
@@ -269,7 +271,7 @@ def test_a_change_writes_the_changed_rows_only(tmp_path: Path) -> None:
     search = search_of(*CATALOGUE, cache=tmp_path)
     search.search("disk")
     before = rows(files(tmp_path)[0])
-    search.update([*CATALOGUE[:-1], Document("alias", "ws", "brave.image_search")])
+    search.update([*CATALOGUE[:-1], SearchDocument("alias", "ws", "brave.image_search")])
     search.search("disk")
     after = rows(max(files(tmp_path), key=lambda file: file.stat().st_mtime_ns))
     assert len(before & after) == len(CATALOGUE) - 1
@@ -365,7 +367,7 @@ def test_ten_thousand_documents_are_searched_and_one_of_them_changed(tmp_path: P
     search = search_of(*documents, cache=tmp_path)
     assert names(search.search("what does number4242 do"))[0] == "pack2.tool_4242"
     assert names(search.search("pack2.tol_4242"))[0] == "pack2.tool_4242"
-    search.update([*documents[1:], Document("tool", "pack0.tool_0", "Feeds the giraffe.")])
+    search.update([*documents[1:], SearchDocument("tool", "pack0.tool_0", "Feeds the giraffe.")])
     assert names(search.search("giraffe")) == ["pack0.tool_0"]
     assert len(search.search("tool", limit=500)) == 500
 
@@ -397,7 +399,7 @@ def test_no_question_makes_it_fail(query: str, limit: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(st.text(max_size=30), min_size=4, max_size=4), query=ANY_TEXT)
 def test_no_document_makes_it_fail(text: list[str], query: str) -> None:
-    SHARED_TOO.update([Document("tool", *text), *CATALOGUE])
+    SHARED_TOO.update([SearchDocument("tool", *text), *CATALOGUE])
     assert "machine.disk" in names(SHARED_TOO.search("machine.disk"))
     SHARED_TOO.search(query)
 
@@ -406,14 +408,14 @@ needs_vectors = pytest.mark.skipif(find_spec("wordllama") is None, reason="the e
 
 
 def test_a_number_beside_words_prefers_the_name_that_has_it() -> None:
-    tools = [Document("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
+    tools = [SearchDocument("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
     assert names(search_of(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
 
 
 @needs_vectors
 def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
     question = "is there any laundry detergent around for my shirts?"
-    washing = Document("tool", "home.washer", "Starts the washing machine.")
+    washing = SearchDocument("tool", "home.washer", "Starts the washing machine.")
     search = Search(tmp_path)
     search.update([*CATALOGUE, washing])
     assert names(search.search(question))[0] == "home.washer"
@@ -448,9 +450,9 @@ def test_a_file_with_damaged_vectors_is_made_again(tmp_path: Path, damage: bytes
 SHARED, SHARED_TOO = search_of(*CATALOGUE), search_of(*CATALOGUE)
 
 
-def many(count: int) -> list[Document]:
+def many(count: int) -> list[SearchDocument]:
     return [
-        Document(
+        SearchDocument(
             "tool", f"pack{number % 10}.tool_{number}", f"Does number{number}, which no other does.", "x: a number"
         )
         for number in range(count)
@@ -468,14 +470,14 @@ def rows(file: Path) -> set[tuple[int, bytes]]:
     return found
 
 
-def process(cache: Path, documents: Iterable[Document], query: str) -> list[str]:
+def process(cache: Path, documents: Iterable[SearchDocument], query: str) -> list[str]:
     """The names that a process of its own finds."""
     code = """if True:
         import json, pathlib, sys
-        from onetool.search import Document, Search
+        from onetool.search import SearchDocument, Search
         cache, documents, query = json.load(sys.stdin)
         search = Search(pathlib.Path(cache), semantic=False)
-        search.update(Document(*fields) for fields in documents)
+        search.update(SearchDocument(*fields) for fields in documents)
         print(json.dumps([hit.name for hit in search.search(query)]))
     """
     fields = [[one.kind, one.name, one.description, one.arguments, one.instructions] for one in documents]

@@ -14,13 +14,13 @@ from onetool.stats.shapes import (
     MAX_KEYS,
     MAX_TEXT,
     NOTHING,
-    SURE_AFTER,
+    SAMPLE_AFTER,
     Shape,
     Shapes,
     from_json,
+    infer_shape,
     merge,
-    shape_of,
-    text_of,
+    render_shape,
     to_json,
 )
 
@@ -36,7 +36,7 @@ results = st.recursive(
 )
 MANY_NAMES = [f"k{first}{second}" for first in "abcdefghijklm" for second in "abcdefghijklm"]
 wide = st.sets(st.sampled_from(MANY_NAMES), max_size=MAX_KEYS).map(lambda names: dict.fromkeys(names, 1))
-shapes = st.builds(shape_of, results | wide)
+shapes = st.builds(infer_shape, results | wide)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ shapes = st.builds(shape_of, results | wide)
     ],
 )
 def test_a_shape_reads_like_a_type(value: object, text: str) -> None:
-    assert text_of(shape_of(value)) == text
+    assert render_shape(infer_shape(value)) == text
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_shape_reads_like_a_type(value: object, text: str) -> None:
     ],
 )
 def test_keys_that_are_data_are_not_kept(key: object) -> None:
-    assert text_of(shape_of({key: {"n": 1}, "total": {"n": 2}})) == "{str: {n: int}}"
+    assert render_shape(infer_shape({key: {"n": 1}, "total": {"n": 2}})) == "{str: {n: int}}"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_keys_that_are_data_are_not_kept(key: object) -> None:
     ],
 )  # fmt: skip
 def test_keys_that_are_names_are_kept(key: str) -> None:
-    assert list(shape_of({key: 1}).fields or ()) == [key]
+    assert list(infer_shape({key: 1}).fields or ()) == [key]
 
 
 PEOPLE = ("ada", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ida")
@@ -132,65 +132,65 @@ PEOPLE = ("ada", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ida")
 
 def test_what_entries_that_are_all_alike_are_filed_under_is_data() -> None:
     entries: dict[str, Any] = {name: {"age": 36, "town": "Rome"} for name in PEOPLE[:3]}
-    assert text_of(shape_of(entries)) == "{str: {age: int, town: str}}"
-    assert text_of(shape_of({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
-    assert text_of(shape_of({name: [{"day": 1}, {"day": 2}] for name in PEOPLE})) == "{str: list[{day: int}]}"
-    assert text_of(shape_of({name: {"2026-11-15": name} for name in PEOPLE})) == "{str: {str: str}}"
-    deep = shape_of([[[[[entries]]]]])
-    assert "ada" not in text_of(deep)
+    assert render_shape(infer_shape(entries)) == "{str: {age: int, town: str}}"
+    assert render_shape(infer_shape({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
+    assert render_shape(infer_shape({name: [{"day": 1}, {"day": 2}] for name in PEOPLE})) == "{str: list[{day: int}]}"
+    assert render_shape(infer_shape({name: {"2026-11-15": name} for name in PEOPLE})) == "{str: {str: str}}"
+    deep = infer_shape([[[[[entries]]]]])
+    assert "ada" not in render_shape(deep)
 
 
 def test_parts_that_differ_are_fields() -> None:
     parts = {"user": {"id": 1, "login": "x"}, "repo": {"id": 2, "url": "x"}, "owner": {"id": 3, "login": "x"}}
     assert (
-        text_of(shape_of(parts))
+        render_shape(infer_shape(parts))
         == "{user: {id: int, login: str}, repo: {id: int, url: str}, owner: {id: int, login: str}}"
     )
     empty: dict[str, Any] = {"errors": [], "warnings": [], "items": []}
-    assert text_of(shape_of(empty)) == "{errors: list, warnings: list, items: list}"
+    assert render_shape(infer_shape(empty)) == "{errors: list, warnings: list, items: list}"
 
 
 def test_keys_of_results_that_have_none_in_common_are_data() -> None:
-    assert text_of(reduce(merge, (shape_of({name: 1}) for name in PEOPLE))) == "{str: int}"
-    common = reduce(merge, (shape_of({name: 1, "at": 2}) for name in PEOPLE))
-    assert text_of(common).startswith("{ada?: int, at: int, bob?: int")
+    assert render_shape(reduce(merge, (infer_shape({name: 1}) for name in PEOPLE))) == "{str: int}"
+    common = reduce(merge, (infer_shape({name: 1, "at": 2}) for name in PEOPLE))
+    assert render_shape(common).startswith("{ada?: int, at: int, bob?: int")
 
 
 def test_nothing_found_does_not_spoil_what_was_found_before() -> None:
     found = {f"field_{letter}": 1 for letter in "abcdefghij"}
-    assert len(merge(shape_of(found), shape_of({})).fields or ()) == 10
+    assert len(merge(infer_shape(found), infer_shape({})).fields or ()) == 10
 
 
 def test_very_many_keys_are_data() -> None:
     few, many = ({f"name{chr(97 + i % 26)}{'x' * (i // 26)}": 1 for i in range(n)} for n in (MAX_KEYS, MAX_KEYS + 1))
-    assert len(shape_of(few).fields or ()) == MAX_KEYS
-    assert text_of(shape_of(many)) == "{str: int}"
+    assert len(infer_shape(few).fields or ()) == MAX_KEYS
+    assert render_shape(infer_shape(many)) == "{str: int}"
 
 
 def test_many_keys_over_many_results_are_data() -> None:
-    observed = (shape_of({f"key_{letter}{other}": 1}) for letter in "abcdefghijkl" for other in "abcdefghijkl")
-    assert text_of(reduce(merge, observed)) == "{str: int}"
+    observed = (infer_shape({f"key_{letter}{other}": 1}) for letter in "abcdefghijkl" for other in "abcdefghijkl")
+    assert render_shape(reduce(merge, observed)) == "{str: int}"
 
 
 def test_what_comes_late_or_seldom_in_a_list_is_seen() -> None:
     rows: list[dict[str, Any]] = [{"a": None if row % 2 else 1} for row in range(1000)]
-    assert text_of(shape_of(rows)) == "list[{a: int | None}]"
-    assert text_of(shape_of([1] * 500 + ["x"] * 500)) == "list[str | int]"
+    assert render_shape(infer_shape(rows)) == "list[{a: int | None}]"
+    assert render_shape(infer_shape([1] * 500 + ["x"] * 500)) == "list[str | int]"
 
 
 def test_a_look_at_a_huge_result_is_short() -> None:
     wide = {f"k{i}": [{f"j{j}": list(range(100)) for j in range(100)}] * 100 for i in range(100)}
-    assert len(text_of(shape_of([wide] * 10_000))) <= MAX_TEXT
-    assert len(text_of(shape_of([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT
+    assert len(render_shape(infer_shape([wide] * 10_000))) <= MAX_TEXT
+    assert len(render_shape(infer_shape([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT
 
 
 @pytest.mark.slow
 @given(results)
 @no_deadline
 def test_a_shape_never_contains_a_value(value: object) -> None:
-    shape = shape_of(value)
+    shape = infer_shape(value)
     assert VALUE not in json.dumps(to_json(shape))
-    assert VALUE not in text_of(shape)
+    assert VALUE not in render_shape(shape)
 
 
 @pytest.mark.slow
@@ -209,7 +209,9 @@ def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shap
 @given(results, results)
 @no_deadline
 def test_a_list_of_two_has_the_shape_of_either(one: object, two: object) -> None:
-    assert shape_of([one, two]).items == merge(shape_of([one]).items or NOTHING, shape_of([two]).items or NOTHING)
+    assert infer_shape([one, two]).items == merge(
+        infer_shape([one]).items or NOTHING, infer_shape([two]).items or NOTHING
+    )
 
 
 @given(shapes)
@@ -252,11 +254,11 @@ def test_only_a_new_shape_is_written(file: Path) -> None:
 
 def test_a_tool_that_is_known_well_is_seldom_looked_at(file: Path) -> None:
     known = Shapes(file)
-    for _ in range(SURE_AFTER):
+    for _ in range(SAMPLE_AFTER):
         known.learn("a.b", 1)
     known.learn("a.b", "x")
     assert known.text("a.b") == "int"
-    for _ in range(SURE_AFTER):
+    for _ in range(SAMPLE_AFTER):
         known.learn("a.b", "x")
     assert known.text("a.b") == "str | int"
     known.close()
@@ -264,7 +266,7 @@ def test_a_tool_that_is_known_well_is_seldom_looked_at(file: Path) -> None:
 
 def test_a_shape_does_not_grow_without_end(file: Path) -> None:
     known = Shapes(file)
-    for outer in range(SURE_AFTER):
+    for outer in range(SAMPLE_AFTER):
         known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
     known.close()
     assert len(file.read_bytes()) < 20_000
@@ -322,4 +324,4 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Pat
     known = Shapes(tmp_path / "file" / "shapes.json")
     known.learn("a.b", 1)
     known.close()
-    assert "cannot be written" in str(known.problem)
+    assert "cannot write" in str(known.problem)

@@ -15,8 +15,8 @@ from tests.support import PATIENCE
 
 from onetool import OneTool
 from onetool._tool import Tool
-from onetool.bundles.locking import StoreLock
 from onetool.bundles.source import MAX_RECENT
+from onetool.bundles.store_lock import StoreLock
 from onetool.bus.bus import ToolBus
 from onetool.config.model import Settings
 from onetool.logging import Log
@@ -128,7 +128,7 @@ async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) ->
     folder = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         await app.run("1 + 1")
-        with StoreLock(folder / ".lock").held():
+        with StoreLock(folder / ".lock").hold():
             cancelled, listing = (asyncio.create_task(app.run("ot.tools(pattern='weather')")) for _ in range(2))
             await asyncio.wait_for(app.run("name = 'a'; name.upper()"), PATIENCE / 2)
             cancelled.cancel()
@@ -144,7 +144,7 @@ async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(
     folder = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         app.bundles.keeps_running = True
-        with StoreLock(folder / ".lock").held():
+        with StoreLock(folder / ".lock").hold():
             for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
                 answer = await asyncio.wait_for(app.run(code), PATIENCE)
                 assert "stored tools not listed yet: their index is being built" in answer.text

@@ -23,10 +23,10 @@ from onetool.errors import ToolError
 from onetool.paths import Folders
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
-from onetool.stats.record import MAX_ROWS, MOST_WAITING, CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.record import MAX_PENDING, MAX_ROWS, CallRecord, Recorder, RunRecord, SessionRecord
 from onetool.stats.report import html
 from onetool.stats.rollup import DAY, HOUR
-from onetool.stats.summary import MOST_BARS, Summary, summarise
+from onetool.stats.summary import MAX_BARS, Summary, summarise
 from onetool.util.background import Background
 
 NOW = 1_800_000_000.0
@@ -291,7 +291,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Pat
     recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
     recorder.add(a_call())
     recorder.flush()
-    assert "cannot be written" in str(recorder.problem)
+    assert "cannot write" in str(recorder.problem)
     (tmp_path / "file").unlink()
     recorder.add(a_call())
     recorder.close()
@@ -303,10 +303,10 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Pat
 def test_what_waits_for_a_file_that_cannot_be_written_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
-    for _ in range(MOST_WAITING + 500):
+    for _ in range(MAX_PENDING + 500):
         recorder.add(a_call())
     recorder.flush()
-    assert len(recorder._waiting) <= MOST_WAITING
+    assert len(recorder._pending) <= MAX_PENDING
     recorder.close()
 
 
@@ -334,7 +334,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room(file: Path) -> None:
         [sys.executable, "-c", FULL_DISK, str(file)], capture_output=True, text=True, timeout=60, check=True
     )
     full, later = done.stdout.splitlines()
-    assert "cannot be written" in full
+    assert "cannot write" in full
     assert later == "None"
     assert rows(file) == 2001
     assert verdict(file) == "ok"
@@ -617,7 +617,7 @@ def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
 @pytest.mark.parametrize("age", [0, 59, HOUR, 3 * DAY, 60 * DAY, 900 * DAY, 20_000 * DAY, -5 * DAY])
 def test_all_time_has_a_readable_number_of_bars(file: Path, age: float) -> None:
     series = summary_of(file, a_call(at=NOW - age), a_call(error_type="timeout"))["series"]
-    assert 20 < len(series["calls"]) <= MOST_BARS + 2
+    assert 20 < len(series["calls"]) <= MAX_BARS + 2
     assert (sum(series["calls"]), sum(series["errors"])) == (2, 1)
     assert series["tools"]["web.search"] == series["calls"]
     assert series["calls"][-1] >= 1

@@ -1,21 +1,21 @@
-"""The store of bundles: packs kept as JSON files, with versioned tools and an on/off switch.
+"""The bundle store: packs stored as JSON files, with versioned tools that can be enabled and disabled.
 
-Whoever needs the store imports it from here. It knows nothing of the bus, of REST or of calling a tool.
+Import the store from here. It does not depend on the bus, on REST or on calling tools.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, ToolDraft
-    from onetool.bundles.store import BundleStore
+    from onetool.bundles.bundle_store import BundleStore
+    from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, ToolDraft, ToolHit
 
-__all__ = ["Bundle", "BundleDraft", "BundleStore", "Found", "Page", "StoredTool", "ToolDraft"]
+__all__ = ["Bundle", "BundleDraft", "BundleStore", "Page", "StoredTool", "ToolDraft", "ToolHit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: pydantic and SQLite are not wanted by who only passes a store on."""
+    """Import names on first use, so that pydantic and SQLite are loaded only when they are needed."""
     from importlib import import_module
 
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"onetool.bundles.{'store' if name == 'BundleStore' else 'model'}"), name)
+    return getattr(import_module(f"onetool.bundles.{'bundle_store' if name == 'BundleStore' else 'model'}"), name)

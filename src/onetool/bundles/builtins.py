@@ -1,7 +1,7 @@
-"""Bundles that come with the program: a folder like the store's own, read into memory and never written.
+"""Built-in bundles: a directory with the layout of the store, read into memory and never written.
 
-Only their switches can be changed. What a person chose stands in a file of the store, by id, over what the program
-ships. They are asked in the same way as the store's own.
+They can only be enabled and disabled. The user's choices are kept in a file of the store, by ID, and override the
+shipped defaults. Built-in bundles are queried in the same way as stored ones.
 """
 
 import json
@@ -13,21 +13,21 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from onetool.bundles import disk
-from onetool.bundles.disk import Stamp, stamp_of
-from onetool.bundles.index import Index, create, opened
-from onetool.bundles.mirror import Mirror, problems_in
+from onetool.bundles import filesystem
+from onetool.bundles.bundle_index import Index, create_tables, open_database
+from onetool.bundles.filesystem import Stamp, read_stamp
 from onetool.bundles.model import camel_case
 from onetool.bundles.records import SCHEMA_VERSION, Unreadable, check_version
 from onetool.bundles.rules import unusable
+from onetool.bundles.sync import IndexSync, list_problems
 from onetool.problem import Problem, storage_problem
 
 T = TypeVar("T")
-SWITCHES: Final = "builtins.json"
+STATES_FILE: Final = "builtins.json"
 
 
-class Switches(BaseModel):
-    """On or off, by id, for whatever was ever switched."""
+class BuiltInStates(BaseModel):
+    """Enabled states that the user changed, by ID."""
 
     model_config = camel_case
     schema_version: int = SCHEMA_VERSION
@@ -35,23 +35,23 @@ class Switches(BaseModel):
     tools: dict[str, bool] = Field(default_factory=dict)
 
     @classmethod
-    def read(cls, file: Path) -> "Switches":
+    def read(cls, file: Path) -> "BuiltInStates":
         try:
-            data = json.loads(disk.read(file)[0])
+            data = json.loads(filesystem.read(file)[0])
             check_version(data)
             return cls.model_validate(data)
         except FileNotFoundError:
             return cls()
         except (ValueError, RecursionError, ValidationError) as error:
-            raise Unreadable(f"is no file of switches: {error}") from None
+            raise Unreadable(f"is not valid: {error}") from None
 
     def text(self) -> bytes:
         return (json.dumps(self.model_dump(by_alias=True), indent=2) + "\n").encode()
 
 
 class BuiltIns:
-    def __init__(self, folder: Path | None, switches: Path) -> None:
-        self._folder, self._switches_file = folder, switches
+    def __init__(self, folder: Path | None, states: Path) -> None:
+        self._folder, self._states_file = folder, states
         self._database: sqlite3.Connection | None = None
         self._stamp: Stamp | None = None
         self._lock = Lock()
@@ -59,25 +59,25 @@ class BuiltIns:
 
     @property
     def problems(self) -> list[Problem]:
-        found = self.read(lambda database: problems_in(database, self._folder or Path()))
+        found = self.read(lambda database: list_problems(database, self._folder or Path()))
         return found + ([self._problem] if self._problem else [])
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
-            stamp = stamp_of(self._switches_file) if self._folder else None
+            stamp = read_stamp(self._states_file) if self._folder else None
             if self._database is None or stamp != self._stamp:
                 self._load(stamp)
             assert self._database is not None
             return work(self._database)
 
-    def switched(self, table: str, ident: str, *, on: bool) -> bytes:
-        """The file of switches with this one set."""
+    def render_states(self, table: str, ident: str, *, on: bool) -> bytes:
+        """Return the content of the file with this state changed."""
         try:
-            switches = Switches.read(self._switches_file)
+            states = BuiltInStates.read(self._states_file)
         except Unreadable as error:
-            raise unusable(f"{self._switches_file} {error}; mend it or delete it") from None
-        getattr(switches, table)[ident] = on
-        return switches.text()
+            raise unusable(f"{self._states_file} {error}; fix it or delete it") from None
+        getattr(states, table)[ident] = on
+        return states.text()
 
     def close(self) -> None:
         with self._lock:
@@ -88,23 +88,23 @@ class BuiltIns:
     def _load(self, stamp: Stamp | None) -> None:
         if self._database is not None:
             self._database.close()
-        self._database, self._stamp = opened(":memory:"), stamp
-        create(self._database)
+        self._database, self._stamp = open_database(":memory:"), stamp
+        create_tables(self._database)
         if self._folder is not None:
-            Mirror(self._folder, Index(self._folder)).fill(self._database)
+            IndexSync(self._folder, Index(self._folder)).fill(self._database)
             self._apply(self._database)
 
     def _apply(self, database: sqlite3.Connection) -> None:
         self._problem = None
         try:
-            switches = Switches.read(self._switches_file)
+            states = BuiltInStates.read(self._states_file)
         except Unreadable as error:
-            message = f"all built-in bundles are disabled: {self._switches_file} {error}"
-            self._problem = storage_problem(message, self._switches_file, "fix it or delete it")
+            message = f"all built-in bundles are disabled: {self._states_file} {error}"
+            self._problem = storage_problem(message, self._states_file, "fix it or delete it")
             database.execute("update bundles set enabled = 0, body = json_set(body, '$.isEnabled', json('false'))")
             return
         change = "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
         for table in ("bundles", "tools"):
-            chosen = getattr(switches, table).items()
+            chosen = getattr(states, table).items()
             rows = ((on, "true" if on else "false", ident) for ident, on in chosen)
             database.executemany(change.format(table), rows)

@@ -1,7 +1,7 @@
-"""What folders of bundles and files of tools are called, on file systems that fold case or normalise letters.
+"""Names of bundle directories and tool files, safe on file systems that fold case or normalize Unicode.
 
-A name says what is in it wherever that is safe. Small ASCII letters mean the same everywhere; any other slug or
-version is followed by a digest of its exact spelling, which nothing folds and which alone tells files apart.
+Names are readable where possible. Lower-case ASCII names are used unchanged; any other slug or version is followed by
+a digest of its exact spelling, which alone identifies the file.
 """
 
 import re
@@ -12,44 +12,44 @@ from typing import Final
 from onetool.bundles import rules
 
 BUNDLE_FILE: Final = "bundle.json"
-ENDING: Final = ".json"
-MOST_BYTES: Final = 90  # of the part for people; some encrypted file systems take no more than 143 for all
+SUFFIX: Final = ".json"
+MAX_READABLE_BYTES: Final = 90  # of the readable part; some encrypted file systems accept at most 143 bytes in all
 _PLAIN = re.compile(r"[a-z0-9-]+")
 _PLAIN_PAIR = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+")
 _UUID_LENGTH: Final = 36
 
 
-def tool_files(slug: str, version: str) -> tuple[str, ...]:
-    """The names that the file of this pair may have, the one for people first."""
+def tool_file_names(slug: str, version: str) -> tuple[str, ...]:
+    """Return the names that the file of this tool may have, the readable one first."""
     pair = f"{slug}@{version}"
     if _PLAIN_PAIR.fullmatch(pair):
-        return (f"{pair}{ENDING}",)
-    return f"{_cut(pair)}{_mark(pair)}", f"tool{_mark(pair)}"
+        return (f"{pair}{SUFFIX}",)
+    return f"{_truncate(pair)}{_digest_suffix(pair)}", f"tool{_digest_suffix(pair)}"
 
 
-def is_file_of(name: str, slug: str, version: str) -> bool:
-    """Whether the file belongs to this pair. What stands before a digest may have been folded, so it does not count."""
+def is_tool_file(name: str, slug: str, version: str) -> bool:
+    """Return whether a file name belongs to this tool. The part before a digest is ignored."""
     pair = f"{slug}@{version}"
-    return name == f"{pair}{ENDING}" if _PLAIN_PAIR.fullmatch(pair) else name.endswith(_mark(pair))
+    return name == f"{pair}{SUFFIX}" if _PLAIN_PAIR.fullmatch(pair) else name.endswith(_digest_suffix(pair))
 
 
 def folders(slug: str, bundle_id: str) -> tuple[str, ...]:
-    """The names that a new folder may have, the one for people first. It keeps its name when the slug changes."""
+    """Return the names that a new directory may have, the readable one first. The name stays if the slug changes."""
     if _PLAIN.fullmatch(slug):
         return (f"{slug}-{bundle_id}",)
-    return f"{_cut(slug)}-{bundle_id}", f"bundle-{bundle_id}"
+    return f"{_truncate(slug)}-{bundle_id}", f"bundle-{bundle_id}"
 
 
-def id_in(folder: str) -> str | None:
-    """The id of the bundle that a folder is for; what stands before it is for people."""
+def parse_id(folder: str) -> str | None:
+    """Return the bundle ID at the end of a directory name; None if there is none."""
     found, dash = folder[-_UUID_LENGTH:], folder[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
     return found if dash == "-" and rules.is_id(found) else None
 
 
-def _mark(pair: str) -> str:
-    return f"~{blake2b(pair.encode(), digest_size=16).hexdigest()}{ENDING}"
+def _digest_suffix(pair: str) -> str:
+    return f"~{blake2b(pair.encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
 
-def _cut(text: str) -> str:
-    """As much of the text as fits, in whole characters."""
-    return unicodedata.normalize("NFC", text).encode()[:MOST_BYTES].decode(errors="ignore")
+def _truncate(text: str) -> str:
+    """Cut the text to the maximum length, at a character boundary."""
+    return unicodedata.normalize("NFC", text).encode()[:MAX_READABLE_BYTES].decode(errors="ignore")

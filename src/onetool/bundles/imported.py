@@ -1,6 +1,6 @@
-"""What an import gives: a bundle and its tools as bodies for the store, and what is left for a person to do.
+"""The result of reading an OpenAPI document or a ZIP archive: request bodies for the store, and remaining steps.
 
-Nothing is stored here. Both ways in, an OpenAPI document and a ZIP archive, end in the same thing.
+Nothing is stored here.
 """
 
 from dataclasses import dataclass, field
@@ -11,8 +11,11 @@ ToolEntry = tuple[str, str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """`tools` are `(slug, version, body)`; `hosts` belong into http.allowedHosts, `secrets` into secrets.yaml."""
+class BundleImport:
+    """A bundle to import.
+
+    `tools` are `(slug, version, body)`; `hosts` belong in http.allowedHosts, `secrets` in secrets.yaml.
+    """
 
     bundle: dict[str, Any]
     tools: list[ToolEntry]
@@ -22,7 +25,7 @@ class Imported:
 
     @property
     def warnings(self) -> list[str]:
-        """Literal credentials in the tools."""
+        """Warnings about literal credentials in the tools."""
         from onetool.backends.http_tool import credentials
         from onetool.bundles.model import credential_warning, schema_warning
 
@@ -36,8 +39,8 @@ class Imported:
         ]
 
 
-def host_of(url: str) -> str:
-    """As http.allowedHosts has it: the port only where it is an unusual one."""
+def parse_host(url: str) -> str:
+    """Return the host as in http.allowedHosts: with the port only if it is not the default of the scheme."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
@@ -45,6 +48,6 @@ def host_of(url: str) -> str:
     return host if parts.port in {None, usual} else f"{host}:{parts.port}"
 
 
-def most_values(text: bytes) -> int:
-    """No more values than this are in a JSON text. It is quickly counted, before anything is made of them."""
+def max_value_count(text: bytes) -> int:
+    """Return an upper bound for the number of values in a JSON text, without parsing it."""
     return 1 + sum(text.count(sign) for sign in (b"[", b"{", b","))

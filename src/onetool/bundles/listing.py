@@ -1,6 +1,6 @@
-"""Rows of the index as bundles and tools: one, those of a bundle, and lists in the order of ids.
+"""Queries of the index for single bundles and tools, and for lists ordered by ID.
 
-An id never changes, so that a list goes on where it stopped, whatever has come and gone meanwhile.
+IDs never change, so that a list continues where it stopped, whatever was added or deleted meanwhile.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, product
 from typing import Final, NamedTuple
 
-from onetool.bundles.disk import Stamp
+from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.registry import python_name
 
@@ -62,18 +62,18 @@ class ToolRow(NamedTuple):
 
 
 def problems_at(database: sqlite3.Connection, ending: str) -> list[str]:
-    """The files whose paths end so, and which could not be used."""
+    """Return the paths with this ending of files that could not be read."""
     return [path for (path,) in database.execute("select path from problems") if path.endswith(ending)]
 
 
 def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
-    """Deleted ones too."""
+    """Return the bundle with this ID, even if it is deleted."""
     row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()
     return BundleRow(*row) if row else None
 
 
 def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
-    """The live bundle of this slug, or the first by id that Python code would call so."""
+    """Return the bundle with this slug or, unless `exactly`, the first by ID with this name in Python code."""
     column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
     query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
     row = database.execute(query, (value,)).fetchone()
@@ -87,7 +87,7 @@ def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) 
 
 
 def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
-    """All versions of all tools, or of one."""
+    """Return all versions of all tools of a bundle, or of one tool."""
     one = "" if slug is None else " and t.slug = ?"
     values = (bundle_id,) if slug is None else (bundle_id, slug)
     return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
@@ -98,13 +98,13 @@ def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[T
     return [ToolRow(*row) for row in rows if row]
 
 
-# --- by the names that code calls them by --------------------------------------------------------------------------
+# --- by name in code -----------------------------------------------------------------------------------------------
 
-ANSWERS: Final = """
+IS_CURRENT: Final = """
 not exists (
     select 1 from tools o where o.bundle = t.bundle and o.slug = t.slug and (o.enabled, o.key) > (t.enabled, t.key)
 )
-"""  # to a name without a version: of several versions the newest that is enabled
+"""  # a name without a version means the newest enabled version
 
 
 class StoredPack(NamedTuple):
@@ -117,7 +117,7 @@ class StoredPack(NamedTuple):
 
 
 class NameRow(NamedTuple):
-    """What a list shows of a tool."""
+    """A tool as shown in lists."""
 
     name: str
     description: str
@@ -135,7 +135,7 @@ def packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
 
 
 def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
-    """The version that is asked for, or the one that answers if none is."""
+    """Return this version of a tool; without a version, the newest that is enabled."""
     query = f"{TOOL} b.slug = ? and t.slug = ? and (? is null or t.version = ?) order by t.enabled desc, t.key desc"
     row = database.execute(query, (slug, tool_slug, version, version)).fetchone()
     return ToolRow(*row) if row else None
@@ -144,20 +144,20 @@ def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, versio
 def names(
     database: sqlite3.Connection, bundle_id: str, after: str, limit: int, *, described: bool = False
 ) -> list[NameRow]:
-    """Tools of a bundle after this slug, in the order of their slugs."""
+    """Return tools of a bundle after this slug, ordered by slug."""
     about, title = "json_extract(t.body, '$.description')", "json_extract(t.body, '$.displayName')"
     text = f"coalesce(nullif({about}, ''), {title})" if described else "''"
     query = f"""
     select b.slug || '.' || t.slug, {text}, t.enabled and t.sound and b.enabled
     from tools t join bundles b on b.id = t.bundle
-    where t.bundle = ? and t.slug > ? and {ANSWERS} order by t.slug limit ?
+    where t.bundle = ? and t.slug > ? and {IS_CURRENT} order by t.slug limit ?
     """  # noqa: S608 - texts of ours
     rows = database.execute(query, (bundle_id, after, limit))
     return [NameRow(name, about, bool(enabled)) for name, about, enabled in rows]
 
 
 def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
-    """How many tools each bundle has, versions not counted, and how many of them can be called."""
+    """Return the number of tools of each bundle (versions count once), and how many of them can be called."""
     query = """
     select bundle, count(distinct slug), count(distinct case when enabled and sound then slug end)
     from tools group by bundle
@@ -169,20 +169,20 @@ FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
 
 
 def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
-    """Names of tools in use, with about the bytes of their definitions as JSON."""
+    """Return the names of enabled tools with the approximate size of their JSON definitions in bytes."""
     query = f"""
     select b.slug || '.' || t.slug, {FRAME_BYTES} + length(b.slug || t.slug)
         + t.definition
-    from tools t join bundles b on b.id = t.bundle where t.bundle = ? and t.enabled and b.enabled and {ANSWERS}
+    from tools t join bundles b on b.id = t.bundle where t.bundle = ? and t.enabled and b.enabled and {IS_CURRENT}
     """  # noqa: S608 - texts of ours
     return database.execute(query, (bundle_id,)).fetchall()
 
 
-def names_of_keys(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
-    """The names that these rows answer to, in the order of the rows; what is off or answers to none is left out."""
+def names_by_key(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
+    """Return the names of these rows, in their order. Disabled tools and older versions are left out."""
     query = f"""
     select t.key, b.slug || '.' || t.slug from tools t join bundles b on b.id = t.bundle
-    where t.key = ? and t.enabled and t.sound and b.enabled and b.deleted_at is null and {ANSWERS}
+    where t.key = ? and t.enabled and t.sound and b.enabled and b.deleted_at is null and {IS_CURRENT}
     """  # noqa: S608 - texts of ours
     rows = (database.execute(query, (key,)).fetchone() for key in keys)
     return {row[0]: row[1] for row in rows if row}
@@ -196,7 +196,7 @@ def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]
 
 
 class Filters(NamedTuple):
-    """None: all of them."""
+    """Filters of a list; None means no filter."""
 
     tags: tuple[str, ...] | None = None
     bundles: tuple[str, ...] | None = None
@@ -219,14 +219,14 @@ def bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: i
 
 
 def tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
-    """Several tags, and several bundles, are lists of their own in the same order, which are merged."""
-    streams = (_stream(database, condition, filters, after, limit) for condition in _conditions(filters))
-    keys = (key for key, _ in groupby(key for _, key in heapq.merge(*streams)))  # a tool with two tags comes twice
+    """Return tools ordered by ID. Each tag and each bundle is a sorted list of its own; the lists are merged."""
+    streams = (_read_ids(database, condition, filters, after, limit) for condition in _list_conditions(filters))
+    keys = (key for key, _ in groupby(key for _, key in heapq.merge(*streams)))  # a tool with two tags appears twice
     return tools_with_keys(database, islice(keys, limit))
 
 
-def _conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For each list where its tools stand, and the values in that."""
+def _list_conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the condition of each list and its values."""
     by_tag = "tags g join tools t on t.key = g.key join bundles b on b.id = t.bundle where g.tag = ?"
     every = "tools t join bundles b on b.id = t.bundle where"
     if filters.tags is not None and filters.bundles is not None:
@@ -241,7 +241,7 @@ def _conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield f"{every} t.id > ?", ()
 
 
-def _stream(
+def _read_ids(
     database: sqlite3.Connection, condition: tuple[str, tuple[str, ...]], filters: Filters, after: str, limit: int
 ) -> list[tuple[str, int]]:
     place, values = condition

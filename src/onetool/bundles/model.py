@@ -1,7 +1,7 @@
-"""Bundles and stored tools as data: what a person sends, what the store gives, and how both are spelt in JSON.
+"""Models of bundles and stored tools: drafts that are sent, values that the store returns, and their JSON.
 
-A draft is checked whole when it is made. What the store gives was checked when it was stored; it is never written to.
-JSON is camelCase, Python snake_case. Nothing here touches a disk.
+A draft is validated when it is created. Values from the store were validated when they were stored, and are immutable.
+JSON is camelCase, Python snake_case. Nothing here touches the disk.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from onetool.errors import ArgumentError, BundleError
 from onetool.schema import ANY_OBJECT, JSON, Schema
 
 T = TypeVar("T")
-MOST_LEVELS: Final = 100  # of objects and lists inside each other
+MAX_NESTING: Final = 100  # nested objects and lists
 Match = Literal["prefix", "word", "fuzzy"]
 ToolType = Literal["http", "python", "go"]
 
@@ -39,47 +39,47 @@ def now() -> datetime:
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339, always in UTC and always of the same length, so that texts sort as moments do."""
+    """Return the time in RFC 3339, in UTC and of fixed length, so that strings sort like times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _in_utc(moment: datetime) -> datetime:
+def _to_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise ValueError("must say its zone, like 2026-11-15T12:00:00Z")
+        raise ValueError("must have a time zone, like 2026-11-15T12:00:00Z")
     return moment.astimezone(UTC)
 
 
-def _refused(problem: str | None) -> None:
+def _raise_problem(problem: str | None) -> None:
     if problem:
         raise ValueError(problem)
 
 
-def _checked_by(find_problem: Callable[[Any], str | None]) -> AfterValidator:
+def _validated_by(find_problem: Callable[[Any], str | None]) -> AfterValidator:
     def check(value: Any) -> Any:
-        _refused(find_problem(value))
+        _raise_problem(find_problem(value))
         return value
 
     return AfterValidator(check)
 
 
-# What validators check, as JSON Schema can say it.
+# The rules of the validators, as far as JSON Schema can express them.
 _DISPLAY_NAME: Final[JSON] = {
     "type": "string",
     "minLength": 1,
-    "maxLength": rules.MOST_IN_DISPLAY_NAME,
+    "maxLength": rules.MAX_DISPLAY_NAME_LENGTH,
     "allOf": [{"pattern": r"\S"}, {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}],
     "description": "One line, not blank",
 }
-_NAME: Final[JSON] = {"type": "string", "minLength": 1, "maxLength": rules.MOST_CODE_POINTS}
+_NAME: Final[JSON] = {"type": "string", "minLength": 1, "maxLength": rules.MAX_NAME_LENGTH}
 _SLUG: Final[JSON] = {
     **_NAME,
     "pattern": r"^[\p{L}\p{Nd}-]+$",
-    "description": "Letters and decimal digits of any script, and dashes",
+    "description": "Letters and decimal digits of any script, and hyphens",
 }
 _VERSION: Final[JSON] = {
     **_NAME,
     "pattern": r"^(?!\.{1,2}$)[\p{L}\p{Nd}.-]+$",
-    "description": "Like a slug, and with dots; an opaque label without an order",
+    "description": "Like a slug, but with dots; an opaque label without an order",
 }
 _ID: Final[JSON] = {
     "type": "string",
@@ -94,25 +94,25 @@ _TAG: Final[JSON] = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}
 Moment = Annotated[
     datetime,
     Field(strict=False),
-    AfterValidator(_in_utc),
+    AfterValidator(_to_utc),
     PlainSerializer(timestamp, when_used="json"),
     WithJsonSchema(_MOMENT),
 ]
-Slug = Annotated[str, _checked_by(rules.slug_problem), WithJsonSchema(_SLUG)]
-Version = Annotated[str, _checked_by(rules.version_problem), WithJsonSchema(_VERSION)]
-DisplayName = Annotated[str, _checked_by(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
+Slug = Annotated[str, _validated_by(rules.slug_problem), WithJsonSchema(_SLUG)]
+Version = Annotated[str, _validated_by(rules.version_problem), WithJsonSchema(_VERSION)]
+DisplayName = Annotated[str, _validated_by(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
 Description = Annotated[
     str,
-    _checked_by(rules.description_problem),
-    WithJsonSchema({"type": "string", "maxLength": rules.MOST_IN_DESCRIPTION}),
+    _validated_by(rules.description_problem),
+    WithJsonSchema({"type": "string", "maxLength": rules.MAX_DESCRIPTION_LENGTH}),
 ]
 Tag = Annotated[str, WithJsonSchema(_TAG)]
 Tags = Annotated[
     list[Tag],
-    _checked_by(rules.tags_problem),
-    Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MOST_TAGS}),
+    _validated_by(rules.tags_problem),
+    Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MAX_TAGS}),
 ]
-Id = Annotated[str, AfterValidator(partial(rules.an_id, what="bundle or tool")), WithJsonSchema(_ID)]
+Id = Annotated[str, AfterValidator(partial(rules.check_id, what="bundle or tool")), WithJsonSchema(_ID)]
 
 
 camel_case = ConfigDict(
@@ -133,17 +133,17 @@ class _Model(BaseModel):
     model_config = camel_case
 
     def as_json(self) -> JSON:
-        """As REST shows it."""
+        """Return the REST representation."""
         return self.model_dump(mode="json", by_alias=True)
 
 
-# --- what is sent --------------------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------------------------
 
 
 class _Draft(_Model):
     @classmethod
     def of(cls, body: Self | Mapping[str, Any]) -> Self:
-        """The draft that a body of JSON is, or a BundleError that says what is wrong with it."""
+        """Return the draft for a JSON body. Raise BundleError if it is not valid."""
         if isinstance(body, cls):
             return body
         if not isinstance(body, Mapping):
@@ -152,7 +152,7 @@ class _Draft(_Model):
         try:
             return cls.model_validate(dict(body))
         except ValidationError as error:
-            raise refusal(error) from None
+            raise to_bundle_error(error) from None
 
 
 class BundleDraft(_Draft):
@@ -184,14 +184,14 @@ class ToolDraft(_Draft):
     output_schema: JSON | None = None
 
     @model_validator(mode="after")
-    def _has_the_impl_of_its_type(self) -> Self:
-        _refused(impl_problem(self.type, self.http_impl, self.python_impl))
+    def _check_implementation(self) -> Self:
+        _raise_problem(impl_problem(self.type, self.http_impl, self.python_impl))
         return self
 
     @field_validator("http_impl")
     @classmethod
-    def _http_impl_is_right(cls, impl: JSON | None) -> JSON | None:
-        """Kept as it was sent: what it stands for is made of it when the tool is called."""
+    def _check_http_impl(cls, impl: JSON | None) -> JSON | None:
+        """Validate the implementation, but keep it as it was sent."""
         if impl is not None:
             from onetool.backends.http_tool.impl import HttpImpl
 
@@ -199,37 +199,37 @@ class ToolDraft(_Draft):
         return impl
 
     @model_validator(mode="after")
-    def _declares_its_placeholders(self) -> Self:
+    def _check_placeholders(self) -> Self:
         if self.http_impl is not None:
             from onetool.backends.http_tool.declared import placeholder_problem
             from onetool.backends.http_tool.impl import HttpImpl
 
-            _refused(placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
+            _raise_problem(placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
         return self
 
     @field_validator("arg_schema")
     @classmethod
-    def _takes_an_object(cls, schema: JSON) -> JSON:
+    def _check_arg_schema(cls, schema: JSON) -> JSON:
         from onetool.backends.http_tool import credentials
 
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-            raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments have names')
-        _refused(credentials.mask_problem(schema))
-        return _checked_schema(schema)
+            raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments are named')
+        _raise_problem(credentials.mask_problem(schema))
+        return _validate_schema(schema)
 
     @field_validator("output_schema")
     @classmethod
-    def _is_a_schema(cls, schema: JSON | None) -> JSON | None:
-        return None if schema is None else _checked_schema(schema)
+    def _check_output_schema(cls, schema: JSON | None) -> JSON | None:
+        return None if schema is None else _validate_schema(schema)
 
 
 def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -> str | None:
     wanted, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
     given = {"httpImpl": http, "pythonImpl": python}
     if given[wanted] is None:
-        return f"a tool of type {kind} needs {wanted}"
-    return f"a tool of type {kind} has no {other}" if given[other] is not None else None
+        return f"a tool of type {kind} requires {wanted}"
+    return f"a tool of type {kind} must not have {other}" if given[other] is not None else None
 
 
 def credential_warning(bundle_slug: str, place: str) -> str:
@@ -237,31 +237,31 @@ def credential_warning(bundle_slug: str, place: str) -> str:
 
     name = secret_name(bundle_slug, place.rpartition(".")[2] if place != "auth.value" else "auth")
     return (
-        f"httpImpl.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
-        f"Hint: put it into secrets.yaml as {name}, and write ${{secret:{name}}}"
+        f"httpImpl.{place} contains a literal credential, which is masked in responses and removed from exports. "
+        f"Hint: add it to secrets.yaml as {name}, and write ${{secret:{name}}}"
     )
 
 
 def schema_warning(place: str) -> str:
     return (
-        f"argSchema.{place} holds a literal credential: it is masked when it is shown and left out of exports. "
+        f"argSchema.{place} contains a literal credential, which is masked in responses and removed from exports. "
         "Hint: remove it, and write ${secret:NAME} in httpImpl"
     )
 
 
-def _checked_schema(schema: JSON) -> JSON:
+def _validate_schema(schema: JSON) -> JSON:
     try:
         Schema.from_json(schema).problem({})
     except ArgumentError as error:
         reason = str(error.fields["reason"]).partition("\n")[0]
-        raise ValueError(f"the schema is not valid: {reason}") from None
+        raise ValueError(f"invalid schema: {reason}") from None
     return schema
 
 
 def check_depth(value: Any, level: int = 0) -> None:
-    """What is deeper than any schema a person writes is meant to break somebody's parser."""
-    if level > MOST_LEVELS:
-        raise rules.invalid(f"the body has more than {MOST_LEVELS} levels of objects and lists inside each other")
+    """Reject values that are nested so deeply that they would break a parser, and text that UTF-8 cannot encode."""
+    if level > MAX_NESTING:
+        raise rules.invalid(f"the body is nested too deeply (at most {MAX_NESTING} levels of objects and lists)")
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_text(key)
@@ -272,26 +272,26 @@ def check_depth(value: Any, level: int = 0) -> None:
     elif isinstance(value, str):
         _check_text(value)
     elif not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
-        raise rules.invalid(f"the body cannot be written down: {value!r} is no value of JSON")
+        raise rules.invalid(f"the body cannot be stored: {value!r} is not a JSON value")
 
 
 def _check_text(text: Any) -> None:
-    problem = rules.unwritable_problem(text) if isinstance(text, str) else "a key is no text"
+    problem = rules.unwritable_problem(text) if isinstance(text, str) else "a key is not a string"
     if problem:
-        raise rules.invalid(f"the body cannot be written down: {problem}")
+        raise rules.invalid(f"the body cannot be stored: {problem}")
 
 
-def refusal(error: ValidationError) -> BundleError:
-    """All that is wrong, with the place of each; never the values, because they may be secrets."""
+def to_bundle_error(error: ValidationError) -> BundleError:
+    """Return an error with all problems and their fields, but without values, because these may be secrets."""
     problems = [
         {"field": ".".join(map(str, one["loc"])) or "body", "problem": one["msg"].removeprefix("Value error, ")}
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     text = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
-    return BundleError(f"the body is not valid: {text}", code="invalid", details={"problems": problems})
+    return BundleError(f"invalid body: {text}", code="invalid", details={"problems": problems})
 
 
-# --- what the store gives ------------------------------------------------------------------------------------------
+# --- responses -----------------------------------------------------------------------------------------------------
 
 
 class Bundle(_Model):
@@ -306,7 +306,10 @@ class Bundle(_Model):
 
 
 class StoredTool(_Model):
-    """`bundle_enabled` is the switch of its bundle: a tool is in use where both are on. REST does not show it."""
+    """A version of a stored tool.
+
+    A tool can be called if `is_enabled` and `bundle_enabled` are both true. REST does not show `bundle_enabled`.
+    """
 
     id: Id
     bundle_id: Annotated[Id, Field(alias="bundleID")]
@@ -335,7 +338,7 @@ class StoredTool(_Model):
         return self.is_enabled and self.bundle_enabled and self.disabled_reason is None
 
     def as_json(self) -> JSON:
-        """As REST shows it: literal credentials are masked, and there are warnings about them."""
+        """Return the REST representation: literal credentials are masked, with warnings about them."""
         from onetool.backends.http_tool import credentials
 
         shown = self.as_stored()
@@ -348,17 +351,17 @@ class StoredTool(_Model):
         return shown
 
     def as_stored(self) -> JSON:
-        """With credentials, so never for anybody to see."""
+        """Return the tool with its credentials. Never show this to a client."""
         return super().as_json()
 
     def disabled(self, reason: str) -> Self:
-        """The same tool, shown as disabled; its file is not touched."""
+        """Return a copy that is shown as disabled; its file is not changed."""
         return self.model_copy(update={"disabled_reason": reason})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One hit of a search. `score` never rises from one hit to the next."""
+class ToolHit:
+    """A search hit. Hits are ordered by descending `score`."""
 
     tool: StoredTool
     score: float
@@ -370,7 +373,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some items, and the token that gives the next ones; None where there are no more."""
+    """A page of items, and the token of the next page; None on the last page."""
 
     items: list[T]
     next_token: str | None = None

@@ -1,7 +1,7 @@
-"""Pages: how many items, where one goes on, and the token in between, which nobody but us can make.
+"""Pagination with signed page tokens.
 
-A token holds the place after which the next page begins, and a digest of the filters, so that it continues only the
-list that it came from. It is signed with a key that lies in the store, so that it is good after a restart, and for
+A token holds the position after which the next page begins, and a digest of the filters, so that it continues only the
+list that it came from. It is signed with a key that is kept in the store, so that it is valid after a restart and in
 every process.
 """
 
@@ -20,48 +20,48 @@ from onetool.util import atomic
 from onetool.util.locks import locked
 
 T = TypeVar("T")
-MOST_ITEMS: Final = 256
+MAX_PAGE_SIZE: Final = 256
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 16
-LONGEST_TOKEN: Final = 1_000
+MAX_TOKEN_LENGTH: Final = 1_000
 
 Place = Sequence[Any]
 
 
-def page_size(size: object) -> int:
+def check_page_size(size: object) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise rules.invalid(f"{size!r} is no size of a page; give a number from 1 to {MOST_ITEMS}")
-    return min(size, MOST_ITEMS)
+        raise rules.invalid(f"invalid page size {size!r} (expected 1-{MAX_PAGE_SIZE})")
+    return min(size, MAX_PAGE_SIZE)
 
 
-def page_of(found: Sequence[tuple[Place, T]], size: int, token_for: Callable[[Place], str]) -> Page[T]:
-    """`found` has one more than the page where there are more."""
+def make_page(found: Sequence[tuple[Place, T]], size: int, token_for: Callable[[Place], str]) -> Page[T]:
+    """Return one page. If there are more items, `found` has at least one more than `size`."""
     shown = found[:size]
     return Page([item for _, item in shown], token_for(shown[-1][0]) if len(found) > size else None)
 
 
-class Tokens:
+class PageTokens:
     def __init__(self, key_file: Path) -> None:
         self._key_file = key_file
-        self._unkept_key = b""  # of a disk that cannot be written: its tokens are good in this process only
+        self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
 
     def make(self, filters: object, place: Place) -> str:
         content = json.dumps([_digest(filters), list(place)], separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
 
     def read(self, token: str | None, filters: object) -> list[Any] | None:
-        """The place that a token holds; None for the first page."""
+        """Return the position that a token holds; None for the first page."""
         if token is None:
             return None
-        content = self._checked(token)
+        content = self._verify(token)
         digest, place = json.loads(content)
         if digest != _digest(filters):
-            raise rules.invalid("the page token belongs to a list with other filters; send the same ones along with it")
+            raise rules.invalid("invalid page token: it was issued for other filters; send the same filters with it")
         return list(place)
 
-    def _checked(self, token: object) -> bytes:
-        wrong = rules.invalid("this is no page token; send nextPageToken as it was given, or none for the first page")
-        if not isinstance(token, str) or not 0 < len(token) <= LONGEST_TOKEN or not token.isascii():
+    def _verify(self, token: object) -> bytes:
+        wrong = rules.invalid("invalid page token: send nextPageToken unchanged, or none for the first page")
+        if not isinstance(token, str) or not 0 < len(token) <= MAX_TOKEN_LENGTH or not token.isascii():
             raise wrong
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
@@ -76,22 +76,22 @@ class Tokens:
         return hmac.digest(self._key(), content, hashlib.sha256)[:SIGNATURE_BYTES]
 
     def _key(self) -> bytes:
-        """Read each time: another process may have made it, and a folder may be replaced by another."""
-        key = self._kept_key()
+        """Return the key. It is read each time: another process may create it or replace the directory."""
+        key = self._read_key()
         if key is not None:
             return key
         try:
             self._key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._key_file.with_name(f"{self._key_file.name}.lock")):
-                if (key := self._kept_key()) is None:
+                if (key := self._read_key()) is None:
                     key = os.urandom(KEY_BYTES)
                     atomic.write(self._key_file, key.hex(), durable=True)
                 return key
         except OSError:
-            self._unkept_key = self._unkept_key or os.urandom(KEY_BYTES)
-            return self._unkept_key
+            self._temporary_key = self._temporary_key or os.urandom(KEY_BYTES)
+            return self._temporary_key
 
-    def _kept_key(self) -> bytes | None:
+    def _read_key(self) -> bytes | None:
         try:
             key = bytes.fromhex(self._key_file.read_text("ascii"))
         except (OSError, ValueError):

@@ -1,8 +1,12 @@
-"""How well a tool fits a question, decided by the tool and the question alone, so that pages never shift.
+"""Ranking of stored tools. A rank depends on the tool and the query alone, so that pages never shift.
 
-Places, the best first: the slug, then the display name, starts with the whole question; all its words are whole words
-of slug, display name, tags, description, names of the bundle, or of these fields down to that one; all are parts of
-words in one of these fields, or one slip of the finger away from words in the fields down to that one.
+Ranks, best first:
+
+- the slug, then the display name, starts with the query;
+- all words of the query are words of slug, display name, tags, description and bundle names (five ranks: the last field
+  that is needed to find all words);
+- all words of the query are parts of words in one of these fields, or one typing error away from words in the fields up
+  to that one (five ranks).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,57 +15,57 @@ from typing import Final
 
 from onetool.bundles import rules
 from onetool.bundles.model import Match
-from onetool.bundles.texts import Texts, folded
-from onetool.search.words import is_one_slip_away, plain
+from onetool.bundles.search_text import SearchText, fold_name
+from onetool.search.words import is_one_typo_away, plain
 
-MOST_CHARACTERS: Final = 1_000
-MOST_WORDS: Final = 32
-SHORTEST_PART: Final = 3  # letters
-PLACES: Final[tuple[Match, ...]] = (
+MAX_QUERY_LENGTH: Final = 1_000
+MAX_WORDS: Final = 32
+MIN_PART_LENGTH: Final = 3  # letters
+RANKS: Final[tuple[Match, ...]] = (
     "prefix",
     "prefix",
     *("word",) * 5,
     *("fuzzy",) * 5,
 )
-FIRST_WORD, FIRST_FUZZY = PLACES.index("word"), PLACES.index("fuzzy")
+FIRST_WORD, FIRST_FUZZY = RANKS.index("word"), RANKS.index("fuzzy")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ToolQuery:
     text: str
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, q: object) -> "Question":
+    def of(cls, q: object) -> "ToolQuery":
         if not isinstance(q, str) or not q.strip():
-            raise rules.invalid("a search needs words; q is blank")
-        if len(q) > MOST_CHARACTERS:
-            raise rules.invalid(f"q has {len(q)} characters, and {MOST_CHARACTERS} are the most")
-        text = folded(q)
-        return cls(text, tuple(dict.fromkeys(plain(q)))[:MOST_WORDS])
+            raise rules.invalid("q must not be blank")
+        if len(q) > MAX_QUERY_LENGTH:
+            raise rules.invalid(f"q is too long: {len(q)} characters (at most {MAX_QUERY_LENGTH})")
+        text = fold_name(q)
+        return cls(text, tuple(dict.fromkeys(plain(q)))[:MAX_WORDS])
 
     def starts(self, start: str) -> bool:
         return bool(self.text) and start.startswith(self.text)
 
 
-def locate(question: Question, slug_start: str, name_start: str, texts: Texts) -> int | None:
-    """The number of the best place, 0 the best of all; None where the tool does not fit."""
-    if question.starts(slug_start):
+def find_rank(query: ToolQuery, slug_start: str, name_start: str, texts: SearchText) -> int | None:
+    """Return the rank of a tool, 0 is best; None if the tool does not match."""
+    if query.starts(slug_start):
         return 0
-    if question.starts(name_start):
+    if query.starts(name_start):
         return 1
-    if not question.words:
+    if not query.words:
         return None
     fields = [field.split() for field in texts.fields()]
-    whole = _reach(question.words, fields, lambda word, other: word == other)
+    whole = _last_field(query.words, fields, lambda word, other: word == other)
     if whole is not None:
         return FIRST_WORD + whole
-    found = [_field_with_parts(question.words, texts), _reach(question.words, fields, is_like)]
+    found = [_field_with_parts(query.words, texts), _last_field(query.words, fields, is_similar)]
     return min((FIRST_FUZZY + field for field in found if field is not None), default=None)
 
 
-def _reach(words: Sequence[str], fields: Sequence[list[str]], fits: Callable[[str, str], bool]) -> int | None:
-    """The field down to which one has to go to meet all words."""
+def _last_field(words: Sequence[str], fields: Sequence[list[str]], fits: Callable[[str, str], bool]) -> int | None:
+    """Return the last field that is needed to find all words; None if a word is missing."""
     furthest = 0
     for word in words:
         met = [number for number, field in enumerate(fields) if any(fits(word, other) for other in field)]
@@ -71,8 +75,8 @@ def _reach(words: Sequence[str], fields: Sequence[list[str]], fits: Callable[[st
     return furthest
 
 
-def _field_with_parts(words: Sequence[str], texts: Texts) -> int | None:
-    """The first field that has all words as parts of its own."""
+def _field_with_parts(words: Sequence[str], texts: SearchText) -> int | None:
+    """Return the first field in which all words are parts of words."""
     for number, field in enumerate(texts.for_parts()):
         own = field.split()
         if all(any(is_part(word, other) for other in own) for word in words):
@@ -81,16 +85,19 @@ def _field_with_parts(words: Sequence[str], texts: Texts) -> int | None:
 
 
 def is_part(word: str, other: str) -> bool:
-    """Three letters may stand anywhere, two must begin a word, and one must be all of it."""
-    if len(word) >= SHORTEST_PART:
+    """Return whether `word` matches part of `other`.
+
+    Three letters match anywhere, two must start the word, and one must be the whole word.
+    """
+    if len(word) >= MIN_PART_LENGTH:
         return word in other
     return other.startswith(word) if len(word) > 1 else other == word
 
 
-def is_like(word: str, other: str) -> bool:
-    return word == other or is_one_slip_away(word, other)
+def is_similar(word: str, other: str) -> bool:
+    return word == other or is_one_typo_away(word, other)
 
 
-def score(place: int) -> float:
-    """Between 0 and 1, and the same for all tools in one place."""
-    return round(1 - place / len(PLACES), 2)
+def score(rank: int) -> float:
+    """Return a score between 0 and 1. All tools of one rank have the same score."""
+    return round(1 - rank / len(RANKS), 2)

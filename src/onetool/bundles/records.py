@@ -1,7 +1,7 @@
-"""The files of the store as data: `bundle.json` and one file a tool, and how they are written and read.
+"""The file formats of the store: `bundle.json` and one file for each tool.
 
-A file of a newer schema, and one that does not hold what it should, is `Unreadable`, with a reason for people. Reading
-checks shapes, not the insides of schemas and requests: what is wrong in those is told when the tool is called.
+Files with a newer schema version or invalid content raise `Unreadable` with a reason. Reading checks the structure, but
+not the content of schemas and requests: their errors are reported when the tool is called.
 """
 
 import json
@@ -32,11 +32,11 @@ from onetool.schema import ANY_OBJECT, JSON
 from onetool.util.newer import UPGRADE
 
 SCHEMA_VERSION: Final = 1
-MOST_BYTES: Final = 1 << 20  # of a file
+MAX_FILE_BYTES: Final = 1 << 20
 
 
 class Unreadable(Exception):
-    """The file is damaged, or not one of ours."""
+    """The file is damaged, or is not a file of the store."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class _File(BaseModel):
         try:
             data = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise Unreadable(f"is no JSON: {error}") from None
+            raise Unreadable(f"is not valid JSON: {error}") from None
         check_version(data)
         try:
             return cls.model_validate(data)
@@ -63,7 +63,7 @@ class _File(BaseModel):
             raise Unreadable(f"is not a valid {cls.what} file: {what}") from None
 
     def text(self) -> bytes:
-        """For people: indented, and letters as they are."""
+        """Return the content of the file: indented JSON, with non-ASCII characters unescaped."""
         import orjson
 
         data = self.data()
@@ -81,7 +81,7 @@ def check_version(data: object) -> None:
     if type(version) is not int or version < 1:
         raise Unreadable("has no schemaVersion")
     if version > SCHEMA_VERSION:
-        reason = f"was written by a newer OneTool (schemaVersion {version}, this one knows {SCHEMA_VERSION})"
+        reason = f"was written by a newer OneTool (schemaVersion {version}, this version supports {SCHEMA_VERSION})"
         raise Unreadable(reason, UPGRADE)
 
 
@@ -100,8 +100,11 @@ class BundleFile(_File):
     def new(cls, bundle_id: str, draft: BundleDraft, moment: datetime) -> Self:
         return cls.model_construct(id=bundle_id, created_at=moment, modified_at=moment, **dict(draft))
 
-    def replaced(self, draft: BundleDraft, moment: datetime) -> Self:
-        """The bundle with what was sent; only structural change counts as a modification. It is no longer deleted."""
+    def replace_with(self, draft: BundleDraft, moment: datetime) -> Self:
+        """Return the bundle with the values of the draft, restored if it was deleted.
+
+        Enabling or disabling it does not change `modified_at`.
+        """
         sent = {name: value for name, value in draft if name != "is_enabled"}
         modified = moment if any(getattr(self, name) != value for name, value in sent.items()) else self.modified_at
         return self.model_copy(update={**dict(draft), "modified_at": modified, "soft_deleted_at": None})
@@ -134,7 +137,7 @@ class ToolFile(_File):
         return cls.model_construct(None, id=tool_id, slug=slug, version=version, **times, **dict(draft))
 
     @model_validator(mode="after")
-    def _has_the_impl_of_its_type(self) -> Self:
+    def _check_implementation(self) -> Self:
         problem = impl_problem(self.type, self.http_impl, self.python_impl)
         if problem:
             raise ValueError(problem)
@@ -142,7 +145,7 @@ class ToolFile(_File):
 
 
 def shown(body: str, around: Mapping[str, Any]) -> StoredTool:
-    """The tool that the index holds, with what stands elsewhere: its bundle, and how often it was called."""
+    """Return the tool in this row of the index. `around` are fields from elsewhere: its bundle and its call count."""
     data: JSON = json.loads(body)
     data.pop("schemaVersion")
     return StoredTool.model_validate({**data, **around})

@@ -1,6 +1,6 @@
-"""What may be a slug, a version, a tag, a display name and an id, and what is said where something is none.
+"""Validation of slugs, versions, tags, display names and IDs, with the error messages.
 
-Nothing is normalised and nothing is trimmed: what is taken is kept as it was sent. Only an id is spelt in lower case.
+Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are converted to lower case.
 """
 
 import re
@@ -11,10 +11,10 @@ from onetool.errors import BundleError
 from onetool.problem import Location
 from onetool.util.invisible import escape_invisible, find_in_name
 
-MOST_CODE_POINTS: Final = 64
-MOST_IN_DISPLAY_NAME: Final = 256
-MOST_IN_DESCRIPTION: Final = 20_000
-MOST_TAGS: Final = 64
+MAX_NAME_LENGTH: Final = 64
+MAX_DISPLAY_NAME_LENGTH: Final = 256
+MAX_DESCRIPTION_LENGTH: Final = 20_000
+MAX_TAGS: Final = 64
 EXAMPLE_ID: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 _UUID_7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -27,7 +27,7 @@ def invalid(message: str, **details: object) -> BundleError:
 
 
 def unusable(reason: str, place: Location | None = None) -> BundleError:
-    message = f"the store of bundles cannot be used now: {reason}"
+    message = f"the bundle store is unavailable: {reason}"
     return BundleError(message, code="busy", location=place, details={})
 
 
@@ -35,31 +35,31 @@ def is_id(text: str) -> bool:
     return _UUID_7.fullmatch(text) is not None
 
 
-def an_id(text: object, what: str = "bundle") -> str:
+def check_id(text: object, what: str = "bundle") -> str:
     found = text.lower() if isinstance(text, str) else ""
     if not is_id(found):
-        shown = _shown(text)
-        raise invalid(f"{shown} is no id of a {what}; an id is a UUID of version 7, like {EXAMPLE_ID}", value=shown)
+        shown = _quote(text)
+        raise invalid(f"invalid {what} ID {shown}: expected a UUID of version 7, like {EXAMPLE_ID}", value=shown)
     return found
 
 
-def a_slug(text: object) -> str:
+def check_slug(text: object) -> str:
     problem = slug_problem(text)
     if problem:
-        raise invalid(f"{_shown(text)} is no slug: {problem}", value=_shown(text))
+        raise invalid(f"invalid slug {_quote(text)}: {problem}", value=_quote(text))
     return str(text)
 
 
-def a_version(text: object) -> str:
+def check_version_label(text: object) -> str:
     problem = version_problem(text)
     if problem:
-        raise invalid(f"{_shown(text)} is no version: {problem}", value=_shown(text))
+        raise invalid(f"invalid version {_quote(text)}: {problem}", value=_quote(text))
     return str(text)
 
 
 def slug_problem(text: object) -> str | None:
     if not isinstance(text, str):
-        return "it must be a text"
+        return "it must be a string"
     if _PLAIN.fullmatch(text):
         return None
     return _length_problem(text) or _letter_problem(text, "letters, digits and dashes")
@@ -67,59 +67,59 @@ def slug_problem(text: object) -> str | None:
 
 def version_problem(text: object) -> str | None:
     if not isinstance(text, str):
-        return "it must be a text"
+        return "it must be a string"
     if text in {".", ".."}:
-        return "a dot alone, or two, mean folders; write 1.0"
+        return "'.' and '..' are directories; write 1.0"
     return _length_problem(text) or _letter_problem(text.replace(".", "-"), "letters, digits, dashes and dots")
 
 
 def tags_problem(tags: list[str]) -> str | None:
     wrong = [tag for tag in tags if not _TAG.fullmatch(tag)]
     if wrong:
-        return f"{_shown(wrong[0])} is no tag; a tag is a letter or _, then up to 63 letters, digits, _ or -"
-    if len(tags) > MOST_TAGS:
-        return f"there are {len(tags)} tags, and {MOST_TAGS} are the most"
-    return "a tag is given twice" if len(set(tags)) < len(tags) else None
+        return f"invalid tag {_quote(wrong[0])}: expected a letter or _, then up to 63 letters, digits, _ or -"
+    if len(tags) > MAX_TAGS:
+        return f"too many tags: {len(tags)} (at most {MAX_TAGS})"
+    return "duplicate tag" if len(set(tags)) < len(tags) else None
 
 
 def display_name_problem(text: str) -> str | None:
     if not text.strip():
         return "it must not be blank"
-    if len(text) > MOST_IN_DISPLAY_NAME:
-        return f"it has {len(text)} characters, and {MOST_IN_DISPLAY_NAME} are the most"
+    if len(text) > MAX_DISPLAY_NAME_LENGTH:
+        return f"it has {len(text)} characters (at most {MAX_DISPLAY_NAME_LENGTH})"
     if not text.isprintable() and any(unicodedata.category(letter) == "Cc" for letter in text):
         return "it must be one line without control characters"
     if escape_invisible(text) != text:
-        return f"it contains characters that cannot be seen: {escape_invisible(text)!r}"
+        return f"it contains invisible characters: {escape_invisible(text)!r}"
     return unwritable_problem(text)
 
 
 def description_problem(text: str) -> str | None:
-    if len(text) > MOST_IN_DESCRIPTION:
-        return f"it has {len(text)} characters, and {MOST_IN_DESCRIPTION} are the most"
+    if len(text) > MAX_DESCRIPTION_LENGTH:
+        return f"it has {len(text)} characters (at most {MAX_DESCRIPTION_LENGTH})"
     return unwritable_problem(text)
 
 
 def unwritable_problem(text: str) -> str | None:
-    """JSON can spell half a character, UTF-8 cannot write it."""
-    return "it has half of a character in it (a lone surrogate)" if _SURROGATE.search(text) else None
+    """Return a problem if the text has lone surrogates: JSON can escape them, but UTF-8 cannot encode them."""
+    return "it contains a lone surrogate (half of a character)" if _SURROGATE.search(text) else None
 
 
 def _length_problem(text: str) -> str | None:
-    if 1 <= len(text) <= MOST_CODE_POINTS:
+    if 1 <= len(text) <= MAX_NAME_LENGTH:
         return None
-    return f"it must have 1 to {MOST_CODE_POINTS} characters, and has {len(text)}"
+    return f"it must have 1 to {MAX_NAME_LENGTH} characters, but has {len(text)}"
 
 
 def _letter_problem(text: str, allowed: str) -> str | None:
     for letter in text:
         if find_in_name(letter):
-            return f"{letter!a} cannot be seen; {allowed} can stand in it"
+            return f"{letter!a} is invisible; only {allowed} are allowed"
         category = unicodedata.category(letter)
         if letter != "-" and category != "Nd" and not category.startswith("L"):
-            return f"{letter!a} cannot stand in it; {allowed} can"
+            return f"{letter!a} is not allowed; only {allowed} are"
     return None
 
 
-def _shown(text: object) -> str:
-    return ascii(text) if len(str(text)) <= MOST_CODE_POINTS else f"{str(text)[:MOST_CODE_POINTS]!a}…"
+def _quote(text: object) -> str:
+    return ascii(text) if len(str(text)) <= MAX_NAME_LENGTH else f"{str(text)[:MAX_NAME_LENGTH]!a}…"

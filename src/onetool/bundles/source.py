@@ -1,8 +1,7 @@
-"""Bundles as packs: a source of tools that asks the index of the store.
+"""Bundles as packs: a tool source that reads from the index of the store.
 
-A tool is read when its name is used; lists and searches are answered from the index, page by page. The store tells by a
-number whether anything has changed, so that a change of another process is seen by the very next call. Storing is
-`onetool.bundles.store`.
+A tool is read when its name is used; lists and searches read the index page by page. The store has a version number, so
+that a change by another process is seen by the next call. `onetool.bundles.bundle_store` stores bundles.
 """
 
 import asyncio
@@ -36,18 +35,18 @@ from onetool.util.background_tasks import BackgroundTasks
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
     from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
-    from onetool.bundles.store import BundleStore
     from onetool.search.index import Shelf
 
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE = 256
 SOURCE = "bundle"
 UNREAD = -1
-MAX_RECENT = 1_000  # tools that are kept as objects
+MAX_RECENT = 1_000  # tools that are cached
 MAX_SIMILAR = 20
-LIST_SECONDS = 1.0  # for which lists and searches of a server wait for an index that is being built
+LIST_SECONDS = 1.0  # that lists and searches of a server wait for an index that is being built
 
 
 def folder_of(loaded: Loaded) -> Path:
@@ -55,8 +54,8 @@ def folder_of(loaded: Loaded) -> Path:
 
 
 def store_of(loaded: Loaded) -> "BundleStore":
-    """The store that this configuration means, for somebody to close."""
-    from onetool.bundles.store import BundleStore
+    """Return the store that a configuration names. The caller closes it."""
+    from onetool.bundles.bundle_store import BundleStore
 
     stats_file = loaded.folders.data / "stats" / "stats.db"
     most = loaded.settings.bundles.max_tools
@@ -64,9 +63,9 @@ def store_of(loaded: Loaded) -> "BundleStore":
 
 
 class BundleSource(ToolSource):
-    """What is in memory are the names of the packs, and the tools that were used last. All else is asked of the index.
+    """The tools of the bundle store. Only the names of packs and recently used tools are kept in memory.
 
-    Methods that say so wait for the disk: they are for threads.
+    Methods that block on disk access say so: call them in a thread.
     """
 
     kind = SOURCE
@@ -76,11 +75,11 @@ class BundleSource(ToolSource):
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRates | None = None
         self._store: BundleStorage | None = None
-        self._made_for: tuple[Path, int] | None = None  # what the store was made for: its folder and its size
+        self._made_for: tuple[Path, int] | None = None  # directory and max_tools of the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
-        self._unusable: dict[str, Problem] = {}  # the others, and why they cannot be called
-        self.version = UNREAD  # of the store, when it was last looked at
+        self._unusable: dict[str, Problem] = {}  # the other packs, with the reason
+        self.version = UNREAD  # of the store, when it was last read
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
         self._counted: tuple[int, dict[str, tuple[int, int]]] = (UNREAD, {})
@@ -116,7 +115,7 @@ class BundleSource(ToolSource):
         return "stored tools not listed yet: their index is being built." if self.is_building else ""
 
     def findings(self) -> list[Problem]:
-        """Return what is wrong with the store and with names in it. It waits for the disk."""
+        """Return the problems of the store and of names in it. Blocks on disk access."""
         kept = self._store.problems if self._store is not None and not self.is_building else []
         uncounted = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
         return [*kept, *uncounted, *map(Problem, self._collisions())]
@@ -129,9 +128,9 @@ class BundleSource(ToolSource):
     # --- packs --------------------------------------------------------------------------------------------------------
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
-        """Know the packs that the store holds now; `words` are those that matter, where not all do.
+        """Read the packs of the store; `words`, if given, are the only names that matter.
 
-        An index that is missing is built in a thread. Who names a pack waits for it, who lists does so for a while.
+        A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time.
         """
         is_ready, is_wanted = await anyio.to_thread.run_sync(self._look, words)
         if not is_ready and is_wanted:
@@ -141,7 +140,7 @@ class BundleSource(ToolSource):
                 await anyio.to_thread.run_sync(self._look, words)
 
     def _look(self, words: Collection[str] | None) -> tuple[bool, bool]:
-        """Whether the index is there, and if not, whether anybody is to wait for it: most words are variables."""
+        """Return whether the index exists, and whether to wait for it if not: most words are variables, not packs."""
         store, made_for = self.store, self._made_for
         if not store.is_indexed:
             return False, words is None or store.may_have(words)
@@ -154,11 +153,11 @@ class BundleSource(ToolSource):
 
     def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
         unusable: dict[str, Problem] = {}
-        for name, pack in packs.items():  # as a program names it, and as code does
+        for name, pack in packs.items():  # the slug, and the name in code
             if not pack.enabled:
                 unusable |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
             elif pack.is_empty:
-                unusable |= dict.fromkeys((pack.slug, name), Problem(f"the bundle {pack.slug} has no tools"))
+                unusable |= dict.fromkeys((pack.slug, name), Problem(f"bundle {pack.slug} has no tools"))
         if packs != self.packs:
             self.packs, self._usable = packs, packs.keys() - unusable.keys()
         self._unusable, self.version = unusable, version
@@ -167,15 +166,15 @@ class BundleSource(ToolSource):
         return self._unusable
 
     def _build(self) -> "asyncio.Future[None]":
-        """Begin to build the index, or to wait for the process that does. A thread of ours does not keep us alive."""
+        """Start building the index, or waiting for the process that builds it, in a daemon thread."""
         if self._building is None or self._building.done():
             loop = asyncio.get_running_loop()
             building = self._building = loop.create_future()
             self._patience_ends = loop.time() + LIST_SECONDS
 
             def build(store: BundleStorage) -> None:
-                gc.freeze()  # building starts many collections: they must not look at all that lives
-                with suppress(BundleError):  # who reads the store next is told
+                gc.freeze()  # building triggers many garbage collections, which must not scan all live objects
+                with suppress(BundleError):  # the next read of the store raises it
                     store.version()
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(building.set_result, None)
@@ -197,7 +196,7 @@ class BundleSource(ToolSource):
         return "" if bundle is None else clean(bundle.description)
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
-        """How many tools a pack has, or how many that can be called. It waits for the disk."""
+        """Return the number of tools of a pack, or only of those that can be called. Blocks on disk access."""
         if self._counted[0] != self.version:
             self._counted = self.version, self.store.count_tools()
         stored = self.packs.get(pack)
@@ -215,9 +214,9 @@ class BundleSource(ToolSource):
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def find(self, name: str, *, even_off: bool = False) -> Tool | None:
-        """The tool of this name, or of this name and version, as it is now. It waits for the disk.
+        """Return the current tool with this name, or this name and version. Blocks on disk access.
 
-        A disabled bundle has no tools but those that are called by their versions.
+        Tools of a disabled bundle are found only by name and version, unless `even_off` is set.
         """
         plain, at, version = name.partition("@")
         if (split := _slugs(plain)) is None or self.is_building:
@@ -235,7 +234,7 @@ class BundleSource(ToolSource):
         return tool
 
     def peek(self, name: str) -> Tool | None:
-        """The same if it was used lately, as it was then."""
+        """Return the tool as it was last used, if it is cached."""
         plain, at, version = name.partition("@")
         split = _slugs(plain)
         known = self._recent.get(".".join(split) + at + version) if split else None
@@ -262,9 +261,9 @@ class BundleSource(ToolSource):
         off: bool = False,
         at_once: int | None = None,
     ) -> "Iterator[NameRow]":
-        """The tools that answer to names, in the order of these, page by page. It waits for the disk.
+        """Yield the tools that can be called by name, ordered by name. Blocks on disk access.
 
-        `off` are also those of disabled bundles.
+        With `off`, tools of disabled bundles are included.
         """
         chosen = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
         wanted = [each for each in chosen if not each.is_empty and (off or each.enabled)]
@@ -277,52 +276,52 @@ class BundleSource(ToolSource):
                 place = page[-1].name.partition(".")[2]
 
     def definition_tokens(self) -> Iterator[tuple[str, int]]:
-        """The tokens of each definition, about. It waits for the disk."""
+        """Yield the approximate number of tokens of each definition. Blocks on disk access."""
         for pack in self.packs.values():
             yield from ((name, -(-size // BYTES_A_TOKEN)) for name, size in self.store.definition_sizes(pack))
 
     def shelves(self) -> "list[Shelf]":
-        """Where the search looks for stored tools. It waits for the disk."""
+        """Return the search indexes of stored tools. Blocks on disk access."""
         return self.store.shelves()
 
     def similar(self, name: str, /) -> list[str]:
-        """Return stored tools with names like this one, the nearest first."""
-        found = [pair for shelf in self.shelves() for pair in shelf.alike([name])]
+        """Return the names of stored tools that are similar to this one, the most similar first."""
+        found = [pair for shelf in self.shelves() for pair in shelf.find_similar([name])]
         return [key[1] for key, _ in islice(sorted(found, key=itemgetter(1), reverse=True), MAX_SIMILAR)]
 
     def tool_name(self, stored: "StoredTool") -> str:
-        """By which this very version is called."""
+        """Return the name by which this version is called."""
         return f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
 
     def shown(self, stored: "StoredTool") -> "StoredTool":
-        """As it is now: a tool without its function is disabled, for as long as that is missing."""
+        """Return the tool with its current state: it is disabled while its Python function is missing."""
         function = stored.python_impl.function if stored.python_impl else None
         if function is None or self._registry.get(function) is not None:
             return stored
         return stored.disabled(_missing(function))
 
     def _collisions(self) -> Iterator[str]:
-        """Stored tools whose names in code mean tools of others."""
+        """Yield a problem for each stored tool whose name in code refers to another tool."""
         others = (each for each in self._registry if python_name(each.pack) in self._usable)
         for holder, tool in ((each.name, self.find(python_name(each.name))) for each in others):
             if tool is not None:
                 other = f"{tool.name}@version" if holder == tool.name else tool.name
                 yield (
-                    f"the stored tool {tool.name} and {holder} have one name in code: {python_name(tool.name)} "
-                    f"means {holder}, and the other is called by ot.call('{other}')"
+                    f"the stored tool {tool.name} and {holder} have the same name in code: {python_name(tool.name)} "
+                    f"calls {holder}; use ot.call('{other}') for the other"
                 )
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
     def _tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
-        from onetool.bundles.reading import shown_tool
-        from onetool.bundles.texts import is_sound
-        from onetool.bundles.usage import Usage
+        from onetool.bundles.reader import to_stored_tool
+        from onetool.bundles.search_text import has_valid_structure
+        from onetool.bundles.usage import StoredToolUsage
 
-        stored = shown_tool(row, Usage(), built_in=built_in)
+        stored = to_stored_tool(row, StoredToolUsage(), built_in=built_in)
         name = f"{stored.bundle_slug}.{stored.slug}"
-        is_readable = is_sound(stored.arg_schema)
-        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is not a JSON Schema")
+        is_readable = has_valid_structure(stored.arg_schema)
+        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is not a valid JSON Schema")
         return Tool(
             name=name,
             backend=self._backend(stored),
@@ -360,18 +359,18 @@ class BundleSource(ToolSource):
 
 
 def _slugs(name: str) -> tuple[str, str] | None:
-    """The slugs of a stored tool by its name, or by its name as code writes it: slugs have dashes, no underscores."""
+    """Return the slugs for a tool name, or for its name in code: slugs have hyphens, but no underscores."""
     slug, dot, tool = name.replace("_", "-").partition(".")
     stored = f"{slug}{dot}{tool}"
     return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
 
 
 def _switched_off(slug: str) -> str:
-    return f"the bundle {slug} is switched off; {_switched_on_by(slug)}"
+    return f"bundle {slug} is disabled; {_switched_on_by(slug)}"
 
 
 class _Late:
-    """A backend that is made at its first call: most tools of a large bundle are never called."""
+    """A backend that is created at the first call: most tools of a large bundle are never called."""
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         self._make = make
@@ -384,7 +383,7 @@ class _Late:
 
 
 class _Function:
-    """A stored tool that stands for one that is registered, under the rights that this one needs."""
+    """The backend of a stored tool that calls a registered function, which needs its own permissions."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -397,22 +396,22 @@ class _Function:
 
 
 def _impl_of(stored: "StoredTool") -> "HttpImpl":
-    """It was right when it was stored; somebody may have edited the file since."""
+    """Return the validated implementation: the file may have been edited since it was stored."""
     from pydantic import ValidationError
 
     from onetool.backends.http_tool.declared import placeholder_problem
     from onetool.backends.http_tool.impl import HttpImpl
-    from onetool.bundles.model import refusal
+    from onetool.bundles.model import to_bundle_error
 
     name = f"{stored.bundle_slug}.{stored.slug}"
     try:
         impl = HttpImpl.model_validate(stored.http_impl)
     except ValidationError as error:
-        problems = refusal(error).fields["details"]["problems"]
+        problems = to_bundle_error(error).fields["details"]["problems"]
         wrong = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
-        raise ToolError(f"{name} has a wrong httpImpl in its file: {wrong}") from None
+        raise ToolError(f"invalid httpImpl in the file of {name}: {wrong}") from None
     if problem := placeholder_problem(impl, stored.arg_schema):
-        raise ToolError(f"{name} has a wrong httpImpl in its file: {problem}")
+        raise ToolError(f"invalid httpImpl in the file of {name}: {problem}")
     return impl
 
 
@@ -420,12 +419,12 @@ def _why_off(stored: "StoredTool") -> str:
     if not stored.bundle_enabled:
         return _switched_off(stored.bundle_slug)
     name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
-    return "" if stored.is_enabled else f"it is switched off; {_switched_on_by(name)}"
+    return "" if stored.is_enabled else f"it is disabled; {_switched_on_by(name)}"
 
 
 def _switched_on_by(name: str) -> str:
-    return f"a person switches it on with `onetool bundles enable {name}`"
+    return f"a user can enable it with `onetool bundles enable {name}`"
 
 
 def _missing(function: str) -> str:
-    return f"there is no function {function} any more; it works again as soon as there is"
+    return f"its function {function} does not exist; it works again when the function is registered"

@@ -1,4 +1,4 @@
-"""How often each stored tool was called and when last: read from the statistics, and never part of a tool's file."""
+"""Call counts and last call times of stored tools. They are read from the statistics, not from the tool files."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
-from onetool.stats.record import Damaged, opened, version_of
+from onetool.stats.record import Damaged, opened, read_version
 
 QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 
 
-class Usage(NamedTuple):
+class StoredToolUsage(NamedTuple):
     calls: int = 0
     last: str | None = None
 
@@ -23,21 +23,21 @@ class UsageCounts:
         self._file = file
         self.problem: str | None = None
 
-    def of(self, tool_ids: Iterable[str]) -> dict[str, Usage]:
-        """Return what has been written so far; a tool that was never called is missing."""
+    def of(self, tool_ids: Iterable[str]) -> dict[str, StoredToolUsage]:
+        """Return the usage of these tools as written so far, without tools that were never called."""
         self.problem = None
         if not self._file.exists():
             return {}
         try:
             with opened(self._file) as database:
-                if version_of(database, self._file) <= 1:  # the next process that records a call brings it up to date
+                if read_version(database, self._file) <= 1:  # the next process that records a call migrates it
                     return {}
                 rows = ((tool_id, database.execute(QUERY, (tool_id,)).fetchone()) for tool_id in tool_ids)
                 return {
-                    tool_id: Usage(row[0], timestamp(datetime.fromtimestamp(row[1], UTC)))
+                    tool_id: StoredToolUsage(row[0], timestamp(datetime.fromtimestamp(row[1], UTC)))
                     for tool_id, row in rows
                     if row
                 }
         except (OSError, sqlite3.Error, ToolError, Damaged) as error:
-            self.problem = f"calls of stored tools cannot be read from {self._file}: {error}"
+            self.problem = f"cannot read call counts of stored tools from {self._file}: {error}"
             return {}

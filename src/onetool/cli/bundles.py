@@ -149,7 +149,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     bundle = _bundle(app, options.slug)
     tools = [tool.as_stored() for tool in app.bundles.store.tools_of(bundle.id)]
     packed = archive.pack(bundle.as_json(), tools)
-    _, secrets = archive.without_credentials(bundle.slug, tools)
+    _, secrets = archive.strip_credentials(bundle.slug, tools)
     if secrets:
         what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     path = None if options.source in CLIENTS else paths.placed(options.source, Path.cwd(), Path.home())
     if path is not None and path.is_file():
-        from onetool.bundles.taking import is_bundle
+        from onetool.bundles.importer import is_bundle
         from onetool.cli import import_bundle
 
         content = import_bundle.read_content(path)

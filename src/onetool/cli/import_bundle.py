@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onetool.audit import audit_of
-from onetool.bundles.imported import Imported
+from onetool.audit import open_audit_log
+from onetool.bundles.imported import BundleImport
+from onetool.bundles.importer import ImportResult, import_bundle, read
 from onetool.bundles.source import folder_of, store_of
-from onetool.bundles.taking import Taken, read, take_over
 from onetool.cli import editing
 from onetool.cli.connect import next_step, this_place
 from onetool.cli.identity import user_name
@@ -46,8 +46,8 @@ class Report:
 
     file: Path
     loaded: Loaded
-    found: Imported
-    taken: Taken
+    found: BundleImport
+    taken: ImportResult
     is_dry: bool
     hosts: list[str]
     secrets: list[str]
@@ -126,14 +126,14 @@ def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
     return chosen, [f"{project} is now trusted{also}"]
 
 
-def _import(path: Path, loaded: Loaded, found: Imported, *, is_dry: bool) -> Report:
+def _import(path: Path, loaded: Loaded, found: BundleImport, *, is_dry: bool) -> Report:
     store = store_of(loaded)
     try:
-        taken = take_over(store, found, dry=is_dry)
+        taken = import_bundle(store, found, dry=is_dry)
     finally:
         store.close()
     if not is_dry:
-        audit = audit_of(loaded)
+        audit = open_audit_log(loaded)
         names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
         audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
         audit.close()

@@ -1,4 +1,4 @@
-"""What is searched and what is found: two frozen records, and no behaviour."""
+"""Types of the search: documents and hits."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -7,19 +7,19 @@ Kind = Literal["tool", "pack", "snippet", "alias"]
 Match = Literal["exact", "prefix", "word", "fuzzy", "text"]
 Key = tuple[Kind, str]
 Scored = list[tuple[Key, float]]
-ORDER: Final[tuple[Kind, ...]] = ("tool", "pack", "snippet", "alias")  # of things that have the same name
+ORDER: Final[tuple[Kind, ...]] = ("tool", "pack", "snippet", "alias")  # of documents with the same name
 KINDS: Final[frozenset[Kind]] = frozenset(get_args(Kind))
 
 
-def by_name(key: Key) -> tuple[str, int]:
-    """For sorting what is equal otherwise."""
+def sort_key(key: Key) -> tuple[str, int]:
+    """Return the sort key of documents with equal scores."""
     kind, name = key
     return name, ORDER.index(kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """`arguments` are names with their descriptions; `instructions` are those of a pack."""
+class SearchDocument:
+    """A searchable document. `arguments` are names with their descriptions; `instructions` are those of a pack."""
 
     kind: Kind
     name: str
@@ -33,8 +33,8 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """`score` lies between 0 and 1 and orders the hits of one search; it means nothing between two searches."""
+class SearchHit:
+    """A search hit. `score` is between 0 and 1, and comparable only within one search."""
 
     kind: Kind
     name: str

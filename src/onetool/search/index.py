@@ -1,7 +1,7 @@
-"""The one database schema of search, and the questions that it answers: names, likeness of names, and full text.
+"""The database schema of the search, and its queries: names, similar names, and full text.
 
-`Shelf` asks one database. Registered tools, snippets and aliases stand on one shelf (`onetool.search.store` keeps it),
-stored tools on those of the bundle store. BM25, stemming and the index itself are those of FTS5.
+A `Shelf` queries one database. Registered tools, snippets and aliases are on one shelf (`onetool.search.index_files`),
+stored tools on the shelves of the bundle store. SQLite FTS5 provides BM25, stemming and the full-text index.
 """
 
 import sqlite3
@@ -12,22 +12,22 @@ from heapq import nlargest
 from math import log
 from typing import Any, Final, TypeVar
 
-from onetool.search.documents import Document, Key, Scored, by_name
+from onetool.search.documents import Key, Scored, SearchDocument, sort_key
 from onetool.search.words import (
     HIDDEN,
-    SHORTEST_TYPO,
-    apart,
-    cuts,
-    is_one_slip_away,
-    may_be_misspelt,
+    MIN_TYPO_LENGTH,
+    deletions,
+    drop_stop_words,
+    is_one_typo_away,
+    may_be_misspelled,
     plain,
-    squeezed,
-    telling,
+    split_names,
+    squeeze,
     words,
 )
 
 T = TypeVar("T")
-FORMAT: Final = "5"  # to be changed with every change of what is written, here or in `words`
+FORMAT: Final = "5"  # increase it with every change of what is written, here or in `words`
 SCHEMA: Final = """
 create table if not exists passages (number integer primary key, digest blob, vector blob, name text, description text,
     arguments text, instructions text, filler text, form text);
@@ -42,181 +42,189 @@ create virtual table if not exists forms using fts5(form, content = 'passages', 
 """
 TABLES: Final = {"documents": "name, description, arguments, instructions, filler", "forms": "form"}  # of FTS5
 WEIGHTS: Final = "2.0, 1.0, 0.5, 0.5, 0"
-# FTS5 fixes how much a document loses by being long. A tool that says little is no better than one that explains
-# itself, so short rows are filled up to this many words, and neither lose nor gain.
+# FTS5 ranks short documents higher, and this cannot be configured. A short description is not better than a long one,
+# so short rows are padded to this many words.
 FULL_LENGTH: Final = 100
 MAX_CHARACTERS: Final = 20_000  # of a field
-MAX_ROWS: Final = 1_500  # to be looked at for one question
-MAX_FAMILIAR: Final = 10_000  # words to be remembered while many are written: garbage collections look at each
-MAX_COUNTS: Final = 20_000  # to be remembered
+MAX_ROWS: Final = 1_500  # read for one query
+MAX_KNOWN_WORDS: Final = 10_000  # words to remember during bulk writes; each slows down garbage collections
+MAX_COUNTS: Final = 20_000  # to cache
 MAX_CANDIDATES: Final = 200
-SPARE: Final = 2  # times as many as are wanted are looked at: some may be hidden
-MAX_NEAR: Final = 64  # words that one word may be a misspelling of
-MAX_WITH_PART: Final = 500  # documents: a part that more have tells nothing
-LEAST_LIKENESS: Final = 0.8
-LEAST_IDF: Final = 1e-6  # as in FTS5
+CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
+MAX_NEAR: Final = 64  # similar words for one word
+MAX_WITH_PART: Final = 500  # documents; a trigram that more documents have is ignored
+MIN_SIMILARITY: Final = 0.8
+MIN_IDF: Final = 1e-6  # as in FTS5
 LAST_CHARACTER: Final = "\U0010ffff"
 
 Read = Callable[[Callable[[sqlite3.Connection], Any]], Any]
-KeysOf = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
+GetKeys = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
 def put(
-    connection: sqlite3.Connection, number: int, document: Document, *, digest: bytes = b"", vector: bytes | None = None
+    connection: sqlite3.Connection,
+    number: int,
+    document: SearchDocument,
+    *,
+    digest: bytes = b"",
+    vector: bytes | None = None,
 ) -> list[str]:
-    """Write a document and return the words of its name. It is found when `index_rows` was called."""
+    """Write a document and return the words of its name. It is found after `index_rows`."""
     fields = (document.name, document.description, document.arguments, document.instructions)
     texts = [words(field[:MAX_CHARACTERS]) for field in fields]
     filler = [HIDDEN] * (FULL_LENGTH - sum(map(len, texts)))
-    row = (number, digest, vector, *(" ".join(text) for text in (*texts, filler)), squeezed(document.name))
+    row = (number, digest, vector, *(" ".join(text) for text in (*texts, filler)), squeeze(document.name))
     connection.execute("insert into passages values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    names = ((form, number) for form in forms_of(document.name))
+    names = ((form, number) for form in name_forms(document.name))
     connection.executemany("insert into names values (?, ?)", names)
     return texts[0]
 
 
 def index_rows(connection: sqlite3.Connection, first: int, last: int) -> None:
-    """Make these documents found. Many at once and in order: FTS5 writes what it has gathered at every step back."""
+    """Add these documents to the full-text tables, in ascending order: otherwise FTS5 flushes each time."""
     for table, columns in TABLES.items():
         insert = f"insert into {table} (rowid, {columns}) select number, {columns} from passages"  # noqa: S608
         connection.execute(f"{insert} where number between ? and ? order by number", (first, last))
 
 
-def learn(connection: sqlite3.Connection, found: Iterable[str], familiar: set[str]) -> None:
-    """Find these words when they are misspelt. `familiar` are some that were written before."""
-    if len(familiar) > MAX_FAMILIAR:
-        familiar.clear()
-    for word in filter(may_be_misspelt, set(found) - familiar):
-        familiar.add(word)
+def learn(connection: sqlite3.Connection, found: Iterable[str], known_words: set[str]) -> None:
+    """Add words to the vocabulary for misspelled queries. `known_words` are some that were written before."""
+    if len(known_words) > MAX_KNOWN_WORDS:
+        known_words.clear()
+    for word in filter(may_be_misspelled, set(found) - known_words):
+        known_words.add(word)
         if connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:
-            connection.executemany("insert into near values (?, ?)", ((cut, word) for cut in cuts(word)))
+            connection.executemany("insert into near values (?, ?)", ((cut, word) for cut in deletions(word)))
 
 
 def drop(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("delete from names where document = ?", (number,))
-    for table in TABLES:  # before the passages, which they look up to forget them
+    for table in TABLES:  # before the passages, which FTS5 reads to delete its entries
         connection.execute(f"delete from {table} where rowid = ?", (number,))  # noqa: S608 - names of ours
     connection.execute("delete from passages where number = ?", (number,))
 
 
-def passage(document: Document) -> str:
-    """What the document is about, for vectors. The name counts twice, as it does in full text."""
-    return " ".join(telling(apart(f"{document.name} {document.name} {document.description}"[:MAX_CHARACTERS])))
+def passage(document: SearchDocument) -> str:
+    """Return the text of a document for vectors. The name counts twice, as it does in full text."""
+    return " ".join(
+        drop_stop_words(split_names(f"{document.name} {document.name} {document.description}"[:MAX_CHARACTERS]))
+    )
 
 
-def forms_of(name: str) -> set[str]:
-    """`brave.web_search` answers to all of its name, to what stands after the last dot, and to what before it."""
-    return {squeezed(name), *map(squeezed, name.rpartition("."))} - {""}
+def name_forms(name: str) -> set[str]:
+    """Return the forms by which a name is found: all of it, the part after the last dot, and the part before it."""
+    return {squeeze(name), *map(squeeze, name.rpartition("."))} - {""}
 
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------------------------
 
 
 class Shelf:
-    """`read(work)` gives what the work finds in the database, `keys_of` what is found by rows, without what is hidden.
+    """The queries of one database.
 
-    Scores are those of BM25; how rare a term is, is counted over all shelves, so that scores can be compared.
+    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. Scores are BM25
+    with the document frequencies of all shelves, so that scores of different shelves are comparable.
     """
 
-    def __init__(self, read: Read, keys_of: KeysOf, size: int) -> None:
-        self._read, self._keys_of, self.size = read, keys_of, size
+    def __init__(self, read: Read, get_keys: GetKeys, size: int) -> None:
+        self._read, self._get_keys, self.size = read, get_keys, size
         self._counts: dict[str, int] = {}
 
     def count(self, term: str) -> int:
-        """How many documents have the term."""
+        """Return the number of documents with the term."""
         if term not in self._counts:
             if len(self._counts) >= MAX_COUNTS:
                 self._counts.clear()
             query = "select count(*) from documents(?)"
-            self._counts[term] = self._read(lambda db: db.execute(query, (_quoted(term),)).fetchone()[0])
+            self._counts[term] = self._read(lambda db: db.execute(query, (_quote(term),)).fetchone()[0])
         return self._counts[term]
 
-    def exact(self, query: str) -> list[Key]:
-        wanted = squeezed(query)
+    def find_exact(self, query: str) -> list[Key]:
+        wanted = squeeze(query)
         rows = "select document from names where form = ? limit ?"
         found = self._keys(rows, (wanted, MAX_CANDIDATES)).values()
-        return [key for key in found if squeezed(key[1]) == wanted]
+        return [key for key in found if squeeze(key[1]) == wanted]
 
-    def beginning(self, query: str, limit: int) -> Scored:
-        """With the share of the name that the query covers."""
-        wanted = squeezed(query)
+    def find_by_prefix(self, query: str, limit: int) -> Scored:
+        """Return names that start with the query, scored by the fraction of the name that it covers."""
+        wanted = squeeze(query)
         rows = "select document from names where form >= ? and form < ? order by form limit ?"
         found = self._keys(rows, (wanted, wanted + LAST_CHARACTER, limit)).values()
-        shares = ([len(wanted) / len(form) for form in forms_of(key[1]) if form.startswith(wanted)] for key in found)
+        shares = ([len(wanted) / len(form) for form in name_forms(key[1]) if form.startswith(wanted)] for key in found)
         return [(key, max(some)) for key, some in zip(found, shares, strict=True) if some]
 
-    def named(self, wanted: Iterable[str]) -> Scored:
-        """Those that have all the words in their names, with their scores."""
-        expression = _in_names([word] for word in wanted)
+    def find_by_words(self, wanted: Iterable[str]) -> Scored:
+        """Return the documents with all these words in their names, with their scores."""
+        expression = _match_names([word] for word in wanted)
         return list(self._read(lambda db: self._scored(db, dict(_rank(db, expression, MAX_CANDIDATES)))))
 
-    def alike(self, texts: Iterable[str]) -> Scored:
-        """With the likeness, 1 at most; a name that contains one of the texts is like it too."""
+    def find_similar(self, texts: Iterable[str]) -> Scored:
+        """Return documents with similar names, or names that contain one of the texts, with a similarity up to 1."""
         best: dict[Key, float] = {}
         for text in texts:
-            wanted = squeezed(text)
-            if len(wanted) >= SHORTEST_TYPO:
-                for key in self._read(partial(self._maybe_alike, text, wanted)):
-                    best[key] = max(best.get(key, 0.0), _likeness(wanted, key[1]))
+            wanted = squeeze(text)
+            if len(wanted) >= MIN_TYPO_LENGTH:
+                for key in self._read(partial(self._find_candidates, text, wanted)):
+                    best[key] = max(best.get(key, 0.0), _similarity(wanted, key[1]))
         return [(key, likeness) for key, likeness in best.items() if likeness]
 
-    def _maybe_alike(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
-        """The names that share most parts of three letters with the wanted one, and those with its words, corrected."""
+    def _find_candidates(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
+        """Return candidates: names that share most trigrams with the wanted one, or have its words, corrected."""
         parts = {wanted[at : at + 3] for at in range(len(wanted) - 2)}
         query = "select rowid from forms(?) limit ?"
         found = [db.execute(query, (f'"{part}"', MAX_WITH_PART)).fetchall() for part in parts]
         shared = Counter(number for rows in found if len(rows) < MAX_WITH_PART for (number,) in rows)
-        corrected = _in_names([word, *words_near(db, word)] for word in telling(plain(text)))
+        corrected = _match_names([word, *find_similar_words(db, word)] for word in drop_stop_words(plain(text)))
         numbers = [number for number, _ in shared.most_common(MAX_CANDIDATES)]
         numbers += [number for number, _ in _rank(db, corrected, MAX_CANDIDATES)]
-        return list(self._keys_of(db, list(dict.fromkeys(numbers))).values())
+        return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
 
-    def best(self, rarities: Mapping[str, float], limit: int) -> Scored:
-        """The documents that have any of the terms, with their scores; a rarity is the IDF over all shelves."""
+    def rank(self, rarities: Mapping[str, float], limit: int) -> Scored:
+        """Return the documents with any of these terms, with their scores; `rarities` are IDFs over all shelves."""
         counts = {term: count for term in rarities if (count := self.count(term))}
 
         def work(db: sqlite3.Connection) -> Scored:
             totals: dict[int, float] = {}
             for term, count in counts.items():
                 factor = rarities[term] / idf(self.size, count)
-                for number, score in _rank(db, _quoted(term), MAX_ROWS):
+                for number, score in _rank(db, _quote(term), MAX_ROWS):
                     totals[number] = totals.get(number, 0.0) + score * factor
-            best = nlargest(SPARE * limit, totals, key=totals.__getitem__)
+            best = nlargest(CANDIDATE_FACTOR * limit, totals, key=totals.__getitem__)
             return self._scored(db, {number: totals[number] for number in best})
 
         return list(self._read(work))
 
     def passages(self, keys: Iterable[Key]) -> list[str]:
-        """What these documents are about, in words."""
+        """Return the texts of these documents, for vectors."""
         query = "select p.name, p.description from names n join passages p on p.number = n.document where n.form = ?"
 
         def work(db: sqlite3.Connection) -> list[str]:
-            rows = (db.execute(query, (squeezed(name),)).fetchone() or ("", "") for _, name in keys)
-            return [passage(Document("tool", *row)) for row in rows]
+            rows = (db.execute(query, (squeeze(name),)).fetchone() or ("", "") for _, name in keys)
+            return [passage(SearchDocument("tool", *row)) for row in rows]
 
         return list(self._read(work))
 
     def _keys(self, query: str, values: Sequence[object]) -> Mapping[int, Key]:
         def work(db: sqlite3.Connection) -> Mapping[int, Key]:
-            return self._keys_of(db, list(dict.fromkeys(number for (number,) in db.execute(query, values))))
+            return self._get_keys(db, list(dict.fromkeys(number for (number,) in db.execute(query, values))))
 
         found: Mapping[int, Key] = self._read(work)
         return found
 
     def _scored(self, db: sqlite3.Connection, scores: Mapping[int, float]) -> Scored:
-        return [(key, scores[number]) for number, key in self._keys_of(db, list(scores)).items()]
+        return [(key, scores[number]) for number, key in self._get_keys(db, list(scores)).items()]
 
 
 def idf(size: int, count: int) -> float:
-    """How much a term tells that so many of all documents have, as FTS5 reckons it."""
-    return max(log((max(size, count) - count + 0.5) / (count + 0.5)), LEAST_IDF)
+    """Return the inverse document frequency of a term that `count` of `size` documents have, as in FTS5."""
+    return max(log((max(size, count) - count + 0.5) / (count + 0.5)), MIN_IDF)
 
 
-def affordable(counts: Mapping[str, int]) -> list[str]:
-    """The rarest terms: what stands in every other document tells least and costs most."""
+def select_terms(counts: Mapping[str, int]) -> list[str]:
+    """Return the rarest terms: frequent terms are the least specific and the most expensive."""
     chosen: list[str] = []
     rows = 0
     for count, term in sorted((count, term) for term, count in counts.items() if count):
@@ -226,28 +234,28 @@ def affordable(counts: Mapping[str, int]) -> list[str]:
     return chosen
 
 
-def merged(scored: Iterable[tuple[Key, float]]) -> Scored:
-    """The best first; what is equally good by name."""
-    return sorted(scored, key=lambda pair: (-pair[1], by_name(pair[0])))
+def sort_scores(scored: Iterable[tuple[Key, float]]) -> Scored:
+    """Sort by descending score, then by name."""
+    return sorted(scored, key=lambda pair: (-pair[1], sort_key(pair[0])))
 
 
-def words_near(db: sqlite3.Connection, word: str) -> list[str]:
-    """The known words that are one slip away from this one. They share a cut with it."""
-    if not may_be_misspelt(word):
+def find_similar_words(db: sqlite3.Connection, word: str) -> list[str]:
+    """Return the known words that are one typing error away from this one. They share a deletion with it."""
+    if not may_be_misspelled(word):
         return []
-    own = sorted(cuts(word))
+    own = sorted(deletions(word))
     query = f"select distinct word from near where cut in ({', '.join('?' * len(own))})"  # noqa: S608 - marks
-    found = sorted(other for (other,) in db.execute(query, own) if is_one_slip_away(word, other))
+    found = sorted(other for (other,) in db.execute(query, own) if is_one_typo_away(word, other))
     return [other for other in found if other != word][:MAX_NEAR]
 
 
-def _in_names(wanted: Iterable[Sequence[str]]) -> str:
-    """A question for names that have one of several words, for each of the wanted."""
+def _match_names(wanted: Iterable[Sequence[str]]) -> str:
+    """Return an FTS5 expression: names that contain at least one word of each group."""
     groups = (" OR ".join(f'name : "{word}"' for word in several) for several in wanted)
     return " AND ".join(f"({group})" for group in groups)
 
 
-def _quoted(term: str) -> str:
+def _quote(term: str) -> str:
     column, colon, word = term.rpartition(" : ")
     return f'{column}{colon}"{word}"'
 
@@ -259,11 +267,11 @@ def _rank(db: sqlite3.Connection, expression: str, limit: int) -> list[tuple[int
     return db.execute(query, (expression, limit)).fetchall()
 
 
-def _likeness(wanted: str, name: str) -> float:
+def _similarity(wanted: str, name: str) -> float:
     from rapidfuzz import fuzz
 
-    forms = forms_of(name)
+    forms = name_forms(name)
     best = max((fuzz.ratio(wanted, form) / 100 for form in forms), default=0.0)
-    if best >= LEAST_LIKENESS:
+    if best >= MIN_SIMILARITY:
         return best
-    return LEAST_LIKENESS if any(wanted in form for form in forms) else 0.0
+    return MIN_SIMILARITY if any(wanted in form for form in forms) else 0.0

@@ -1,7 +1,7 @@
-"""How text becomes words, for documents and for questions alike: one way, so that both sides always agree.
+"""Tokenization, the same for documents and queries.
 
-Case and diacritics do not count; names come apart at dots, underscores, dashes and capitals, and also stay whole.
-Stemming is left to the index.
+Case and diacritics are ignored; names are split at dots, underscores, hyphens and capitals, and also kept whole.
+Stemming is done by the index.
 """
 
 import re
@@ -9,10 +9,10 @@ import unicodedata
 from collections.abc import Iterable
 
 PLAIN_RUN = re.compile(r"[a-z\d]+")
-# Scripts without spaces between words: every character stands alone.
+# In scripts without spaces between words, every character is a word.
 RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Words that say nothing in a request.
+# Words without meaning in a query.
 STOP_WORDS = """
 a about above after again against all also am an and any anyone anything are as at be because been before being
 below between both but by can cannot could did do does doing down during each especially ever everything exactly
@@ -28,12 +28,12 @@ try trying upcoming want wanted wants wondering
 aren couldn d didn doesn don hadn hasn haven isn ll m mustn o re s shan shouldn t ve wasn weren won wouldn y
 """
 STOP = frozenset(STOP_WORDS.split())
-SHORTEST_TYPO, LONGEST_TYPO = 4, 32  # letters of a word that may be misspelt
-HIDDEN = "\ue000"  # begins the words of the index's own: to it this is a letter, and no text that is asked can have it
+MIN_TYPO_LENGTH, MAX_TYPO_LENGTH = 4, 32  # letters of a word that may be misspelled
+HIDDEN = "\ue000"  # starts internal words of the index: a letter to FTS5, and never part of a query
 
 
 def fold(text: str) -> str:
-    """The text without case and diacritics."""
+    """Remove case and diacritics."""
     if text.isascii():
         return text.lower()
     marked = unicodedata.normalize("NFKD", text)
@@ -41,13 +41,13 @@ def fold(text: str) -> str:
 
 
 def plain(text: str) -> list[str]:
-    """All words of the text, none taken apart."""
+    """Return all words of the text, without splitting names."""
     folded = fold(text)
     return (PLAIN_RUN if folded.isascii() else RUN).findall(folded)
 
 
 def words(text: str) -> list[str]:
-    """All words of the text; `getUserName` gives itself and its parts."""
+    """Return all words of the text; `getUserName` yields itself and its parts."""
     whole, apart = plain(text), HUMP.sub(" ", text)
     if len(apart) == len(text):
         return whole
@@ -55,34 +55,34 @@ def words(text: str) -> list[str]:
     return whole + [word for word in plain(apart) if word not in known]
 
 
-def squeezed(text: str) -> str:
-    """The text with nothing between its words: `get-sum`, `getSum` and `get sum` are all `getsum`."""
+def squeeze(text: str) -> str:
+    """Join all words of the text: `get-sum`, `getSum` and `get sum` are all `getsum`."""
     return "".join(plain(text))
 
 
-def telling(found: Iterable[str]) -> list[str]:
-    """The words that say what is wanted: no filler and no numbers, unless there is nothing else."""
+def drop_stop_words(found: Iterable[str]) -> list[str]:
+    """Return the words without stop words and numbers, unless there is nothing else."""
     listed = list(found)
     return [word for word in listed if word not in STOP and not word.isdecimal()] or listed
 
 
-def apart(text: str) -> list[str]:
-    """All words of the text, with `getUserName` only in its parts."""
+def split_names(text: str) -> list[str]:
+    """Return all words of the text, with `getUserName` only as its parts."""
     return plain(HUMP.sub(" ", text))
 
 
-def may_be_misspelt(word: str) -> bool:
-    """Numbers are not: `v12` is no slip of the finger for `v13`."""
-    return SHORTEST_TYPO <= len(word) <= LONGEST_TYPO and word.isalpha()
+def may_be_misspelled(word: str) -> bool:
+    """Return whether the word may be misspelled. Numbers are not: `v12` is not a typing error for `v13`."""
+    return MIN_TYPO_LENGTH <= len(word) <= MAX_TYPO_LENGTH and word.isalpha()
 
 
-def cuts(word: str) -> set[str]:
-    """The word, and the word without each one of its letters. Two words that are one slip apart share one of these."""
+def deletions(word: str) -> set[str]:
+    """Return the word and its one-letter deletions. Words that are one typing error apart share one of these."""
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
-def is_one_slip_away(word: str, other: str) -> bool:
-    """One letter too many, too few or wrong, or two that have changed places."""
+def is_one_typo_away(word: str, other: str) -> bool:
+    """Return whether one letter is missing, added or wrong, or two neighbors are swapped."""
     from rapidfuzz.distance import OSA
 
-    return may_be_misspelt(word) and may_be_misspelt(other) and OSA.distance(word, other, score_cutoff=1) <= 1
+    return may_be_misspelled(word) and may_be_misspelled(other) and OSA.distance(word, other, score_cutoff=1) <= 1

@@ -1,27 +1,27 @@
-"""The last runs that have ended, of all processes that share the directory, with their calls."""
+"""The most recent completed runs of all processes that share the directory, with their calls."""
 
 from pathlib import Path
 
 from onetool.stats.record import CallRecord, RunRecord, reading, stored
 
 MAX_RUNS = 200
-MAX_CALLS = 1000  # of one run; the others are only counted
+MAX_CALLS = 1000  # of one run; further calls are only counted
 COLUMNS = ", ".join(RunRecord._fields)
-# ruff: noqa: S608 - queries are put together of constants
+# ruff: noqa: S608 - queries are built from constants
 RUNS = f"SELECT {COLUMNS} FROM runs {{which}} ORDER BY at DESC LIMIT {MAX_RUNS}"
 RUN = f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND (:agent IS NULL OR agent = :agent)"
 CALLS = f"SELECT * FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
 
 
 def recent_runs(file: Path, agent: str | None = None) -> list[RunRecord]:
-    """Return the last runs of one agent or of all, the newest first. It waits for the disk."""
+    """Return the most recent runs of one agent or of all, the newest first. Blocks on disk access."""
     with reading(file) as database:
         query = RUNS.format(which="" if agent is None else "WHERE agent = :agent")
         return [RunRecord(*row) for row in database.execute(query, {"agent": stored(agent)})]
 
 
 def find_run(file: Path, run_id: str, agent: str | None = None) -> tuple[RunRecord, list[CallRecord]] | None:
-    """Return a run and its calls in the order in which they began."""
+    """Return a run and its calls, ordered by start time; None if it does not exist."""
     asked = {"run_id": stored(run_id), "agent": stored(agent)}
     with reading(file) as database:
         row = database.execute(RUN, asked).fetchone()

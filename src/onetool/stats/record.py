@@ -1,10 +1,9 @@
 """Records of calls and runs, written in the background. `onetool.stats.history` and `summary` read them.
 
-`add` puts a record in a queue and returns; a thread writes what has gathered to SQLite, about once a second and never
-while nothing happens. Each process adds rows of its own, so that counts are exact however many there are. A file that
-cannot be written says so in `problem` and never fails a call. Rows are deleted in small batches when they are older
-than the setting, or too many. Each transaction also brings the sums up to date (`onetool.stats.rollup`), from which
-reports are made. `at` is when something began; 0 is now.
+`add` puts a record in a queue and returns; a thread writes queued records to SQLite, about once a second. Each process
+adds its own rows, so that counts are exact with any number of processes. If the file cannot be written, `problem` says
+so, and calls do not fail. Rows are deleted in small batches when they are too old or too many. Each transaction also
+updates the aggregates (`onetool.stats.rollup`) that reports use. `at` is the start time; 0 means now.
 """
 
 import os
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 VERSION = 3
-MAX_TEXT = {"command": 5000}  # characters; all other texts are names, which come from code that nobody trusts, too
+MAX_TEXT = {"command": 5000}  # characters; all other texts are names, which may come from untrusted code
 MAX_NAME = 200
-MOST_WAITING = 100_000  # records kept for a file that cannot be written: some 30 MB
+MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
-MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # some 300 MB each; runs have their code
-PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows in one batch; time for batches after one write
-# The tables of version 1. Version 2 added the sums and how often stored tools were called, version 3 the run history.
+MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
+PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one write
+# The tables of version 1. Version 2 added aggregates and call counts of stored tools, version 3 the run history.
 ROWS = """
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
@@ -68,8 +67,8 @@ COUNT_USE = """
 INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
 last = max(last, excluded.last)
 """
-OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # a file of its own had it, in microseconds
-# Each finds its rows by an index: a batch costs what it deletes.
+OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # formerly a separate file, in microseconds
+# Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
     for table in ("calls", "runs", "sessions")
@@ -77,7 +76,7 @@ PRUNE = tuple(
 )
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
 INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seconds, :error_type, :result_tokens, :at)"
-# Calls without a run that have one context are one row: that of the last one that ended, which is the outermost.
+# Calls of one context without a run are one row: that of the last one that ended, which is the outermost call.
 INSERT_RUN = """
 INSERT INTO runs VALUES (
     :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
@@ -87,7 +86,7 @@ calls = calls + excluded.calls, failed = failed + excluded.failed, at = min(at, 
 WHERE kind = 'call' AND excluded.kind = 'call'
 """
 INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
-# A session that is reported again, because more tools have come, counts once, with the most it had.
+# A session that is recorded again, because more tools were added, counts once, with its largest number of tokens.
 INSERT_SESSION = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
 SET catalogue = excluded.catalogue, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
@@ -102,16 +101,16 @@ class CallRecord(NamedTuple):
     agent: str
     session: str
     run_id: str
-    seconds: float | None  # None while it is under way, which is not written down
+    seconds: float | None  # None while it is in progress; such records are not written
     error_type: str | None
     result_tokens: int
     at: float = 0.0
 
 
 class RunRecord(NamedTuple):
-    """One run; or a call that is part of none, whose `kind` is "call".
+    """One run, or a call outside of a run, whose `kind` is "call".
 
-    `round_trips` are the calls that its code made, `calls` all of them, with those that tools made.
+    `round_trips` are the calls that its code made; `calls` also includes calls that tools made.
     """
 
     run_id: str
@@ -132,7 +131,7 @@ class RunRecord(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """One client session: the tokens of each tool's definition, had they been loaded, and of our own, which was."""
+    """One client session: the tokens of each tool's definition, if loaded directly, and of the definition of `run`."""
 
     session: str
     agent: str
@@ -142,7 +141,7 @@ class SessionRecord(NamedTuple):
 
 
 class UseRecord(NamedTuple):
-    """A call of a stored tool, which is counted by its id even if there are no other statistics."""
+    """A call of a stored tool, which is counted by ID even if statistics are disabled."""
 
     tool: str
     at: float = 0.0
@@ -152,7 +151,7 @@ Record = CallRecord | RunRecord | SessionRecord | UseRecord
 
 
 class Damaged(Exception):
-    """The file is no database, or no longer a whole one."""
+    """The file is not a database, or is damaged."""
 
 
 class Recorder:
@@ -166,23 +165,23 @@ class Recorder:
         clock: Callable[[], float] = time.time,
         old_usage: Path | None = None,
     ) -> None:
-        """`old_usage` is the file that had the calls of stored tools before they were part of the statistics."""
+        """Touch no disk. `old_usage` is a file with call counts of stored tools from before version 2."""
         self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
         self.keep_days, self._max_rows = keep_days, max_rows
-        self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
-        self._background = Background("onetool-stats", self._write_waiting)
-        self._looked_over = False
+        self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
+        self._background = Background("onetool-stats", self._write_pending)
+        self._is_prepared = False
         self._notice: str | None = None
         self.problem: str | None = None
 
     def add(self, record: Record) -> None:
-        """Keep the record for the next write. Returns at once."""
+        """Queue the record for the next write. Returns at once."""
         if self.enabled or isinstance(record, UseRecord):
-            self._waiting.append(record if record.at else record._replace(at=self._clock()))
+            self._pending.append(record if record.at else record._replace(at=self._clock()))
             self._background.wake()
 
     def flush(self) -> None:
-        """Write down what has been recorded so far, here and now."""
+        """Write all queued records before returning."""
         self._background.flush()
 
     def close(self) -> None:
@@ -190,19 +189,19 @@ class Recorder:
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
-    def _write_waiting(self) -> bool:
+    def _write_pending(self) -> bool:
         import sqlite3
 
-        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        records = [self._pending.popleft() for _ in range(len(self._pending))]
         if not records:
             return True
         try:
             self._write(records)
         except (OSError, sqlite3.Error, ToolError, Damaged) as error:
-            self.problem = f"statistics cannot be written to {self._file}: {error}"
-            # code is what would take much memory while a file cannot be written
+            self.problem = f"cannot write statistics to {self._file}: {error}"
+            # Code is dropped: it would take too much memory while the file cannot be written.
             kept = (each._replace(command="") if isinstance(each, RunRecord) else each for each in reversed(records))
-            self._waiting.extendleft(kept)
+            self._pending.extendleft(kept)
             return False
         self.problem = self._notice
         return True
@@ -213,13 +212,13 @@ class Recorder:
                 self._insert(records)
             except Damaged as error:
                 kept = put_aside(self._file, self._clock())
-                self._notice = f"the statistics in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
+                self._notice = f"damaged statistics in {self._file} were reset ({error}); old file: {kept}"
                 self._insert(records)
 
     def _insert(self, records: list[Record]) -> None:
         self._file.touch(mode=0o600)
         with opened(self._file) as database:
-            self._look_over(database)
+            self._prepare(database)
             database.execute("BEGIN IMMEDIATE")
             last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
             before = database.execute(last).fetchone()
@@ -235,7 +234,7 @@ class Recorder:
             self._prune(database)
 
     def _prune(self, database: "Connection") -> None:
-        """Delete old rows for a moment; the next write goes on with it."""
+        """Delete old rows for a limited time; the next write continues."""
         before = self._clock() - self.keep_days * DAY
         limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
         end, deleted = time.monotonic() + PRUNE_SECONDS, 0
@@ -246,20 +245,20 @@ class Recorder:
             database.execute(PRUNE_DEFINITIONS)
         rollup.prune(database, self._clock(), self.keep_days * DAY)
 
-    def _look_over(self, database: "Connection") -> None:
-        """Bring the tables up to date; read through an old file, once, because inserting alone sees little of it."""
-        if (version := version_of(database, self._file)) < VERSION:
+    def _prepare(self, database: "Connection") -> None:
+        """Migrate the tables. Check an existing file once, because inserts alone do not detect damage."""
+        if (version := read_version(database, self._file)) < VERSION:
             migrate(database, version, self._old_usage)
-        elif not self._looked_over:
-            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise Damaged(verdict)
-        self._looked_over = True
+        elif not self._is_prepared:
+            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if result != "ok":
+                raise Damaged(result)
+        self._is_prepared = True
 
 
 @contextmanager
 def opened(file: Path) -> "Iterator[Connection]":
-    """The database in a file that exists. It is opened for each use: another process may have put it aside."""
+    """Open the database in an existing file. It is opened for each use: another process may have replaced it."""
     import sqlite3
 
     try:
@@ -268,15 +267,15 @@ def opened(file: Path) -> "Iterator[Connection]":
         ) as database:
             yield database
     except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the others say where
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code, the others are details
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise Damaged(str(error)) from error
         raise
 
 
 def database_uri(file: Path, mode: str) -> str:
-    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, and must not try to."""
-    is_used = Path(f"{file}-shm").exists()  # by another process, with whose files it can be read
+    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, so it must be immutable."""
+    is_used = Path(f"{file}-shm").exists()  # by another process, whose lock files can be used
     can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
     options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"
     return f"{file.absolute().as_uri()}?{options}"
@@ -284,14 +283,14 @@ def database_uri(file: Path, mode: str) -> str:
 
 @contextmanager
 def reading(file: Path) -> "Iterator[Connection]":
-    """The file in one transaction, so that all that is read fits each other; an empty database if there is none."""
+    """Open the file in one transaction, for consistent reads; an empty database if it does not exist."""
     import sqlite3
 
     try:
         with ExitStack() as stack:
             database = stack.enter_context(opened(file)) if file.exists() else None
-            version = 0 if database is None else version_of(database, file)
-            if version < VERSION:  # the next process that records something brings the file itself up to date
+            version = 0 if database is None else read_version(database, file)
+            if version < VERSION:  # the next process that records something migrates the file itself
                 copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
                 if database is not None:
                     database.backup(copy)
@@ -301,14 +300,14 @@ def reading(file: Path) -> "Iterator[Connection]":
             database.execute("BEGIN")
             yield database
     except Damaged as error:
-        advice = "It is kept under another name and a new one is begun, at the next start at the latest."
+        advice = "OneTool renames it and starts a new one, at the next start at the latest."
         raise ToolError(f"the statistics file {file} is damaged: {error}. {advice}") from None
     except sqlite3.Error as error:
-        raise ToolError(f"the statistics in {file} cannot be read: {error}") from None
+        raise ToolError(f"cannot read the statistics in {file}: {error}") from None
 
 
-def version_of(database: "Connection", file: Path) -> int:
-    """The version of the tables, 0 where there are none; of those that say nothing, what there is tells."""
+def read_version(database: "Connection", file: Path) -> int:
+    """Return the version of the tables, 0 if there are none. Without a version number, it follows from the tables."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     refuse_newer(version, VERSION, file)
     known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id')"
@@ -316,7 +315,7 @@ def version_of(database: "Connection", file: Path) -> int:
 
 
 def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
-    """Bring the tables up to date: version 0 has none, version 1 has no sums, version 2 has no history of runs."""
+    """Migrate the tables: version 0 has none, version 1 has no aggregates, version 2 has no run history."""
     import sqlite3
 
     used: list[tuple[Any, ...]] = []
@@ -351,12 +350,12 @@ def _insert_session(database: "Connection", record: SessionRecord) -> None:
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
-    """The same for the same tools, so that a catalogue is stored once and not with every session."""
+    """Return the same digest for the same tools, so that a catalog is stored once for many sessions."""
     from hashlib import sha256
 
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
 
 
 def stored(value: Any, most: int = MAX_NAME) -> Any:
-    """Text short enough to keep, and such as SQLite takes: a lone surrogate becomes its escape."""
+    """Truncate text and escape lone surrogates, which SQLite does not accept. Other values are returned unchanged."""
     return value[:most].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

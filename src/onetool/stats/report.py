@@ -1,7 +1,7 @@
-"""The statistics as one HTML page: no script, nothing from elsewhere, light and dark, for screen and paper.
+"""The statistics as a self-contained HTML page without scripts, light and dark, for screen and print.
 
-The page is the template `report.html.j2`, which escapes all that is not ours; here is how numbers are written and where
-things are drawn. A policy in the page itself forbids everything but its own style.
+The template `report.html.j2` escapes all values; this module formats numbers and computes positions. The page has a
+content security policy that allows only its own style.
 """
 
 import os
@@ -21,37 +21,41 @@ UNITS = ((DAY, "d", HOUR, "h"), (HOUR, "h", 60, "min"), (60, "min", 1, "s"))
 ROUND = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 50, 60, 80, 100)
 INTERVALS = (HOUR, 3 * HOUR, 6 * HOUR)
 LABELS = 9
-LAST_LABEL = 0.96  # one further right would be cut off
-LEAST_SEEN = 1.5  # percent of the chart's height
-WHOLE_MS = 100  # from here on fractions are noise
+LAST_LABEL = 0.96  # a label further right would be cut off
+MIN_BAR_PERCENT = 1.5  # percent of the chart's height
+WHOLE_MS = 100  # above this, fractions are noise
 SPARK_HEIGHT = 24
-ROUNDS_UP = 0.9995  # of a thousand: from here on three figures make it a whole one
+ROUNDS_UP = 0.9995  # above this, three digits round up to the next unit
 
 
 def html(summary: Summary) -> str:
-    """The whole page."""
+    """Return the HTML page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     page = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_replace_invisible,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
     page.filters |= {
         "number": "{:,}".format,
-        "plain": _plain,
-        "counted": _counted,
-        "compact": _compact,
+        "plain": _format_decimal,
+        "counted": _pluralize,
+        "compact": _format_compact,
         "signed": lambda count: f"{MINUS if count < 0 else '+'} {abs(count):,}" if count else "0",
-        "percent": lambda rate: NOTHING if rate is None else f"{_plain(rate)} %",
-        "duration": _duration,
-        "width": _width,
-        "date": _date,
+        "percent": lambda rate: NOTHING if rate is None else f"{_format_decimal(rate)} %",
+        "duration": _format_duration,
+        "width": _format_unit,
+        "date": _format_date,
         "spark": _spark,
     }
     folder, series = Path(__file__).parent, summary["series"]
     most = max(series["calls"])
     size = int("1" + "0" * (len(str(most)) - 2))
-    top = next(step * size for step in ROUND if step * size >= most)  # its half is a whole number too
+    top = next(step * size for step in ROUND if step * size >= most)  # its half is an integer too
     return page.from_string((folder / "report.html.j2").read_text(encoding="utf-8")).render(
         summary=summary,
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
@@ -66,23 +70,23 @@ def html(summary: Summary) -> str:
 
 
 def write(path: Path, summary: Summary) -> None:
-    """Write the page in place of what stood there: through no link, and waiting for no pipe. Raises OSError."""
+    """Replace the file with the page. Links are not followed, and a pipe does not block. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("not a regular file")
         file.truncate()
         file.write(html(summary).encode("utf-8", "backslashreplace"))
 
 
-def _printable(value: object) -> object:
-    """Text from elsewhere without anything invisible, and nothing that turns the line around."""
+def _replace_invisible(value: object) -> object:
+    """Replace characters that are invisible or change the writing direction."""
     if type(value) is str and not value.isprintable():
         return "".join(sign if sign.isprintable() else "\ufffd" for sign in value)
     return value
 
 
-# --- what is drawn ------------------------------------------------------------------------------------------------
+# --- charts -------------------------------------------------------------------------------------------------------
 
 
 def _moments(series: Series) -> list[datetime]:
@@ -91,11 +95,11 @@ def _moments(series: Series) -> list[datetime]:
 
 
 def _bars(series: Series, top: int) -> list[dict[str, Any]]:
-    """The bars with their heights in percent of the chart; none where there are no calls."""
+    """Return the bars with their heights in percent of the chart; none if there are no calls."""
     bars = []
     for moment, calls, errors in zip(_moments(series), series["calls"], series["errors"], strict=True):
         whole = 100 * calls / top
-        failed = min(whole, max(LEAST_SEEN, 100 * errors / top)) if errors else 0.0
+        failed = min(whole, max(MIN_BAR_PERCENT, 100 * errors / top)) if errors else 0.0
         bars.append({"moment": moment, "calls": calls, "errors": errors, "whole": whole, "failed": failed})
     return bars if any(series["calls"]) else []
 
@@ -105,13 +109,13 @@ def _labels(series: Series) -> list[tuple[str, str]]:
     if width <= HOUR:
         label: Callable[[datetime], str] = "{:%H:%M}".format
     else:
-        label = "{:%b %Y}".format if width >= 28 * DAY else _date
-    places = (place for place in _labelled(moments, width) if place < LAST_LABEL * len(moments))
+        label = "{:%b %Y}".format if width >= 28 * DAY else _format_date
+    places = (place for place in _choose_labels(moments, width) if place < LAST_LABEL * len(moments))
     return [(f"{100 * place / len(moments):.2f}", label(moments[place])) for place in places]
 
 
-def _labelled(moments: Sequence[datetime], width: int) -> Iterable[int]:
-    """The bars that get a label: those in which a round time is where bars are hours, else every so many."""
+def _choose_labels(moments: Sequence[datetime], width: int) -> Iterable[int]:
+    """Return the bars with a label: for bars of hours those that contain a round time, else at equal distances."""
     if width >= DAY:
         return range(0, len(moments), -(-len(moments) // LABELS))
     every = next((size for size in INTERVALS if len(moments) * width <= LABELS * size), DAY)
@@ -120,7 +124,7 @@ def _labelled(moments: Sequence[datetime], width: int) -> Iterable[int]:
 
 
 def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
-    """The calls of a tool over time, to its own scale."""
+    """Return a sparkline of a tool's calls over time, at its own scale."""
     top = max(counts, default=0) or 1
     points = (
         f"{place} {SPARK_HEIGHT - 1 - count / top * (SPARK_HEIGHT - 3):.1f}" for place, count in enumerate(counts)
@@ -128,20 +132,20 @@ def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
     return {"line": "L".join(points), "last": max(len(counts) - 1, 1)} if counts else None
 
 
-# --- words and numbers --------------------------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------------------------
 
 
-def _plain(number: float) -> str:
-    """As many digits after the point as there are, two at most."""
+def _format_decimal(number: float) -> str:
+    """Format a number with at most two decimals."""
     return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
-def _counted(count: int, thing: str) -> str:
+def _pluralize(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-def _compact(count: int) -> str:
-    """Three figures and a letter: 12,345 is 12.3k."""
+def _format_compact(count: int) -> str:
+    """Format a number with three digits and a unit: 12,345 is 12.3k."""
     sign, size = MINUS if count < 0 else "", abs(count)
     for limit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if size >= limit * ROUNDS_UP:
@@ -150,8 +154,8 @@ def _compact(count: int) -> str:
     return f"{sign}{size}"
 
 
-def _duration(ms: float | None) -> str:
-    """Two units at most: 921 ms, 1.25 s, 2 h 36 min."""
+def _format_duration(ms: float | None) -> str:
+    """Format a duration with at most two units: 921 ms, 1.25 s, 2 h 36 min."""
     if ms is None:
         return NOTHING
     seconds = ms / 1000
@@ -164,11 +168,11 @@ def _duration(ms: float | None) -> str:
     return f"{ms:.0f} ms" if ms >= WHOLE_MS else f"{ms:.3g} ms"
 
 
-def _width(seconds: int) -> str:
+def _format_unit(seconds: int) -> str:
     size, unit = (DAY, "day") if seconds % DAY == 0 else (HOUR, "hour")
     count = seconds // size
     return unit if count == 1 else f"{count} {unit}s"
 
 
-def _date(moment: datetime) -> str:
+def _format_date(moment: datetime) -> str:
     return f"{moment.day} {moment:%b}"

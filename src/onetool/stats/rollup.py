@@ -1,12 +1,12 @@
-"""Sums of recorded calls and runs per hour, day and four weeks, so that a report costs the same however many there are.
+"""Aggregates of recorded calls and runs per hour, day and four weeks, so that reports do not read every row.
 
-A row of `rollups` sums what happened in `width` seconds from `start` on (UTC): the calls of a tool, of all tools, all
-runs, or the runs that called a tool, of which the tool gets its share. Failures have rows of their own, with the type
-of the `error`. `tokens` are those of results, of runs those that were saved; `trips` are the round trips saved; `last`
-is the latest moment. `times` counts how long it took, in buckets of which each is 26 % wider than the one before: a
-percentile between 0.1 ms and 1000 s is at most 12 % off.
+A row of `rollups` aggregates `width` seconds from `start` on (UTC): the calls of a tool, of all tools, all runs, or the
+runs that called a tool, with the share of that tool. Failures have separate rows with the type of the `error`. `tokens`
+are those of results, and of runs those that were saved; `trips` are the round trips saved; `last` is the latest time.
+`times` counts durations in buckets, each 26% wider than the previous one: a percentile between 0.1 ms and 1000 s is
+accurate to 12%.
 """
-# ruff: noqa: S608 - statements are put together of the constants below
+# ruff: noqa: S608 - statements are built from the constants below
 
 import math
 from bisect import bisect_left
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 HOUR, DAY = 3600, 86_400
 BLOCK = 28 * DAY
 WIDTHS = (HOUR, DAY, BLOCK)
-KEEP_HOURS_SECONDS = 50 * DAY  # reports of a longer time are made of days
+KEEP_HOURS_SECONDS = 50 * DAY  # longer reports use days
 ALL_CALLS, CALLS_OF_TOOL, ALL_RUNS, RUNS_OF_TOOL = range(4)
-MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # both come from code; all others are counted together
+MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # both are chosen by code; further values are counted together
 OTHER = "(other)"
 A_DECADE = 10
 BOUNDS = tuple(10 ** (power / A_DECADE) for power in range(-4 * A_DECADE, 3 * A_DECADE + 1))
@@ -36,7 +36,7 @@ CREATE TABLE times (
 ) WITHOUT ROWID;
 """
 SAVED = "max(runs.result_tokens - runs.answer_tokens, 0)"
-# Calls and runs with what is summed of each. `which` says which rows of the tables.
+# Calls and runs with the columns to aggregate. `which` selects the rows.
 CALLS = """
 SELECT at, {kind}, {name}, agent, error_type, seconds, result_tokens, 0 FROM calls WHERE {which}
 """
@@ -107,7 +107,7 @@ def add(database: "Connection", call: int, run: int) -> None:
 
 
 def sum_rows(database: "Connection", which: Mapping[str, str], **bounds: float) -> None:
-    """Sum calls and runs per hour into the temporary tables `fresh_rollups` and `fresh_times`."""
+    """Aggregate calls and runs per hour into the temporary tables `fresh_rollups` and `fresh_times`."""
     database.create_function("bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True)
     for table in ("fresh", "fresh_rollups", "fresh_times"):
         database.execute(f"DROP TABLE IF EXISTS temp.{table}")
@@ -129,7 +129,7 @@ def prune(database: "Connection", now: float, keep_seconds: float) -> None:
 
 
 def percentile(counts: Mapping[int, int], percent: int, least: float, most: float) -> float:
-    """Return the time that this part of all did not exceed: the middle of its bucket, within what was measured."""
+    """Return a percentile of durations: the middle of its bucket, within the measured range."""
     rank, seen = math.ceil(sum(counts.values()) * percent / 100), 0
     for bucket in sorted(counts):
         seen += counts[bucket]

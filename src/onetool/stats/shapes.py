@@ -1,9 +1,9 @@
-"""What tools that promise nothing really give: the types and keys of their results, never a value.
+"""Observed result shapes of tools without an output schema: types and keys, never values.
 
-`shape_of` looks at one result, `merge` makes one shape of two, `text_of` writes it for a reader, and `Shapes` remembers
-them per tool. Keys that are data themselves become `{str: …}`: those that look like it (`is_data`), and, however
-they look, those of entries that are all alike, those of dicts that have none in common, and simply too many. Everything
-is bounded: a shape is a hint for who writes code, not a schema. That it was only observed, the caller says.
+`infer_shape` reads one result, `merge` combines two shapes, `render_shape` formats one, and `Shapes` stores them per
+tool. Keys that are data become `{str: …}`: keys that look like data (`is_data`), keys of entries that are all alike,
+keys of dicts that have no key in common, and too many keys. All sizes are bounded: a shape is a hint for writing code,
+not a schema. The caller states that it was only observed.
 """
 
 import json
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_DEPTH = 6
 MAX_KEYS = 100
-FEWEST_ENTRIES = 3  # that are all alike, and so a table by its keys
-MOST_STRANGERS = 8  # different keys in dicts that have none in common
-MAX_ITEMS = 10  # of a list: so many at its beginning, and as many from all over it
-MAX_VALUES = 1000  # looked at in one result
-MAX_PARTS = 400  # of a shape that is remembered
+MIN_ENTRIES = 3  # with equal keys, which make a dict a table
+MAX_UNRELATED_KEYS = 8  # different keys in dicts without a common key
+MAX_ITEMS = 10  # of a list: this many from its start, and as many from all of it
+MAX_VALUES = 1000  # read in one result
+MAX_PARTS = 400  # of a stored shape
 MAX_TEXT = 800
-SURE_AFTER = 32  # results of a tool; from then on only one in so many is looked at
+SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
 
 WORDS: Mapping[type, str] = {str: "str", bool: "bool", int: "int", float: "float", bytes: "str", type(None): "None"}
 ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
 NAME = re.compile(r"[^\W\d]\w*")
-LONGEST_KEY = 40
-# Words with a space or a dash between them, three at most, and perhaps a unit: `@type`, `Content-Type`, `Price (EUR)`.
-# Dots, colons and slashes stand in hosts, files, tags and paths more often than in names.
+MAX_KEY_LENGTH = 40
+# Up to three words with a space or hyphen between them, and optionally a unit: `@type`, `Content-Type`, `Price (EUR)`.
+# Dots, colons and slashes occur in hosts, files, tags and paths more often than in names.
 KEY_NAME = re.compile(r"[@#$]?[^\W\d]\w*(?:[ -]\w+){0,2}(?: ?(?:%|\([^\W\d_]{1,5}\)))?")
 NUMBERED = re.compile(r"\d{4}|[ _-]\d{3}")
 HEXADECIMAL = re.compile(r"(?=.*\d)[0-9a-fA-F-]{8,}")
-# How services begin the secrets they hand out.
+# Prefixes of secrets that services issue.
 SECRET = re.compile(
     r"(?:[prs]k|gh[oprsu]|github_pat|glpat|hf|npm|pypi|shpat|whsec|xox[a-z])[_-](?:\w+[_-])*[A-Za-z\d]{12}"
     r"|(?:AKIA|ASIA)[A-Z\d]{8}|AIza|eyJ"
@@ -53,15 +53,15 @@ SECRET = re.compile(
 RUN = re.compile(r"[^\W_]+")
 DIGITS = re.compile(r"\d+")
 WORD = re.compile(r"[A-Z]?[a-z]{3,}")
-SHORTEST_CODE, SHORTEST_TOKEN, LONGEST_WORD = 8, 12, 24
+MIN_CODE_LENGTH, MIN_TOKEN_LENGTH, MAX_WORD_LENGTH = 8, 12, 24
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The words for what it can be; and what its items, fields or values are, where it can be a list or a dict.
+    """The types of a value, and the shapes of its items, fields or values if it can be a list or a dict.
 
     `optional` are the fields that some dicts did not have. A dict with keys that are data has `values` and no `fields`;
-    an empty one tells nothing but the word.
+    an empty dict has neither.
     """
 
     words: frozenset[str] = frozenset()
@@ -72,20 +72,20 @@ class Shape:
 
 
 NOTHING: Final = Shape()
-SOME_DICT: Final = Shape(frozenset(("dict",)))  # empty, or too deep to be looked at
-TELLING_NOTHING: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
+SOME_DICT: Final = Shape(frozenset(("dict",)))  # empty, or nested too deeply
+UNINFORMATIVE: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 
 # --- one result ---------------------------------------------------------------------------------------------------
 
 
-def shape_of(value: Any) -> Shape:
-    """The shape of data as JSON has it; tuples and sets are lists."""
-    return _Look().at(value, 0)
+def infer_shape(value: Any) -> Shape:
+    """Return the shape of a JSON value; tuples and sets are lists."""
+    return _ShapeReader().at(value, 0)
 
 
-class _Look:
-    """One look at a result. It ends when enough has been seen."""
+class _ShapeReader:
+    """Reads one result, up to a maximum number of values."""
 
     def __init__(self) -> None:
         self._left = MAX_VALUES
@@ -102,19 +102,19 @@ class _Look:
 
     def _list(self, value: Iterable[Any], depth: int) -> Shape:
         items = value if isinstance(value, list | tuple) else list(value)
-        return Shape(items=_merged(self.at(item, depth + 1) for item in _some(items)))
+        return Shape(items=_merge_all(self.at(item, depth + 1) for item in _sample(items)))
 
     def _dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
         if not value:
             return SOME_DICT
         if len(value) > MAX_KEYS or any(map(is_data, value)):
-            return Shape(values=_merged(self.at(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
+            return Shape(values=_merge_all(self.at(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
         fields = {key: self.at(item, depth + 1) for key, item in value.items()}
-        return Shape(values=_merged(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
+        return Shape(values=_merge_all(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
 
 
-def _some(items: Sequence[Any]) -> Sequence[Any]:
-    """The first, and others from all over: what only every second item has is seen, and what comes late."""
+def _sample(items: Sequence[Any]) -> Sequence[Any]:
+    """Return the first items and a sample of the others, to see alternating and late items."""
     step = max(1, -(-len(items) // MAX_ITEMS))
     return [*items[:MAX_ITEMS], *items[MAX_ITEMS::step]]
 
@@ -124,36 +124,36 @@ def _word(word: str) -> Shape:
 
 
 def _are_entries(shapes: Collection[Shape]) -> bool:
-    """Whether these are dicts, or lists of dicts, that all have the same keys: then they are filed under data."""
-    if len(shapes) < FEWEST_ENTRIES:
+    """Return whether these are dicts, or lists of dicts, with the same keys: then the keys above them are data."""
+    if len(shapes) < MIN_ENTRIES:
         return False
-    insides = [shape.items or shape for shape in shapes if shape not in TELLING_NOTHING]
+    insides = [shape.items or shape for shape in shapes if shape not in UNINFORMATIVE]
     are_dicts = all(inside.fields is not None or inside.values is not None for inside in insides)
     is_one_kind = len({frozenset(inside.fields or ()) for inside in insides}) == 1
     return (are_dicts and is_one_kind) or all(shape == SOME_DICT for shape in shapes)
 
 
 # --- keys that are data: ids, addresses, dates, paths, secrets ---------------------------------------------------
-# When in doubt a key is data: a hint that says less does no harm, one that tells a customer's address does.
+# When in doubt, a key is data: a vague hint does no harm, but one that reveals a customer's address does.
 
 
-@lru_cache(maxsize=1024)  # the rows of a table have the same keys over and over
+@lru_cache(maxsize=1024)  # the rows of a table have the same keys
 def is_data(key: object) -> bool:
-    if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY_NAME.fullmatch(key):
+    if not isinstance(key, str) or len(key) > MAX_KEY_LENGTH or not KEY_NAME.fullmatch(key):
         return True
     if NUMBERED.search(key) or HEXADECIMAL.fullmatch(key) or SECRET.match(key):
         return True
-    return any(map(_is_made_up, RUN.findall(key)))
+    return any(map(_looks_generated, RUN.findall(key)))
 
 
-def _is_made_up(run: str) -> bool:
-    """Whether letters and digits stand together as no person would write them: `dQw4w9WgXcQ`."""
-    if HEXADECIMAL.fullmatch(run) or (len(run) >= SHORTEST_CODE and len(DIGITS.findall(run)) > 1):
+def _looks_generated(run: str) -> bool:
+    """Return whether a word looks generated: `dQw4w9WgXcQ`."""
+    if HEXADECIMAL.fullmatch(run) or (len(run) >= MIN_CODE_LENGTH and len(DIGITS.findall(run)) > 1):
         return True
-    if len(run) < SHORTEST_TOKEN:
+    if len(run) < MIN_TOKEN_LENGTH:
         return False
     if run.islower() or run.isupper():
-        return len(run) > LONGEST_WORD or not run.isalpha()
+        return len(run) > MAX_WORD_LENGTH or not run.isalpha()
     return 2 * sum(map(len, WORD.findall(run))) < len(run)
 
 
@@ -161,7 +161,7 @@ def _is_made_up(run: str) -> bool:
 
 
 def merge(one: Shape, other: Shape) -> Shape:
-    """What is one or the other. The order in which shapes are merged makes no difference, nor does how often."""
+    """Return the union of two shapes. Merging is commutative, associative and idempotent."""
     if one == other:
         return one
     words, optional = one.words | other.words, one.optional | other.optional
@@ -172,13 +172,13 @@ def merge(one: Shape, other: Shape) -> Shape:
         names = {**one.fields, **other.fields}
         fields = {name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
     count = len(fields or ())
-    strangers = count > MOST_STRANGERS and len(optional) == count
-    if one.values is None and other.values is None and count <= MAX_KEYS and not strangers:
+    are_unrelated = count > MAX_UNRELATED_KEYS and len(optional) == count
+    if one.values is None and other.values is None and count <= MAX_KEYS and not are_unrelated:
         return Shape(words, items, fields, optional)
-    return Shape(words, items, values=_merged([*_inside_dicts(one), *_inside_dicts(other)]))
+    return Shape(words, items, values=_merge_all([*_inside_dicts(one), *_inside_dicts(other)]))
 
 
-def _merged(shapes: Iterable[Shape]) -> Shape:
+def _merge_all(shapes: Iterable[Shape]) -> Shape:
     return reduce(merge, shapes, NOTHING)
 
 
@@ -186,15 +186,15 @@ def _inside_dicts(shape: Shape) -> list[Shape]:
     return [*(shape.fields or {}).values(), *([] if shape.values is None else [shape.values])]
 
 
-def _parts(shape: Shape) -> int:
+def _count_parts(shape: Shape) -> int:
     inside = [*_inside_dicts(shape), *([] if shape.items is None else [shape.items])]
-    return 1 + sum(map(_parts, inside))
+    return 1 + sum(map(_count_parts, inside))
 
 
-def fitting(shape: Shape) -> Shape:
-    """The shape, as deep as there is room to remember."""
+def limit_size(shape: Shape) -> Shape:
+    """Cut a shape to the depth at which it fits the maximum size."""
     cuts = (_cut(shape, depth) for depth in range(MAX_DEPTH, 0, -1))
-    return shape if _parts(shape) <= MAX_PARTS else next(cut for cut in cuts if _parts(cut) <= MAX_PARTS)
+    return shape if _count_parts(shape) <= MAX_PARTS else next(cut for cut in cuts if _count_parts(cut) <= MAX_PARTS)
 
 
 def _cut(shape: Shape, depth: int) -> Shape:
@@ -210,11 +210,11 @@ def _cut(shape: Shape, depth: int) -> Shape:
     )
 
 
-# --- for a reader -------------------------------------------------------------------------------------------------
+# --- rendering ----------------------------------------------------------------------------------------------------
 
 
-def text_of(shape: Shape) -> str:
-    """The shape in one line, as deep as there is room for: `list[{title: str, url: str, score?: float | None}]`."""
+def render_shape(shape: Shape) -> str:
+    """Render a shape in one line, as deep as fits: `list[{title: str, url: str, score?: float | None}]`."""
     for depth in range(MAX_DEPTH, 0, -1):
         text = _text(shape, depth)
         if len(text) <= MAX_TEXT:
@@ -247,7 +247,7 @@ def _dict_text(shape: Shape, depth: int) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-# --- in a file ----------------------------------------------------------------------------------------------------
+# --- storage ------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -266,12 +266,12 @@ def from_json(data: Any) -> Shape:
 
 
 class Shapes:
-    """The shapes of all tools, in a file that several processes may add to. Only what is new is written."""
+    """The shapes of all tools, in a file that several processes may update. Only changes are written."""
 
     def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._file, self._clock = file, clock
         self._known: dict[str, Shape] | None = None
-        self._learned: deque[tuple[str, Shape]] = deque()  # seen, and not taken up yet
+        self._learned: deque[tuple[str, Shape]] = deque()  # not yet merged
         self._changed: set[str] = set()
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -280,18 +280,18 @@ class Shapes:
         self.problem: str | None = None
 
     def learn(self, name: str, value: Any) -> None:
-        """Look at a result that the tool gave; it is not kept, and nobody waits for the file."""
+        """Learn from a result of a tool. The result is not stored, and the call does not wait for the file."""
         seen = self._seen[name] = self._seen.get(name, 0) + 1
-        if seen > SURE_AFTER and seen % SURE_AFTER:
+        if seen > SAMPLE_AFTER and seen % SAMPLE_AFTER:
             return
-        self._learned.append((name, shape_of(value)))
+        self._learned.append((name, infer_shape(value)))
         self._background.wake()
 
     def text(self, name: str) -> str | None:
-        """What the tool's results have looked like so far; None where there were none."""
+        """Return the rendered shape of a tool's results so far; None if there were none."""
         with self._lock:
-            shape = self._up_to_date().get(name)
-        return None if shape is None else text_of(shape)
+            shape = self._merge_pending().get(name)
+        return None if shape is None else render_shape(shape)
 
     def flush(self) -> None:
         self._background.flush()
@@ -299,16 +299,16 @@ class Shapes:
     def close(self) -> None:
         self._background.close()
 
-    def _up_to_date(self) -> dict[str, Shape]:
-        """All that is known, with what has been learnt since. It reads the file at first: not for who is in a hurry."""
+    def _merge_pending(self) -> dict[str, Shape]:
+        """Return all shapes, with pending ones merged. The first call reads the file."""
         if self._known is None:
             try:
                 self._known = self._read()
-            except (OSError, Newer, _Damaged):  # it is reported, and dealt with, when there is something to write
+            except (OSError, Newer, _Damaged):  # reported and handled at the next write
                 self._known = {}
         while self._learned:
             name, shape = self._learned.popleft()
-            merged = fitting(merge(self._known.get(name, NOTHING), shape))
+            merged = limit_size(merge(self._known.get(name, NOTHING), shape))
             if merged != self._known.get(name):
                 self._known[name] = merged
                 self._changed.add(name)
@@ -318,7 +318,7 @@ class Shapes:
 
     def _write_changed(self) -> bool:
         with self._lock:
-            known = self._up_to_date()
+            known = self._merge_pending()
             changed = {name: known[name] for name in self._changed}
             self._changed.clear()
         if not changed:
@@ -327,7 +327,7 @@ class Shapes:
             with alone(self._file):
                 self._write(changed)
         except (OSError, Newer, _Damaged) as error:
-            self.problem = f"the shapes of results cannot be written to {self._file}: {error}"
+            self.problem = f"cannot write result shapes to {self._file}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
             return False
@@ -335,16 +335,14 @@ class Shapes:
         return True
 
     def _write(self, changed: Mapping[str, Shape]) -> None:
-        """Add to what other processes have written since; the file is replaced whole."""
+        """Merge the changes into the file, which other processes may have updated, and replace it atomically."""
         try:
             written = self._read()
         except _Damaged as error:
             kept, written = put_aside(self._file, self._clock()), {}
-            self._notice = (
-                f"the shapes of results in {self._file} were damaged ({error}) and begun anew; kept as {kept}"
-            )
+            self._notice = f"damaged result shapes in {self._file} were reset ({error}); old file: {kept}"
         for name, shape in changed.items():
-            written[name] = fitting(merge(written.get(name, NOTHING), shape))
+            written[name] = limit_size(merge(written.get(name, NOTHING), shape))
         data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
         atomic.write(self._file, json.dumps(data))
 
@@ -360,4 +358,4 @@ class Shapes:
 
 
 class _Damaged(Exception):
-    """The file is not whole, or no file of ours."""
+    """The file is damaged, or is not a shapes file."""

@@ -1,4 +1,4 @@
-"""What the recorded calls and runs add up to. Every figure follows the filters; a token is four bytes, an estimate.
+"""Summaries of recorded calls and runs. Every number follows the filters; tokens are estimated as four bytes each.
 
     context_saved = Σ sessions (tokens of all tool definitions - tokens of our own)
                   + Σ runs max(0, tokens of the results of its calls - tokens of its answer)
@@ -8,10 +8,10 @@ Sessions, runs and calls count when they began. With `tool=`, a session counts t
 same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
 tool's. So the shares of all tools add up to the whole. p50 and p95 count failed calls too.
 
-A period is added up from the sums of `onetool.stats.rollup`: whole blocks, days and hours, and the rows of the hour in
-which it begins. Names come from code, so only the tools with the most calls are listed.
+A period is computed from the aggregates of `onetool.stats.rollup`: whole blocks, days and hours, and the rows of the
+hour in which it begins. Names are chosen by code, so only the tools with the most calls are listed.
 """
-# ruff: noqa: S608 - queries are put together of the constants below; what comes from outside is bound
+# ruff: noqa: S608 - queries are built from the constants below; external values are bound
 
 import math
 import time
@@ -28,16 +28,16 @@ from onetool.stats.rollup import BLOCK, DAY, HOUR
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# How far back a period reaches, and how wide its bars are. All time takes the first width with few enough bars.
+# Length of a period, and width of its bars. All time uses the first width with few enough bars.
 PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
 WIDTHS = (HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
-FEWEST_BARS, MOST_BARS = 24, 48
-OLDEST = 10 * 364 * DAY  # what is older stands in the first bar: a clock may have been wrong
+MIN_BARS, MAX_BARS = 24, 48
+OLDEST = 10 * 364 * DAY  # older rows are in the first bar: a clock may have been wrong
 ROUND_TRIP_MS = 4000
 MAX_TOOLS = 500
 EVER = 1 << 60  # seconds, before and after
 
-# What is added up: sums of some widths, each between two moments, and the hour in which the period begins.
+# The selected rows: aggregates of some widths, each in a time range, and the hour in which the period begins.
 RANGES = "CREATE TEMP TABLE ranges (width INTEGER, low INTEGER, high INTEGER)"
 PARTS = tuple(
     f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} USING (width)
@@ -66,7 +66,7 @@ FROM chosen_rollups WHERE {FILTERS}
 """
 RUN_TIMES = f"SELECT '', bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 2"
 FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY start LIMIT 1"
-# A day of UTC stands in the bar in which its noon is; hours are never cut by a bar.
+# A UTC day belongs to the bar that contains its noon; hours are never split.
 BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
 BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
 TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
@@ -95,14 +95,14 @@ class ToolSummary(Percentiles):
     errors: dict[str, int]
 
 
-class Runs(Percentiles):
+class RunSummary(Percentiles):
     total: int
     failed: int
     success_rate: float | None
 
 
 class Savings(TypedDict):
-    """The parts of the formula: `context_saved` is the first less the second plus the third."""
+    """The parts of `context_saved` (`definition_tokens - own_tokens + result_tokens`) and of the time saved."""
 
     definition_tokens: int
     own_tokens: int
@@ -131,7 +131,7 @@ class Summary(TypedDict):
     success_rate: float | None
     context_saved: int
     time_saved_ms: int
-    runs: Runs
+    runs: RunSummary
     errors: dict[str, int]
     savings: Savings
     tools: list[ToolSummary]
@@ -147,24 +147,24 @@ def summarise(
     now: float | None = None,
     round_trip_ms: int = ROUND_TRIP_MS,
 ) -> Summary:
-    """The statistics of the last day, week (7 days), month (30 days), or of all time."""
+    """Return the statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
     filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
     with reading(file) as database:
-        hour, day, block = (_first_whole(filters["since"], width) for width in rollup.WIDTHS)
+        hour, day, block = (_first_complete(filters["since"], width) for width in rollup.WIDTHS)
         if period in PERIODS:
             rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
         else:
             rollup.sum_rows(database, rollup.ADDED, call=EVER, run=EVER)
         for view in PARTS:
             database.execute(view)
-        _choose(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
+        _select_ranges(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
         runs, savings = _runs(database, filters, round_trip_ms)
         tools = _tools(database, filters)
         errors = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
         calls, succeeded = sum(errors.values()), errors.pop("", 0)
         return {
-            "generated_at": _local(now).isoformat(timespec="seconds"),
+            "generated_at": _to_local(now).isoformat(timespec="seconds"),
             "period": period,
             "tool": tool,
             "agent": agent,
@@ -180,8 +180,8 @@ def summarise(
         }
 
 
-class Usage(NamedTuple):
-    """How one tool has been used; moments are seconds since 1970."""
+class ToolCounts(NamedTuple):
+    """The usage of one tool; times are seconds since 1970."""
 
     calls: int
     errors: int
@@ -190,13 +190,15 @@ class Usage(NamedTuple):
     last_error: tuple[str, float] | None = None
 
 
-def usage_of(file: Path, tool: str, agent: str | None = None) -> Usage:
-    """Return how a tool has been used by one agent, or by all."""
+def get_usage(file: Path, tool: str, agent: str | None = None) -> ToolCounts:
+    """Return the usage of a tool by one agent, or by all."""
     filters = {"kind": rollup.CALLS_OF_TOOL, "tool": stored(tool), "agent": stored(agent)}
     with reading(file) as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
         times = _percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
-        return Usage(int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone())
+        return ToolCounts(
+            int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone()
+        )
 
 
 def _since(period: str, now: float) -> float:
@@ -207,12 +209,12 @@ def _since(period: str, now: float) -> float:
     raise ToolError(f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example: ot.stats(period='day')")
 
 
-def _first_whole(since: float, width: int) -> int:
-    """Return where the first row of sums begins that has nothing from before."""
+def _first_complete(since: float, width: int) -> int:
+    """Return the start of the first aggregate row that lies completely after `since`."""
     return math.ceil(since / width) * width
 
 
-def _choose(database: "Connection", *ranges: tuple[int, int, int]) -> None:
+def _select_ranges(database: "Connection", *ranges: tuple[int, int, int]) -> None:
     database.execute("DROP TABLE IF EXISTS temp.ranges")
     database.execute(RANGES)
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
@@ -242,8 +244,8 @@ def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSumma
     ]
 
 
-def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> tuple[Runs, Savings]:
-    """Return the runs, or those that called the tool; and what they and the sessions saved."""
+def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> tuple[RunSummary, Savings]:
+    """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
     kind, of_sessions = rollup.ALL_RUNS, SESSION_SAVINGS
     if filters["tool"] is not None:
         kind, of_sessions = rollup.RUNS_OF_TOOL, SESSION_SHARES
@@ -251,13 +253,18 @@ def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int
     sessions, definitions, own = database.execute(of_sessions, filters).fetchone()
     total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
     times = _percentiles(_times(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
-    runs: Runs = {"total": int(total), "failed": int(failed), "success_rate": _success_rate(total, failed), **times}
+    runs: RunSummary = {
+        "total": int(total),
+        "failed": int(failed),
+        "success_rate": _success_rate(total, failed),
+        **times,
+    }
     return runs, {
         "definition_tokens": round(definitions),
         "own_tokens": round(own),
         "result_tokens": round(results),
         "sessions": sessions,
-        "round_trips": round(round_trips, 6),  # enough for the time of a share to be exact
+        "round_trips": round(round_trips, 6),  # enough for exact times of shares
         "round_trip_ms": round_trip_ms,
     }
 
@@ -268,16 +275,16 @@ def _series(database: "Connection", filters: Mapping[str, Any], period: str, now
     calls, errors = [0] * count, [0] * count
     tools: dict[str, list[int]] = {}
     bars = {**filters, "start": start, "bar_width": width, "last": count - 1}
-    hour, day = (_first_whole(filters["since"], each) for each in (HOUR, DAY))
-    _choose(database, (HOUR, hour, EVER) if width <= DAY else (DAY, day, EVER))
+    hour, day = (_first_complete(filters["since"], each) for each in (HOUR, DAY))
+    _select_ranges(database, (HOUR, hour, EVER) if width <= DAY else (DAY, day, EVER))
     for bar, made, failed in database.execute(BARS, bars):
         calls[bar], errors[bar] = made, int(failed)
-    if width >= DAY:  # hours of each tool would be too many
-        _choose(database, (HOUR, hour, day), (DAY, day, EVER))
+    if width >= DAY:  # hourly rows of each tool would be too many
+        _select_ranges(database, (HOUR, hour, day), (DAY, day, EVER))
     for name, bar, made in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
         tools.setdefault(name, [0] * count)[bar] = made
     return {
-        "start": datetime.fromtimestamp(start, _local(now).tzinfo).isoformat(timespec="seconds"),
+        "start": datetime.fromtimestamp(start, _to_local(now).tzinfo).isoformat(timespec="seconds"),
         "width_seconds": width,
         "calls": calls,
         "errors": errors,
@@ -286,21 +293,23 @@ def _series(database: "Connection", filters: Mapping[str, Any], period: str, now
 
 
 def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
-    """Where the first bar begins, how wide bars are, and how many there are. They begin at full local hours or days."""
+    """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
         first, width = filters["since"], PERIODS[period][1]
     else:
         first = _first(database, filters, now)
-        width = next((width for width in WIDTHS if now - first < MOST_BARS * width), WIDTHS[-1])
-        first = min(first, now - (FEWEST_BARS - 1) * width)
-    offset = int((_local(now).utcoffset() or timedelta()).total_seconds()) // HOUR * HOUR  # no bar cuts an hour of UTC
+        width = next((width for width in WIDTHS if now - first < MAX_BARS * width), WIDTHS[-1])
+        first = min(first, now - (MIN_BARS - 1) * width)
+    offset = (
+        int((_to_local(now).utcoffset() or timedelta()).total_seconds()) // HOUR * HOUR
+    )  # bars do not split UTC hours
     start = int((first + offset) // width * width - offset)
     return start, width, int((now - start) // width) + 1
 
 
 def _first(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
-    """Return about when the first call was made, or now: to the hour if it was lately, otherwise to the day."""
-    for width, reach in ((DAY, MOST_BARS * DAY), (HOUR, 0)):
+    """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
+    for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()
         first = now if found is None else float(found[0])
         if now - first > reach:
@@ -308,12 +317,12 @@ def _first(database: "Connection", filters: Mapping[str, Any], now: float) -> fl
     return max(first, now - OLDEST)
 
 
-def _local(moment: float) -> datetime:
+def _to_local(moment: float) -> datetime:
     return datetime.fromtimestamp(moment, UTC).astimezone()
 
 
 def _success_rate(total: float, failed: float) -> float | None:
-    """In percent; None where there is nothing that could have succeeded, and 100 only where nothing failed."""
+    """Return the success rate in percent; None without calls, and 100 only if nothing failed."""
     if not total:
         return None
     return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)

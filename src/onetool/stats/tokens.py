@@ -1,11 +1,11 @@
-"""How many tokens a text or a value would be in a model's context: an estimate, bytes of UTF-8 divided by four."""
+"""Estimates of the number of tokens of texts and values: bytes of UTF-8 divided by four."""
 
 from typing import Any
 
 from onetool.util.raw_json import RawJson
 
 BYTES_A_TOKEN = 4
-MAX_COUNTED_ITEMS = 5_000  # of a list: the event loop waits for the count
+MAX_COUNTED_ITEMS = 5_000  # of a list, because counting blocks the event loop
 
 
 def tokens_of_text(text: str) -> int:
@@ -21,7 +21,7 @@ def _text(value: Any) -> str:
 
 
 def tokens_of(value: Any) -> int:
-    """Of data, as JSON writes it; what is no data counts as nothing. Of a long list, some items stand for all."""
+    """Return the tokens of a value as JSON. The tokens of a long list are estimated from a sample."""
     if isinstance(value, str):
         return tokens_of_text(value)
     if isinstance(value, RawJson):
@@ -33,6 +33,6 @@ def tokens_of(value: Any) -> int:
 
     try:
         size = len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
-    except Exception:  # noqa: BLE001 - numbers over 64 bits, circles, and whatever the methods of an object raise
+    except Exception:  # noqa: BLE001 - integers over 64 bits, cycles, errors in methods of the object
         return tokens_of_text(_text(value))
     return -(-size // BYTES_A_TOKEN)

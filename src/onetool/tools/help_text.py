@@ -14,8 +14,8 @@ from onetool._tool import Tool
 from onetool.errors import ToolNotFound
 from onetool.registry import Registry, python_name, shown
 from onetool.render import render
-from onetool.search import Hit
-from onetool.search.corpus import IN_CODE
+from onetool.search import SearchHit
+from onetool.search.search_documents import IN_CODE
 from onetool.signature import short_call, signature, type_word
 from onetool.snippets import describe, signature as snippet_call
 from onetool.system import System
@@ -140,7 +140,7 @@ def of_snippet(name: str, system: System) -> str | None:
     return describe(name, snippets[name], snippets) if name in snippets else None
 
 
-def of_hits(query: str, hits: list[Hit], system: System, info: Literal["list", "min", "full"]) -> str:
+def of_hits(query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"]) -> str:
     """What was found, by kind, the best first in each."""
     lines = {hit: text for hit in in_order(hits) if (text := line(hit, system)) is not None}
     if not lines:
@@ -157,13 +157,13 @@ def of_hits(query: str, hits: list[Hit], system: System, info: Literal["list", "
     return "\n\n".join(part for part in parts if part)
 
 
-def in_order(hits: list[Hit]) -> list[Hit]:
+def in_order(hits: list[SearchHit]) -> list[SearchHit]:
     """The best first; of one name a tool before a pack, a snippet and an alias, as `of_name` looks for them."""
     kinds = list(GROUPS)
     return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
 
 
-def line(hit: Hit, system: System) -> str | None:
+def line(hit: SearchHit, system: System) -> str | None:
     """A few words on what was found; None where it is gone since."""
     registry: Registry = system.registry
     match hit.kind:
@@ -182,7 +182,7 @@ def line(hit: Hit, system: System) -> str | None:
     return None if target is None else f"alias of {target}"
 
 
-def call(hit: Hit, system: System) -> dict[str, str]:
+def call(hit: SearchHit, system: System) -> dict[str, str]:
     """How what was found is called, under `call`; nothing for a pack, which is not."""
     match hit.kind:
         case "tool" if hit.name in IN_CODE:
@@ -195,7 +195,7 @@ def call(hit: Hit, system: System) -> dict[str, str]:
     return {}
 
 
-def _in_full(hit: Hit, system: System) -> str | None:
+def _in_full(hit: SearchHit, system: System) -> str | None:
     """By its kind, not by its name: an alias may be called like a pack. The tools of a pack are found themselves."""
     match hit.kind:
         case "pack":
@@ -215,7 +215,7 @@ def _one_line(text: str) -> str:
     return joined if len(joined) <= LONGEST_LINE else f"{joined[:LONGEST_LINE]}…"
 
 
-def _called(hit: Hit) -> str:
+def _called(hit: SearchHit) -> str:
     return f"${hit.name}" if hit.kind == "snippet" else hit.name
 
 

@@ -16,7 +16,7 @@ from onetool._tool import Tool, tool
 from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.registry import Registry, python_name
-from onetool.search import Hit
+from onetool.search import SearchHit
 from onetool.signature import arguments, signature
 from onetool.system import System, system_of
 from onetool.tools import help_text
@@ -451,7 +451,7 @@ def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
     return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
 
 
-def _describe_hits(system: System, hits: list[Hit], limit: int) -> list[dict[str, Any]]:
+def _describe_hits(system: System, hits: list[SearchHit], limit: int) -> list[dict[str, Any]]:
     found = (
         {"kind": hit.kind, "name": hit.name, **help_text.call(hit, system), "description": text, "score": hit.score}
         for hit in help_text.in_order(hits)

@@ -1,12 +1,12 @@
-"""OpenAPI documents as bundles of HTTP tools: 3.0, 3.1 and Swagger 2, in JSON or YAML.
+"""Conversion of OpenAPI documents (3.0, 3.1 and Swagger 2, in JSON or YAML) to bundles of HTTP tools.
 
-`document` reads the text, `references` follows `$ref`, `schemas` and `keywords` translate schemas, `names` makes names,
-`servers` finds the address and `security` the credentials. `operations` makes one tool of one operation with
-`parameters` and `bodies`, which write into a `request`; `swagger` puts version 2 into the words of 3; `importing` does
-it for a whole document. Nothing is fetched and nothing is stored.
+`document` parses the text, `references` resolves `$ref`, `schemas` and `keywords` translate schemas, `names` creates
+names, `servers` finds the base URL and `security` the credentials. `operations` converts an operation to a tool, with
+`parameters` and `bodies`, which write to a `request`; `swagger` converts version 2 to version 3; `importing` converts a
+whole document. Nothing is fetched and nothing is stored.
 """
 
-from onetool.bundles.imported import Imported
+from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi.importing import to_bundle
 
-__all__ = ["Imported", "to_bundle"]
+__all__ = ["BundleImport", "to_bundle"]

@@ -1,6 +1,6 @@
-"""The body of an operation: fields of JSON and of forms become arguments, everything else is one argument `body`.
+"""Request bodies: fields of JSON objects and forms become arguments, any other body is one argument `body`.
 
-JSON is taken where it is offered, then a form, then text, which XML is too. Files in several parts are not expressible.
+JSON is preferred, then a form, then text, which includes XML. Multipart bodies are not supported.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.parameters import Entries, joined, json_text, separator
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import Request, literal
-from onetool.bundles.openapi.schemas import Schemas
+from onetool.bundles.openapi.request import RequestBuilder, literal
+from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -25,7 +25,7 @@ _LIFTED = {"type", "properties", "required", "additionalProperties", "anyOf", "o
 
 @dataclass(frozen=True, slots=True)
 class _Media:
-    """One of the forms that a body may have."""
+    """One media type of a body."""
 
     kind: str
     schema: JSON
@@ -34,9 +34,9 @@ class _Media:
 
 
 class Bodies:
-    """Writes the body into one request."""
+    """Writes the body to one request."""
 
-    def __init__(self, request: Request, schemas: Schemas, references: References) -> None:
+    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, references: References) -> None:
         self._request, self._schemas, self._references = request, schemas, references
 
     def add(self, given: Any) -> None:
@@ -47,7 +47,7 @@ class Bodies:
         kind = min(content, key=_preference)
         media = self._references.mapping(content[kind])
         schema, encoding = self._schemas.of(media.get("schema", {})), as_mapping(media.get("encoding"))
-        write = {0: self._json, 1: self._form, 2: self._text}.get(_preference(kind), _refuse)
+        write = {0: self._json, 1: self._form, 2: self._text}.get(_preference(kind), _reject)
         write(_Media(kind.strip(), schema, encoding, body.get("required") is True))
 
     # --- JSON ------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Bodies:
         return {literal(name): placeholder for name, placeholder in names.items()}
 
     def _liftable(self, schema: JSON) -> tuple[JSON, list[str], JSON] | None:
-        """The properties of a plain object, which names and nothing else tell apart."""
+        """Return properties, required names and rules of a plain object; None if it cannot become arguments."""
         flat = self._merged(schema)
         properties = flat.get("properties")
         if (
@@ -92,7 +92,7 @@ class Bodies:
         return properties, required, rules
 
     def _merged(self, schema: JSON) -> JSON:
-        """`allOf` over objects is one object."""
+        """Merge `allOf` of objects into one object."""
         if "allOf" not in schema:
             return schema
         merged: JSON = {"type": "object", "properties": {}, "required": []}
@@ -114,11 +114,11 @@ class Bodies:
         self._request.headers["Content-Type"] = literal(media.kind)
 
     def _leave_out_form(self, media: _Media) -> None:
-        """Some documents describe a form without fields where nothing is sent."""
+        """Leave out a form without known fields: some documents declare one if there is no body."""
         if media.required and media.schema.get("properties") != {}:
-            raise invalid("its body is a form whose fields are not known")
+            raise invalid("its body is a form with unknown fields")
         if "properties" not in media.schema:
-            self._request.leave_out("its body is left out: it is a form whose fields are not known")
+            self._request.leave_out("its body is omitted: it is a form with unknown fields")
 
     def _field(
         self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], needed: bool
@@ -128,8 +128,8 @@ class Bodies:
             Entries(self._request, self._schemas, "body", fields).add(name, schema, required=needed)
             return
         is_complex = "object" in kinds or "object" in self._schemas.kinds(schema.get("items") or {})
-        told = json_text(schema) if is_complex else schema
-        placeholder = self._request.argument(name, "body", told, required=needed)
+        described = json_text(schema) if is_complex else schema
+        placeholder = self._request.argument(name, "body", described, required=needed)
         style = as_text(encoding.get("style")) or "form"
         is_joined = "array" in kinds and not is_complex and encoding.get("explode", style == "form") is not True
         fields[name] = joined(placeholder, separator(style)) if is_joined else placeholder
@@ -149,8 +149,8 @@ def _preference(kind: str) -> int:
     return 3 if plain.startswith("multipart/") or plain.endswith("form-data") else 2
 
 
-def _refuse(media: _Media) -> None:
-    raise invalid(f"its body is {media.kind[:60]}, which a template cannot make")
+def _reject(media: _Media) -> None:
+    raise invalid(f"{media.kind[:60]} bodies are not supported")
 
 
 def _is_about_names(branch: Any, properties: JSON) -> bool:

@@ -1,6 +1,6 @@
-"""The text of an OpenAPI document as plain data: JSON or YAML, of a size and depth that can be walked.
+"""Parsing of OpenAPI documents in JSON or YAML, with limits of size and depth.
 
-It tells which version the document is of and looks no further into it.
+Only the version of the document is checked here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
-from onetool.bundles.imported import most_values
+from onetool.bundles.imported import max_value_count
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError, ConfigError
 
@@ -20,7 +20,7 @@ _SMALLEST = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class OpenApiDocument:
     root: dict[str, Any]
     is_swagger: bool  # version 2, before it was called OpenAPI
 
@@ -40,22 +40,22 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def read(document: bytes | str) -> Document:
-    text = _decoded(document)
+def read(document: bytes | str) -> OpenApiDocument:
+    text = _decode(document)
     root = _json(text) if text.lstrip().startswith("{") else _yaml(text)
     if not isinstance(root, dict):
-        raise invalid("this is no OpenAPI document: at its top there is no mapping")
+        raise invalid("not an OpenAPI document: the top level is not an object")
     _check_depth(root)
-    return Document(root, is_swagger=_is_swagger(root))
+    return OpenApiDocument(root, is_swagger=_is_swagger(root))
 
 
-def _decoded(document: bytes | str) -> str:
+def _decode(document: bytes | str) -> str:
     try:
         raw = document.encode() if isinstance(document, str) else document
         if len(raw) > MAX_BYTES:
-            raise invalid(f"the document has {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
-        if most_values(raw) > MAX_VALUES:
-            raise invalid(f"the document holds more than {MAX_VALUES:,} values")
+            raise invalid(f"the document is too large: {len(raw):,} bytes (at most {MAX_BYTES:,})")
+        if max_value_count(raw) > MAX_VALUES:
+            raise invalid(f"the document is too large: more than {MAX_VALUES:,} values")
         return raw.decode("utf-8-sig")
     except UnicodeError:
         raise invalid("the document is not UTF-8 text; save it as UTF-8") from None
@@ -69,7 +69,7 @@ def _json(text: str) -> Any:
     except orjson.JSONDecodeError as error:
         reason = str(error)
     try:
-        return _yaml(text)  # YAML may begin with a brace as well
+        return _yaml(text)  # YAML may start with a brace too
     except BundleError:
         raise invalid(f"the document is not valid JSON: {reason}") from None
 
@@ -78,19 +78,19 @@ def _yaml(text: str) -> Any:
     from onetool.util import yaml12
 
     try:
-        return _portable(yaml12.read(text, "the document").data)
+        return _to_json_values(yaml12.read(text, "the document").data)
     except ConfigError as error:
         is_large = error.fields.get("code") == yaml12.TOO_LARGE
-        hint = "a document as large as this is read as JSON" if is_large else error.hint
+        hint = "convert a document of this size to JSON" if is_large else error.hint
         raise invalid(f"{error.message}; {hint}" if hint else error.message) from None
 
 
-def _portable(value: Any) -> Any:
-    """YAML has numbers that JSON has not. Depth is bounded by who read it."""
+def _to_json_values(value: Any) -> Any:
+    """Convert YAML numbers that JSON does not have. The parser has limited the depth."""
     if isinstance(value, dict):
-        return {key: _portable(item) for key, item in value.items()}
+        return {key: _to_json_values(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_portable(item) for item in value]
+        return [_to_json_values(item) for item in value]
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
@@ -99,7 +99,7 @@ def _portable(value: Any) -> Any:
 
 
 def _check_depth(root: Any) -> None:
-    """Whoever walks the document later may recurse."""
+    """Limit the depth, so that later code can recurse."""
     level, depth = [root], 0
     while level:
         depth += 1
@@ -116,8 +116,8 @@ def _children(node: Any) -> Iterator[Any]:
 def _is_swagger(root: Mapping[str, Any]) -> bool:
     version = root.get("openapi", root.get("swagger"))
     if version is None:
-        raise invalid('this is no OpenAPI document: it has neither `openapi: 3.x` nor `swagger: "2.0"` at its top')
+        raise invalid('not an OpenAPI document: neither `openapi: 3.x` nor `swagger: "2.0"` at the top level')
     number = str(version).partition(".")[0]
     if number not in {"2", "3"}:
-        raise invalid(f"OpenAPI {str(version)[:20]!r} is not known; 3.0, 3.1 and Swagger 2.0 are")
+        raise invalid(f"unsupported OpenAPI version {str(version)[:20]!r} (expected 3.0, 3.1 or Swagger 2.0)")
     return number == "2"

@@ -1,6 +1,6 @@
-"""The keywords of one schema in the words of today: what holds no schema itself, and what older versions say otherwise.
+"""Translation of schema keywords without subschemas to JSON Schema 2020-12, including keywords of older versions.
 
-What is of the wrong kind is left out. `schemas` puts the keywords that hold schemas beside these.
+Keywords with values of the wrong type are omitted. `schemas` translates the keywords with subschemas.
 """
 
 import functools
@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Final
 
 from onetool.bundles.openapi.document import as_list
-from onetool.bundles.openapi.texts import OF_A_DETAIL, shortened
+from onetool.bundles.openapi.texts import MAX_DETAIL_LENGTH, shorten
 from onetool.sanitise import clean
 from onetool.schema import is_data
 
@@ -44,7 +44,7 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated"}
 def simple_parts(schema: JSON) -> Iterator[tuple[str, Any]]:
     yield "type", _type(schema.get("type"))
     for key in ("title", "description"):
-        yield key, shortened(schema.get(key), OF_A_DETAIL) or None
+        yield key, shorten(schema.get(key), MAX_DETAIL_LENGTH) or None
     yield "enum", _choices(schema.get("enum"))
     yield "examples", _examples(schema)
     if "const" in schema:
@@ -90,7 +90,7 @@ def _examples(schema: JSON) -> list[Any] | None:
 
 
 def is_short(value: Any) -> bool:
-    """And says nothing to a model that a description may not say."""
+    """Return whether a value can be shown to a model: it must be as harmless as a description."""
     return is_data(value) and len(text := str(value)) <= MAX_DATA and clean(text) == text
 
 
@@ -110,15 +110,15 @@ def compiles(pattern: str) -> bool:
 
 
 def finished(parts: JSON, schema: JSON) -> JSON:
-    """What all keywords of a schema together mean today."""
-    return nullable(_without_wrapping(_sound(_limits(parts, schema))), schema)
+    """Normalize all keywords of a schema together."""
+    return nullable(_unwrap_all_of(_drop_wrong_type(_limits(parts, schema))), schema)
 
 
-# --- what older versions say otherwise -----------------------------------------------------------------------------
+# --- older versions ------------------------------------------------------------------------------------------------
 
 
 def _limits(parts: JSON, schema: JSON) -> JSON:
-    """`exclusiveMinimum: true` beside a minimum was how it used to be written."""
+    """Convert the old form `exclusiveMinimum: true` with a `minimum`."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and bound in parts:
             parts[exclusive] = parts.pop(bound)
@@ -139,16 +139,16 @@ def nullable(parts: JSON, schema: JSON) -> JSON:
     return {"anyOf": [{key: parts[key] for key in parts if key not in kept}, {"type": "null"}], **kept}
 
 
-def _sound(parts: JSON) -> JSON:
-    """Choices that the type forbids are meant all the same."""
+def _drop_wrong_type(parts: JSON) -> JSON:
+    """Drop a type that forbids all values of `enum`."""
     kinds = [parts["type"]] if isinstance(parts.get("type"), str) else parts.get("type")
     if kinds and "enum" in parts and not any(_CHECKS[kind](choice) for kind in kinds for choice in parts["enum"]):
         del parts["type"]
     return parts
 
 
-def _without_wrapping(parts: JSON) -> JSON:
-    """`allOf` around one schema was the way to say something more about a reference."""
+def _unwrap_all_of(parts: JSON) -> JSON:
+    """Unwrap `allOf` of one schema, which was used to add annotations to a reference."""
     if len(parts.get("allOf", ())) != 1 or parts.keys() - _ANNOTATIONS - {"allOf"}:
         return parts
     return {**parts["allOf"][0], **{key: value for key, value in parts.items() if key != "allOf"}}

@@ -1,6 +1,6 @@
-"""Names out of names: slugs, versions, tags, arguments and secrets that are legal, readable and unique.
+"""Creation of valid, readable and unique slugs, versions, tags, arguments and secret names.
 
-A slug ends up as a name in Python code, so that it begins with a letter and is no keyword.
+A slug becomes a name in Python code, so it starts with a letter and is not a keyword.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 
 LONGEST: Final = 64
 MAX_TAGS: Final = 10
-# Words of titles that say nothing: "Swagger Petstore - OpenAPI 3.0" is the petstore.
+# Words to ignore in titles: "Swagger Petstore - OpenAPI 3.0" is the petstore.
 _NOISE = {"api", "apis", "rest", "restful", "openapi", "swagger", "spec", "specification", "specifications"}
 _NOISE |= {"documentation", "docs", "reference", "definition"}
 _NUMBER = re.compile(r"v?\d+")
@@ -20,7 +20,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def words(text: str) -> list[str]:
-    """`listPets`, `list_pets` and `pets/list` fall apart into lower-case words of letters and decimal digits."""
+    """Split `listPets`, `list_pets` and `pets/list` into lower-case words of letters and decimal digits."""
     return _plain_words(_HUMP.sub(" ", text))
 
 
@@ -35,7 +35,7 @@ def _is_letter_or_digit(character: str) -> bool:
 
 
 def slug(parts: list[str]) -> str:
-    """Empty where there is nothing to make one of. It ends with a whole word if it can."""
+    """Return a slug; empty if there are no words. It ends with a whole word if possible."""
     made = ""
     for word in parts:
         longer = f"{made}-{word}" if made else word
@@ -46,11 +46,11 @@ def slug(parts: list[str]) -> str:
 
 
 def bundle_slug(name: str, title: str) -> str:
-    """What the person said, else the telling words of the title."""
-    spoken = _plain_words(title)  # a name like GitHub is one word
-    telling = [word for word in spoken if word not in _NOISE and not _NUMBER.fullmatch(word)]
-    told = slug(_plain_words(name)) or slug(telling) or slug(spoken) or "api"
-    return told if is_callable_name(told) else slug(["api", *told.split("-")])
+    """Return a slug for the given name, else for the significant words of the title."""
+    title_words = _plain_words(title)  # a name like GitHub is one word
+    significant = [word for word in title_words if word not in _NOISE and not _NUMBER.fullmatch(word)]
+    candidate = slug(_plain_words(name)) or slug(significant) or slug(title_words) or "api"
+    return candidate if is_callable_name(candidate) else slug(["api", *candidate.split("-")])
 
 
 def is_callable_name(made: str) -> bool:
@@ -59,12 +59,12 @@ def is_callable_name(made: str) -> bool:
 
 
 def operation_slug(operation_id: str, method: str, path: str) -> str:
-    told = slug(words(operation_id)) or slug([method, *words(path)])
-    return told if is_callable_name(told) else slug([method, *told.split("-")])
+    candidate = slug(words(operation_id)) or slug([method, *words(path)])
+    return candidate if is_callable_name(candidate) else slug([method, *candidate.split("-")])
 
 
-class Taken:
-    """Names that are given out once. It remembers where it stopped counting: thousands may be alike."""
+class UniqueNames:
+    """A set of unique names. It remembers the last number of each name, because thousands may be equal."""
 
     def __init__(self, separator: str = "-") -> None:
         self._separator = separator
@@ -75,7 +75,7 @@ class Taken:
         return name in self._names
 
     def claim(self, name: str) -> str:
-        """The name, with a number where it is taken."""
+        """Return the name, with a number if it is already used."""
         free = name
         while free in self._names:
             number = self._last[name] = self._last.get(name, 1) + 1
@@ -85,7 +85,7 @@ class Taken:
 
 
 def version(text: object) -> str:
-    """Of `info.version`; `1` where nothing is left of it."""
+    """Return a valid version for `info.version`; `1` if no valid characters remain."""
     kept = "".join(c if c == "." or _is_letter_or_digit(c) else "-" for c in str(text if text is not None else ""))
     legal = re.sub(r"-{2,}", "-", kept).strip("-")[:LONGEST]
     return legal if legal.strip(".") else "1"
@@ -102,8 +102,8 @@ def _ascii(text: str) -> str:
     return "-".join(words(plain))
 
 
-def argument(text: str, place: str, taken: Taken) -> str:
-    """A Python name for a parameter: its own if it is one, with its place behind it where that is taken."""
+def argument(text: str, place: str, taken: UniqueNames) -> str:
+    """Return a Python name for a parameter, followed by its location if the name is already used."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     name = re.sub(r"\W+", "_", plain.replace("[]", ""), flags=re.ASCII).strip("_")[:LONGEST] or place
     name = f"{place}_{name}" if name[0].isdigit() else name
@@ -112,7 +112,7 @@ def argument(text: str, place: str, taken: Taken) -> str:
 
 
 def secret(bundle: str, scheme: str) -> str:
-    """`PETSTORE_API_KEY` for the scheme `api_key` of the bundle `petstore`."""
+    """Return the secret name, like `PETSTORE_API_KEY` for the scheme `api_key` of the bundle `petstore`."""
     of_bundle, of_scheme = _ascii(bundle).split("-"), _ascii(scheme).split("-")
     same = of_scheme[: len(of_bundle)] == of_bundle
     parts = [part for part in (of_scheme if same else of_bundle + of_scheme) if part] or ["API", "KEY"]

@@ -1,7 +1,7 @@
-"""Parameters of an operation as entries of a request: in the path, the query, headers and cookies, in each style.
+"""Conversion of parameters in the path, the query, headers and cookies to entries of a request.
 
-A list is repeated or joined, as its style wants it. An object becomes one argument for each of its properties, or one
-argument where its keys are not known. What has no form that a template could give it is left out, and told.
+A list is repeated or joined, depending on its style. An object becomes one argument per property, or one argument if
+its keys are not known. Parameters that a template cannot express are omitted and reported.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ from typing import Any
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import Request, encoded, literal
-from onetool.bundles.openapi.schemas import Schemas
+from onetool.bundles.openapi.request import RequestBuilder, encoded, literal
+from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 
-# What the sender writes itself, or what the document says elsewhere. OpenAPI tells to ignore the first three.
+# Headers that are set elsewhere. OpenAPI requires ignoring the first three.
 _NOT_TAKEN = {"accept", "content-type", "authorization", "host", "content-length", "transfer-encoding", "connection"}
 _NOT_TAKEN |= {"upgrade", "te", "trailer", "expect", "keep-alive", "accept-encoding"}
 _SEPARATORS = {"spaceDelimited": "ssv", "pipeDelimited": "pipes", "tabDelimited": "tsv"}
@@ -23,9 +23,9 @@ _DEEPEST = 3
 
 
 class Parameter:
-    """One parameter with its schema translated."""
+    """A parameter with its translated schema."""
 
-    def __init__(self, given: Mapping[str, Any], schemas: Schemas, references: References) -> None:
+    def __init__(self, given: Mapping[str, Any], schemas: SchemaTranslator, references: References) -> None:
         self.name, self.place = as_text(given.get("name")), as_text(given.get("in"))
         self.required = given.get("required") is True or self.place == "path"
         self.description = given.get("description", "")
@@ -54,7 +54,7 @@ def _schema_of(given: Mapping[str, Any], references: References) -> tuple[bool, 
 
 
 def _with_fitting_examples(schema: JSON, kinds: set[str]) -> JSON:
-    """Documents like to show a list as the text that is sent."""
+    """Convert examples of a list that are written as the text that is sent."""
     if kinds - {"null"} != {"array"} or "examples" not in schema:
         return schema
     kept = [example for example in schema["examples"] if isinstance(example, list)]
@@ -63,9 +63,9 @@ def _with_fitting_examples(schema: JSON, kinds: set[str]) -> JSON:
 
 
 class Parameters:
-    """Writes parameters into one request."""
+    """Writes parameters to one request."""
 
-    def __init__(self, request: Request, schemas: Schemas) -> None:
+    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator) -> None:
         self._request, self._schemas = request, schemas
 
     def add(self, parameter: Parameter) -> None:
@@ -73,15 +73,15 @@ class Parameters:
             "query": self._query, "header": self._header, "cookie": self._cookie
         }  # fmt: skip
         if parameter.place not in writers:
-            raise invalid(f"the parameter {parameter.name[:60]!r} stands in {parameter.place[:60]!r}")
+            raise invalid(f"parameter {parameter.name[:60]!r}: unsupported location {parameter.place[:60]!r}")
         if parameter.is_taken:
             writers[parameter.place](parameter)
 
     def path(self, parameter: Parameter) -> str:
-        """The template that stands in its place."""
+        """Return the template of a path parameter."""
         prefix = {"label": ".", "matrix": f";{encoded(parameter.name)}="}.get(parameter.style, "")
         if not (parameter.is_flat or parameter.is_json):
-            raise invalid(f"{parameter.name[:60]!r}, which is an object or a list of lists, cannot stand in a path")
+            raise invalid(f"path parameter {parameter.name[:60]!r}: objects and lists of lists are not supported")
         return f"{prefix}{self._one_value(parameter)}"
 
     # --- the query -------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Parameters:
 
     def _query_list(self, parameter: Parameter) -> None:
         if not parameter.is_flat:
-            self._leave_out(parameter, "a list of objects or lists has no form in a query")
+            self._leave_out(parameter, "lists of objects or lists are not supported in a query")
         elif parameter.style == "deepObject":
             self._request.query[literal(f"{parameter.name}[]")] = self._plain(parameter)
         elif parameter.explode:
@@ -110,7 +110,7 @@ class Parameters:
             self._request.query[literal(parameter.name)] = self._plain(parameter)
             return
         if members is None or not (parameter.explode or parameter.style == "deepObject"):
-            self._leave_out(parameter, "an object whose keys are not known beforehand has no form in a query")
+            self._leave_out(parameter, "objects with unknown keys are not supported in a query")
             return
         found: dict[str, str] = {}
         entries = Entries(self._request, self._schemas, "query", found)
@@ -121,21 +121,21 @@ class Parameters:
 
     def _header(self, parameter: Parameter) -> None:
         if not (parameter.is_flat or parameter.is_json):
-            self._leave_out(parameter, "an object or a list of lists has no form in a header")
+            self._leave_out(parameter, "objects and lists of lists are not supported in a header")
         elif parameter.name.lower() not in map(str.lower, self._request.headers):
             self._request.headers[literal(parameter.name)] = self._one_value(parameter)
 
     def _cookie(self, parameter: Parameter) -> None:
-        """All cookies are one header, which is there or not: an optional one would take the others along."""
+        """Add a cookie. All cookies share one header, so that an omitted optional cookie would remove the others."""
         if parameter.kinds & {"object", "array"} or (self._request.cookies and not parameter.required):
-            self._leave_out(parameter, "a second optional cookie, a list and an object have no form here")
+            self._leave_out(parameter, "lists, objects and a second optional cookie are not supported")
             return
         self._request.cookies.append(f"{literal(parameter.name)}={self._plain(parameter)}")
 
     # --- values ----------------------------------------------------------------------------------------------------
 
     def _one_value(self, parameter: Parameter) -> str:
-        """A placeholder that is filled with one text, also where the parameter is a list."""
+        """Return a placeholder for a single text, even if the parameter is a list."""
         if parameter.is_json and parameter.kinds - {"string"}:
             parameter.schema = json_text(parameter.schema)
         elif "array" in parameter.kinds:
@@ -150,14 +150,14 @@ class Parameters:
 
     def _leave_out(self, parameter: Parameter, reason: str) -> None:
         if parameter.required:
-            raise invalid(f"it needs the parameter {parameter.name[:60]!r}: {reason}")
-        self._request.leave_out(f"the parameter {parameter.name[:60]!r} is left out: {reason}")
+            raise invalid(f"required parameter {parameter.name[:60]!r}: {reason}")
+        self._request.leave_out(f"the parameter {parameter.name[:60]!r} is omitted: {reason}")
 
 
 class Entries:
-    """Properties of an object as entries of a query or a form: `name[key]`, or `key` where there is no name."""
+    """Properties of an object as entries of a query or a form: `name[key]`, or `key` without a name."""
 
-    def __init__(self, request: Request, schemas: Schemas, place: str, entries: dict[str, str]) -> None:
+    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, place: str, entries: dict[str, str]) -> None:
         self._request, self._schemas, self._place, self._entries = request, schemas, place, entries
 
     def add_members(self, name: str, members: JSON, needed: list[str], *, required: bool, depth: int = 1) -> None:
@@ -179,16 +179,20 @@ class Entries:
             self._entries[key] = self._request.argument(name, self._place, schema, required=required)
 
     def _leave_out(self, name: str, *, required: bool) -> None:
-        reason = f"the field {name[:60]!r} is left out: a list of objects has no form there"
+        reason = "lists of objects are not supported"
         if required:
-            raise invalid(reason.replace("is left out", "is needed"))
-        self._request.leave_out(reason)
+            raise invalid(f"required field {name[:60]!r}: {reason}")
+        self._request.leave_out(f"the field {name[:60]!r} is omitted: {reason}")
 
 
 def json_text(schema: JSON) -> JSON:
-    """The value as JSON in a text."""
-    told = schema.get("description", "")
-    return {"type": "string", "contentMediaType": "application/json", "description": f"{told} As JSON text.".strip()}
+    """Return the schema of a string that contains the value as JSON."""
+    description = schema.get("description", "")
+    return {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "description": f"{description} As JSON text.".strip(),
+    }
 
 
 def separator(style: str) -> str:
@@ -196,5 +200,5 @@ def separator(style: str) -> str:
 
 
 def joined(placeholder: str, by: str) -> str:
-    """The placeholder of a list that becomes one text."""
+    """Return the placeholder of a list that is joined to one text."""
     return f"${{{by}:{placeholder.removeprefix('${')}"

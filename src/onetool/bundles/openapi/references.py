@@ -1,4 +1,4 @@
-"""Where a `$ref` leads: to another place of the same document, or nowhere. Nothing is ever fetched."""
+"""Resolution of `$ref` inside one document. Nothing is ever fetched."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ class References:
         self._root = root
 
     def follow(self, node: Any) -> Any:
-        """The node, or what it refers to in the end."""
+        """Return the node, or the target of its chain of references."""
         seen: set[str] = set()
         while (reference := reference_of(node)) is not None:
             if reference in seen:
-                raise invalid(f"the reference {reference[:MAX_SHOWN]!r} leads back to itself")
+                raise invalid(f"the reference {reference[:MAX_SHOWN]!r} is circular")
             if len(seen) == MAX_CHAIN:
-                raise invalid(f"the reference {reference[:MAX_SHOWN]!r} leads over more than {MAX_CHAIN} others")
+                raise invalid(f"the reference {reference[:MAX_SHOWN]!r} is a chain of more than {MAX_CHAIN}")
             seen.add(reference)
             node = self.target(reference)
         return node
@@ -32,10 +32,10 @@ class References:
 
     def target(self, reference: str) -> Any:
         if not reference.startswith("#"):
-            raise invalid(f"it refers to another document, which is not fetched: {reference[:MAX_SHOWN]!r}")
+            raise invalid(f"references to another document are not supported: {reference[:MAX_SHOWN]!r}")
         pointer = unquote(reference[1:])
         if pointer and not pointer.startswith("/"):
-            raise invalid(f"the reference {reference[:MAX_SHOWN]!r} leads nowhere")
+            raise invalid(f"the reference {reference[:MAX_SHOWN]!r} cannot be resolved")
         node: Any = self._root
         for part in pointer.split("/")[1:]:
             node = _child(node, part.replace("~1", "/").replace("~0", "~"), reference)
@@ -52,4 +52,4 @@ def _child(node: Any, key: str, reference: str) -> Any:
         return node[key]
     if isinstance(node, list) and key.isdecimal() and key.isascii() and len(key) < MAX_SHOWN and int(key) < len(node):
         return node[int(key)]
-    raise invalid(f"the reference {reference[:MAX_SHOWN]!r} leads nowhere")
+    raise invalid(f"the reference {reference[:MAX_SHOWN]!r} cannot be resolved")

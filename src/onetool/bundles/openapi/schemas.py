@@ -1,8 +1,8 @@
-"""Schemas of a document as JSON Schema 2020-12: without references to elsewhere, and no larger than a reader can use.
+"""Translation of schemas to JSON Schema 2020-12, without external references and with limited size.
 
-What a document says in the words of Swagger 2 or OpenAPI 3.0 is translated. What no validator would understand is left
-out, so that a schema is rather too mild than wrong. Definitions are translated once and shared by all tools; where a
-tool would need too many of them, the ones farthest away admit everything.
+Swagger 2 and OpenAPI 3.0 schemas are converted. Keywords that validators do not know are omitted, so that a schema is
+too permissive rather than wrong. Definitions are translated once and shared by all tools; if a tool would need too many
+of them, the most distant ones accept any value.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ from onetool.bundles.openapi.keywords import (
     nullable,
     simple_parts,
 )
-from onetool.bundles.openapi.names import Taken
+from onetool.bundles.openapi.names import UniqueNames
 from onetool.bundles.openapi.references import References, reference_of
-from onetool.bundles.openapi.texts import OF_A_DETAIL, shortened
+from onetool.bundles.openapi.texts import MAX_DETAIL_LENGTH, shorten
 from onetool.errors import BundleError
 
 MAX_NODES: Final = 1_500  # of one schema, and of all definitions of one tool
@@ -31,11 +31,11 @@ MAX_WORK: Final = 4_000_000  # nodes, for a whole document; the largest known on
 MAX_BRANCHES: Final = 200
 
 
-class Schemas:
+class SchemaTranslator:
     def __init__(self, references: References) -> None:
         self._references = references
-        self._taken = Taken("_")
-        self.names_in: dict[str, str] = {}  # what a definition is called, by the reference to it
+        self._taken = UniqueNames("_")
+        self.names_in: dict[str, str] = {}  # names of definitions by reference
         self._targets: dict[str, JSON] = {}
         self._definitions: dict[str, JSON] = {}
         self._weights: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Schemas:
         self._left = MAX_WORK
 
     def of(self, schema: Any) -> JSON:
-        """A schema that begins with what it is, not with a reference. Its own references lead into `$defs`."""
+        """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
         found = self._references.follow(schema)
         if found is schema or not isinstance(found, dict):
             return self._translated(found, _Budget(MAX_NODES))
@@ -53,7 +53,7 @@ class Schemas:
         return self._definition(self._name(schema["$ref"], found))
 
     def definitions(self, schemas: Iterable[Any]) -> JSON:
-        """Everything that these refer to, from near to far."""
+        """Return all definitions to which these refer, the nearest first."""
         found: JSON = {}
         budget = MAX_NODES
         given = list(schemas)
@@ -71,21 +71,21 @@ class Schemas:
         return found
 
     def linked(self, schema: JSON) -> JSON:
-        """What a translated schema is, where it is only a link to a definition."""
+        """Resolve a translated schema that is only a reference to a definition."""
         name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
         return self._definition(name) if name in self._targets else schema
 
     def kinds(self, schema: JSON) -> set[str]:
-        """The types that a value of a translated schema can have, as far as it tells."""
+        """Return the declared types of a translated schema."""
         return {kind for part in self.branches(schema) for kind in _own_kinds(part)}
 
     def members(self, schema: JSON) -> tuple[JSON, list[str]] | None:
-        """Properties and required names of an object, or of the first object among alternatives."""
+        """Return properties and required names of an object, or of the first object among alternatives."""
         found = (part for part in self.branches(schema) if part.get("properties"))
         return next(((part["properties"], part.get("required", [])) for part in found), None)
 
     def branches(self, schema: JSON, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")) -> list[JSON]:
-        """The schema and what it is an alternative of or put together from, each once, and not too many."""
+        """Return the schema and the subschemas of these keywords, each once, up to a limit."""
         found: list[JSON] = []
         seen: set[int] = set()
         waiting = [schema]
@@ -120,16 +120,16 @@ class Schemas:
         try:
             target = self._references.follow(schema)
         except BundleError:
-            self.unresolved.add(reference)  # somewhere deep inside; at the top of an argument it is refused
+            self.unresolved.add(reference)  # inside a schema; at the top of an argument it is rejected
             return {}
         if not isinstance(target, dict) or not SUBSCHEMAS & target.keys():
             return self._translated(target, budget)
-        described = shortened(schema.get("description"), OF_A_DETAIL)
+        described = shorten(schema.get("description"), MAX_DETAIL_LENGTH)
         link: JSON = {"$ref": f"#/$defs/{self._name(reference, target)}"}
         return {**link, "description": described} if described else link
 
     def _name(self, reference: str, target: JSON) -> str:
-        """Only the name: chains of definitions are longer than Python likes to recurse."""
+        """Return only the name: chains of definitions may exceed the recursion limit."""
         if reference not in self.names_in:
             last = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
             plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in last)
@@ -153,9 +153,9 @@ class Schemas:
     def _parts(self, schema: JSON, budget: "_Budget") -> Iterator[tuple[str, Any]]:
         yield from simple_parts(schema)
         for key in [key for key in schema if key in SUBSCHEMAS]:
-            # With a discriminator one branch is meant, however many fit.
-            told = "anyOf" if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema else key
-            yield from self._subschemas(told, schema[key], budget)
+            # With a discriminator, one branch is meant even if several match.
+            declared = "anyOf" if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema else key
+            yield from self._subschemas(declared, schema[key], budget)
         hidden = _hidden(schema, self._references)
         yield "required", [name for name in names_in(schema.get("required")) if name not in hidden] or None
 
@@ -164,13 +164,13 @@ class Schemas:
             yield key, self._members(key, value, budget)
         elif key in LISTS and isinstance(value, list) and value:
             yield key, [self._translated(item, budget) for item in value]
-        elif key == "items" and isinstance(value, list):  # how drafts before 2020-12 said it
+        elif key == "items" and isinstance(value, list):  # the form of drafts before 2020-12
             yield "prefixItems", [self._translated(item, budget) for item in value] or None
         elif key in SCHEMAS | {"items"} and isinstance(value, dict | bool):
             yield key, value if isinstance(value, bool) else self._translated(value, budget)
 
     def _members(self, key: str, members: JSON, budget: "_Budget") -> JSON:
-        """What only answers have is left out of properties."""
+        """Omit properties that are read-only."""
         shown = {name: part for name, part in members.items() if not is_read_only(part, self._references)}
         legal = shown if key != "patternProperties" else {name: part for name, part in shown.items() if compiles(name)}
         return {name: self._translated(part, budget) for name, part in legal.items()}
@@ -200,17 +200,17 @@ def _hidden(schema: JSON, references: References) -> set[str]:
 
 
 def _own_kinds(schema: JSON) -> set[str]:
-    told = schema.get("type")
-    if told is None:
+    declared = schema.get("type")
+    if declared is None:
         return {kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema}
-    return {told} if isinstance(told, str) else set(told)
+    return {declared} if isinstance(declared, str) else set(declared)
 
 
 # --- walking -------------------------------------------------------------------------------------------------------
 
 
 def _nodes(schema: Any) -> Iterator[JSON]:
-    """All schemas in a translated one, and with them some mappings that are none; nobody is harmed by those."""
+    """Yield all subschemas, including some mappings that are not schemas, which is harmless."""
     waiting = [schema]
     while waiting:
         node = waiting.pop()

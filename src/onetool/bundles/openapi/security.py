@@ -1,6 +1,6 @@
-"""How a request says who is asking: the ways that a document describes, as `auth`, headers and query of an HTTP tool.
+"""Conversion of security schemes to `auth`, headers and query of an HTTP tool.
 
-Keys and tokens are never arguments: each becomes the name of a secret, for a person to fill in.
+Keys and tokens are never arguments: each becomes a secret, whose value the user adds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ JSON = dict[str, Any]
 
 @dataclass(slots=True)
 class Credentials:
-    """What goes into `httpImpl`. A tool has one `auth`; keys beside it are headers and parameters like others."""
+    """The credentials of `httpImpl`. A tool has one `auth`; further keys are headers and query parameters."""
 
     auth: JSON | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -30,20 +30,20 @@ class Credentials:
         if self.auth is not None and self.auth["type"] == auth["type"] == "bearer":
             return  # two descriptions of one token
         if self.auth is not None and auth["type"] != "apiKey":
-            raise invalid("it asks for two kinds of authentication in the same header")
+            raise invalid("it requires two kinds of authentication in the same header")
         self.secrets.append(name)
         if self.auth is None:
             self.auth = auth
         else:
             (self.query if auth["in"] == "query" else self.headers)[auth["name"]] = auth["value"]
 
-    def take_cookie(self, cookie: str, name: str) -> None:
+    def add_cookie(self, cookie: str, name: str) -> None:
         self.secrets.append(name)
         earlier = f"{self.headers['Cookie']}; " if "Cookie" in self.headers else ""
         self.headers["Cookie"] = f"{earlier}{literal(cookie)}=${{secret:{name}}}"
 
     def places(self) -> list[tuple[str, str]]:
-        """Where the keys stand: `header` or `query`, and the name."""
+        """Return the locations of keys: `header` or `query`, and the name."""
         keys = [(str(self.auth["in"]), str(self.auth["name"]))] if self.auth and self.auth["type"] == "apiKey" else []
         return [*keys, *(("header", name) for name in self.headers), *(("query", name) for name in self.query)]
 
@@ -54,27 +54,27 @@ class Security:
         self.undefined: set[str] = set()
 
     def credentials(self, alternatives: Any) -> Credentials:
-        """Of the first alternative that can be expressed; none where none is asked for."""
+        """Return the credentials of the first supported alternative; empty if none is required."""
         if not isinstance(alternatives, list) or not alternatives:
             return Credentials()
         reasons: list[str] = []
         for alternative in map(as_mapping, alternatives):
             try:
-                return self._all_of(alternative)
+                return self._combine(alternative)
             except BundleError as reason:
                 reasons.append(reason.message)
-        raise invalid(f"its authentication cannot be expressed: {'; '.join(dict.fromkeys(reasons))}")
+        raise invalid(f"unsupported authentication: {'; '.join(dict.fromkeys(reasons))}")
 
     def secret_for(self, scheme: str) -> str:
         return secret(self._bundle, scheme)
 
-    def in_the_header(self, header: str) -> Credentials:
-        """For a document that describes its authentication as nothing but a header."""
+    def header_credentials(self, header: str) -> Credentials:
+        """Return credentials for a document that describes its authentication only as a header parameter."""
         key = self.secret_for(header)
         value = f"${{secret:{key}}}"
         return Credentials({"type": "apiKey", "in": "header", "name": header, "value": value}, secrets=[key])
 
-    def _all_of(self, alternative: Iterable[str]) -> Credentials:
+    def _combine(self, alternative: Iterable[str]) -> Credentials:
         made = Credentials()
         for name in alternative:
             self._add(made, name)
@@ -82,7 +82,7 @@ class Security:
 
     def _add(self, made: Credentials, name: str) -> None:
         if name not in self._schemes:
-            self.undefined.add(name)  # nobody knows what it would be; the tool may well work without
+            self.undefined.add(name)  # its kind is unknown; the tool may work without it
             return
         scheme = self._references.mapping(self._schemes[name])
         kind = as_text(scheme.get("type"))
@@ -90,7 +90,7 @@ class Security:
             "apiKey": self._api_key, "http": self._http, "oauth2": self._bearer, "openIdConnect": self._bearer
         }  # fmt: skip
         if kind not in handlers:
-            raise invalid(f"the scheme {name[:60]!r} is of the kind {kind[:60]!r}")
+            raise invalid(f"the scheme {name[:60]!r} has the type {kind[:60]!r}")
         handlers[kind](made, name, scheme)
 
     def _bearer(self, made: Credentials, name: str, _scheme: Mapping[str, Any]) -> None:
@@ -100,16 +100,16 @@ class Security:
     def _http(self, made: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         kind = as_text(scheme.get("scheme")).lower()
         if kind not in {"bearer", "basic"}:
-            raise invalid(f"the scheme {name[:60]!r} is HTTP authentication of the kind {kind[:60]!r}")
+            raise invalid(f"the scheme {name[:60]!r} is HTTP authentication of type {kind[:60]!r}")
         key = self.secret_for(name)
         made.take({"type": kind, "value": f"${{secret:{key}}}"}, key)
 
     def _api_key(self, made: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         place, parameter = as_text(scheme.get("in")), as_text(scheme.get("name"))
         if place not in {"header", "query", "cookie"} or not parameter:
-            raise invalid(f"the scheme {name[:60]!r} does not say where its key stands")
+            raise invalid(f"the scheme {name[:60]!r} does not declare the location of its key")
         key = self.secret_for(name)
         if place == "cookie":
-            made.take_cookie(parameter, key)
+            made.add_cookie(parameter, key)
         else:
             made.take({"type": "apiKey", "in": place, "name": literal(parameter), "value": f"${{secret:{key}}}"}, key)

@@ -1,6 +1,6 @@
-"""Where the API of a document is: the first address that can be used, with the defaults of its variables filled in.
+"""The base URL of an API: the first usable server of the document, with the defaults of its variables.
 
-An address that a document gives in relation to itself is known only to the person who imports it.
+A relative URL cannot be resolved, because only the user knows where the document came from.
 """
 
 import re
@@ -14,36 +14,38 @@ from onetool.errors import BundleError
 
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
-_IN_A_PATH = "/:@!$&'()*+,;=~"
+_PATH_SAFE = "/:@!$&'()*+,;=~"
 
 
-class Servers:
-    """`told` is the base URL that a person gave. It replaces that of the document, with its path."""
+class ServerUrls:
+    """Finds the base URL. `override` is a base URL from the user, which replaces that of the document."""
 
-    def __init__(self, told: str | None) -> None:
-        self._told = None if told is None else _checked(told if "://" in told else f"https://{told}")
+    def __init__(self, override: str | None) -> None:
+        self._override = (
+            None if override is None else _validate(override if "://" in override else f"https://{override}")
+        )
 
     def base(self, servers: Iterable[Any]) -> str:
-        """Without a slash at its end."""
-        if self._told is not None:
-            return self._told
-        urls = [_filled(as_mapping(server)) for server in servers] or ["/"]
+        """Return the base URL without a trailing slash."""
+        if self._override is not None:
+            return self._override
+        urls = [_fill_variables(as_mapping(server)) for server in servers] or ["/"]
         absolute = [url for url in urls if url.startswith(("https://", "http://"))]
         if not absolute:
             path = urls[0].strip("/")
             can_be_shown = path and re.fullmatch(r"[\w./~-]{0,79}", path)
             example = f"https://api.example.com/{path}" if can_be_shown else "https://api.example.com"
-            reason = f"the document does not say on which host the API is (only {urls[0][:100]!r})"
-            raise invalid(f'{reason}; say it: server="{example}"', needs="server", example=example, reason=reason)
-        return next(filter(None, map(_usable, absolute)), None) or _checked(absolute[0])
+            reason = f"the document does not declare the host of the API (only {urls[0][:100]!r})"
+            raise invalid(f'{reason}; set server="{example}"', needs="server", example=example, reason=reason)
+        return next(filter(None, map(_validate_or_none, absolute)), None) or _validate(absolute[0])
 
 
-def servers_of(*places: Mapping[str, Any]) -> list[Any]:
-    """Those of the operation, else of its path, else of the document."""
+def find_servers(*places: Mapping[str, Any]) -> list[Any]:
+    """Return the servers of the operation, else of its path, else of the document."""
     return next((as_list(place["servers"]) for place in places if as_list(place.get("servers"))), [])
 
 
-def _filled(server: Mapping[str, Any]) -> str:
+def _fill_variables(server: Mapping[str, Any]) -> str:
     variables = as_mapping(server.get("variables"))
 
     def default(found: re.Match[str]) -> str:
@@ -56,14 +58,14 @@ def _filled(server: Mapping[str, Any]) -> str:
     return f"https:{url}" if url.startswith("//") else url
 
 
-def _usable(url: str) -> str | None:
+def _validate_or_none(url: str) -> str | None:
     try:
-        return _checked(url)
+        return _validate(url)
     except BundleError:
         return None
 
 
-def _checked(url: str) -> str:
+def _validate(url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
@@ -71,9 +73,11 @@ def _checked(url: str) -> str:
         usable = False
     if not usable:
         raise invalid(
-            f"{url[:200]!r} is no address of an API; it has the form https://api.example.com/v1", needs="server"
+            f"invalid base URL {url[:200]!r} (expected a URL like https://api.example.com/v1)", needs="server"
         )
     if "{" in parts.path:
-        raise invalid(f"the address {url[:200]!r} has a variable without a default; give the whole one", needs="server")
-    path = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_IN_A_PATH}%")
+        raise invalid(
+            f"the base URL {url[:200]!r} has a variable without default; set the complete URL", needs="server"
+        )
+    path = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_PATH_SAFE}%")
     return f"{parts.scheme}://{parts.netloc.lower()}{path.rstrip('/')}"

@@ -1,14 +1,14 @@
-"""Swagger 2 in the words of OpenAPI 3: servers, operations and ways to authenticate. Schemas are nearly the same.
+"""Conversion of Swagger 2 servers, operations and security schemes to OpenAPI 3. Schemas are nearly the same.
 
-References stay as they are; they lead into the same document.
+References are unchanged; they refer to the same document.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onetool.bundles.openapi.document import Document, as_list, as_mapping, as_text
+from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
 
-_OF_THE_PARAMETER = {"name", "in", "required", "description", "schema", "collectionFormat", "allowEmptyValue"}
+_PARAMETER_KEYS = {"name", "in", "required", "description", "schema", "collectionFormat", "allowEmptyValue"}
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "csv": {"explode": False},
     "ssv": {"style": "spaceDelimited", "explode": False},
@@ -19,7 +19,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
 _FORM = "application/x-www-form-urlencoded"
 
 
-def servers(document: Document) -> list[dict[str, Any]]:
+def servers(document: OpenApiDocument) -> list[dict[str, Any]]:
     root = document.root
     host, base = as_text(root.get("host")).rpartition("://")[2].rstrip("/"), as_text(root.get("basePath"))
     base = base if base.startswith("/") or not base else f"/{base}"
@@ -32,8 +32,10 @@ def scheme(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "http", "scheme": "basic"} if definition.get("type") == "basic" else definition
 
 
-def operation(document: Document, given: Mapping[str, Any], parameters: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`parameters` are those of the operation and of its path, without references."""
+def operation(
+    document: OpenApiDocument, given: Mapping[str, Any], parameters: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Convert an operation. `parameters` are those of the operation and of its path, with references resolved."""
     all_of_them = list(parameters)
     plain = [_parameter(one) for one in all_of_them if as_text(one.get("in")) not in {"body", "formData"}]
     consumes = _kinds(document, given, "consumes")
@@ -43,12 +45,12 @@ def operation(document: Document, given: Mapping[str, Any], parameters: Iterable
     return {**made, "requestBody": body} if body else made
 
 
-def _kinds(document: Document, given: Mapping[str, Any], key: str) -> list[str]:
+def _kinds(document: OpenApiDocument, given: Mapping[str, Any], key: str) -> list[str]:
     return [kind for kind in as_list(given.get(key) or document.root.get(key)) if isinstance(kind, str)]
 
 
 def _parameter(given: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {key: value for key, value in given.items() if key not in _OF_THE_PARAMETER}
+    schema = {key: value for key, value in given.items() if key not in _PARAMETER_KEYS}
     kept = {key: given[key] for key in ("name", "in", "required", "description") if key in given}
     is_list = given.get("type") == "array"
     style = _STYLES.get(as_text(given.get("collectionFormat")), _STYLES["csv"]) if is_list else {}

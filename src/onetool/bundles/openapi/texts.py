@@ -1,24 +1,24 @@
-"""What a document says about its parts, short enough to read and safe to show to a model."""
+"""Descriptions of a document, shorten and sanitized for a model."""
 
 import functools
 from typing import Any, Final
 
 from onetool.sanitise import clean
 
-OF_A_TOOL: Final = 1_200
-OF_AN_ARGUMENT: Final = 400
-OF_A_DETAIL: Final = 200
-_LONGEST_READ = 5_000
+MAX_TOOL_LENGTH: Final = 1_200
+MAX_ARGUMENT_LENGTH: Final = 400
+MAX_DETAIL_LENGTH: Final = 200
+_MAX_READ_LENGTH = 5_000
 
 
-def shortened(text: Any, limit: int) -> str:
-    """Whole paragraphs if one fits, else whole sentences, else words."""
-    return _shortened(text[:_LONGEST_READ], limit) if isinstance(text, str) else ""
+def shorten(text: Any, limit: int) -> str:
+    """Shorten a text to whole paragraphs if one fits, else to whole sentences, else to words."""
+    return _shorten(text[:_MAX_READ_LENGTH], limit) if isinstance(text, str) else ""
 
 
 @functools.lru_cache(maxsize=512)  # the same few parameters are described again and again
-def _shortened(text: str, limit: int) -> str:
-    cleaned = clean(text.strip(), _LONGEST_READ).strip()
+def _shorten(text: str, limit: int) -> str:
+    cleaned = clean(text.strip(), _MAX_READ_LENGTH).strip()
     if len(cleaned) <= limit:
         return cleaned
     head = cleaned[: limit - 2]
@@ -29,9 +29,9 @@ def _shortened(text: str, limit: int) -> str:
     return f"{head}…"
 
 
-def of_operation(summary: Any, description: Any) -> str:
-    """The summary in the first line, then what more there is to say."""
-    first, rest = shortened(summary, OF_A_DETAIL), shortened(description, OF_A_TOOL)
+def describe_operation(summary: Any, description: Any) -> str:
+    """Return the summary as the first line, followed by the description."""
+    first, rest = shorten(summary, MAX_DETAIL_LENGTH), shorten(description, MAX_TOOL_LENGTH)
     if not rest or rest == first:
         return first
     return f"{first.rstrip('.')}.\n\n{rest}" if first and not rest.startswith(first) else rest

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from onetool import paths
 from onetool.app import OneTool, read_settings
-from onetool.bundles import taking
+from onetool.bundles import importer
 from onetool.cli.demo import orders
 from onetool.config import scaffold
 from onetool.errors import ToolError
@@ -41,7 +41,7 @@ class Stage:
 
     def import_api(self, app: OneTool) -> None:
         """Import the API as `onetool import orders.json --write` does. Blocks on the disk."""
-        taking.take_over(app.bundles.store, taking.read(orders.document(self.api)))
+        importer.import_bundle(app.bundles.store, importer.read(orders.document(self.api)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, Self
 
 from starlette.requests import Request
 
-from onetool.bundles.model import MOST_LEVELS
+from onetool.bundles.model import MAX_NESTING
 from onetool.transports.http.errors import ApiError
 
 MEDIA_TYPE: Final = "application/json"
@@ -81,7 +81,7 @@ def _parse(content: bytes) -> Any:
         place = f"line {error.lineno}, column {error.colno}"
         raise _invalid(f"the request body is not valid JSON: {error.msg} at {place}") from None
     except RecursionError:
-        raise _invalid(f"the request body is nested more than {MOST_LEVELS} levels deep") from None
+        raise _invalid(f"the request body is nested more than {MAX_NESTING} levels deep") from None
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from onetool.bundles.model import (
     ToolDraft,
     check_depth,
     is_none,
-    refusal,
+    to_bundle_error,
 )
 from onetool.results.window import Unit
 from onetool.schema import JSON
@@ -88,7 +88,7 @@ class ApiModel(BaseModel):
         try:
             return cls.model_validate(dict(body))
         except ValidationError as error:
-            raise refusal(error) from None
+            raise to_bundle_error(error) from None
 
     def as_json(self) -> JSON:
         return self.model_dump(mode="json", by_alias=True)

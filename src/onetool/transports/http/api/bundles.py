@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.audit import Facts
-from onetool.bundles.model import Bundle, BundleDraft, Found, Page, StoredTool, Switch
+from onetool.bundles.model import Bundle, BundleDraft, ToolHit, Page, StoredTool, Switch
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
@@ -208,9 +208,9 @@ class BundleHandlers:
         await self._app.discover(set())
 
         def read(store: BundleStorage) -> Response:
-            def some(size: int, token: str | None) -> Page[Found]:
+            def some(size: int, token: str | None) -> Page[ToolHit]:
                 page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
-                hits = [Found(self._app.bundles.shown(hit.tool), hit.score, hit.match) for hit in page.items]
+                hits = [ToolHit(self._app.bundles.shown(hit.tool), hit.score, hit.match) for hit in page.items]
                 return Page(hits, page.next_token)
 
             page = _fill_page(some, lambda hit: query.include_disabled or hit.tool.in_use, query)

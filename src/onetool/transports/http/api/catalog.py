@@ -16,7 +16,7 @@ from onetool.app import OneTool
 from onetool.context import ToolContext
 from onetool.errors import BundleError, ToolNotFound
 from onetool.registry import Entry, python_name
-from onetool.search import Hit
+from onetool.search import SearchHit
 from onetool.transports.http.errors import ApiError
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
@@ -91,7 +91,7 @@ class ToolCatalog:
             return sum(map(bundles.count, packs))
         return sum(map(fits.entry, self.stored(context, fits.pack)))
 
-    def found(self, query: str, hits: Iterable[Hit], context: ToolContext) -> list[Tool]:
+    def found(self, query: str, hits: Iterable[SearchHit], context: ToolContext) -> list[Tool]:
         """Return the hits, best first, then the disabled tools that contain all words."""
         names = [hit.name for hit in hits if hit.kind == "tool"]
         words = query.casefold().split()

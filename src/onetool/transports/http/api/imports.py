@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.audit import Facts
-from onetool.bundles import archive, taking
+from onetool.bundles import archive, importer
+from onetool.bundles.importer import ImportResult
 from onetool.bundles.model import StoredTool
-from onetool.bundles.taking import Taken
 from onetool.context import ToolContext
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
@@ -51,7 +51,7 @@ class ImportHandlers:
         self._api.check_change(request)
         content, query = await request.body(), ImportQuery.of(request)
 
-        def take(facts: Facts) -> tuple[Taken, JSON]:
+        def take(facts: Facts) -> tuple[ImportResult, JSON]:
             taken, shown = self._import(content, query)
             slug = taken.bundle.slug
             facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in taken.added)]
@@ -61,11 +61,11 @@ class ImportHandlers:
         await self._api.app.bundles.refresh()
         return json_response(shown, 201 if taken.is_new else 200)
 
-    def _import(self, content: bytes, query: ImportQuery) -> tuple[Taken, JSON]:
-        store, found = self._api.app.bundles.store, taking.read(content, name=query.name, server=query.server or None)
+    def _import(self, content: bytes, query: ImportQuery) -> tuple[ImportResult, JSON]:
+        store, found = self._api.app.bundles.store, importer.read(content, name=query.name, server=query.server or None)
         if not query.update:
             _check_slug_is_free(store, found.bundle["slug"])
-        taken = taking.take_over(store, found)
+        taken = importer.import_bundle(store, found)
         shown = ImportedBundle(
             bundle=taken.bundle,
             tool_count=len(taken.added),
@@ -89,7 +89,7 @@ class ImportHandlers:
         store = self._api.app.bundles.store
         bundle = store.get_bundle(bundle_id)
         tools = [tool.as_stored() for tool in store.tools_of(bundle_id) if self._is_visible(tool, context)]
-        _, secrets = archive.without_credentials(bundle.slug, tools)
+        _, secrets = archive.strip_credentials(bundle.slug, tools)
         return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
 
     def _is_visible(self, stored: StoredTool, context: ToolContext) -> bool:
@@ -103,7 +103,7 @@ def _check_slug_is_free(store: BundleStorage, slug: str) -> None:
     """Raise if the slug exists: without `update`, an import never changes an existing bundle."""
     there = store.bundle_by_slug(slug)
     if there is not None and there.slug == slug:
-        free = taking.free_slug(store, slug)
+        free = importer.free_slug(store, slug)
         details = {"slug": slug, "bundleID": there.id, "suggestion": free}
         hint = f"add new versions to it with ?update=true, or use another slug: ?name={free}"
         raise ApiError("slug_taken", f"bundle '{slug}' already exists", details, hint=hint)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from onetool._tool import Tool
 from onetool.bundles.model import StoredTool, Switch
-from onetool.bundles.paging import Tokens
+from onetool.bundles.paging import PageTokens
 from onetool.bus.authorise import in_order
 from onetool.context import ToolContext
 from onetool.errors import ToolError
@@ -54,7 +54,7 @@ MAX_PREFIX_CHARS: Final = 40  # characters of a name in a page token, which must
 class ToolHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
         self._api, self._catalog = api, catalog
-        self._tokens: dict[Path, Tokens] = {}  # by key file
+        self._tokens: dict[Path, PageTokens] = {}  # by key file
 
     def operations(self) -> Iterator[Operation]:
         page = {200: ResponseSpec("A page of tools; with q, best matches first", ToolPage)}
@@ -79,7 +79,7 @@ class ToolHandlers:
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
         key_file = self._api.app.folders.data / "cache" / "pages.key"
-        tokens = self._tokens.setdefault(key_file, Tokens(key_file))
+        tokens = self._tokens.setdefault(key_file, PageTokens(key_file))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
         fits = CatalogFilter(query.pack, query.kind, query.is_enabled)
@@ -198,9 +198,9 @@ def _name(request: Request) -> str:
 def _usage(file: "Path", name: str, agent: str | None) -> ToolUsage:
     """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
     try:
-        used = summary.usage_of(file, name, agent)
+        used = summary.get_usage(file, name, agent)
     except (ToolError, OSError):
-        used = summary.Usage(0, 0)
+        used = summary.ToolCounts(0, 0)
     shown = ToolUsage(calls=used.calls, errors=used.errors, p50_ms=used.p50_ms)
     if used.last_at is not None:
         shown.last_called_at = in_utc(used.last_at, "milliseconds")

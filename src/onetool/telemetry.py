@@ -1,6 +1,6 @@
-"""Listeners that keep what happened: log, audit log, statistics, shapes of results. They decide nothing.
+"""Event listeners for the log, the audit log, statistics and result shapes.
 
-Each subscribes on its own, so that one that fails does not keep the others from their work.
+Each listener subscribes separately, so that an error in one does not affect the others.
 """
 
 import time
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from onetool._tool import Tool
-from onetool.audit import Audit
+from onetool.audit import AuditLog
 from onetool.bus.events import CallFinished, Events, RunFinished, RunStarted
 from onetool.context import ToolContext
 from onetool.logging import Log
@@ -20,11 +20,11 @@ from onetool.stores import Stores
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
 
-SEEN_AGAIN = {"ot.load", "ot.result"}  # what they return was counted when it was made
+ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when they were created
 
 
 class Notices:
-    """What people should know with the next answer: `everybody` once, an agent what was added for it."""
+    """Notices for the next response: those for everybody are shown once, those for an agent only to that agent."""
 
     def __init__(self) -> None:
         self.everybody: tuple[object, ...] = ()
@@ -38,15 +38,15 @@ class Notices:
         return [f"Note: {notice}" for notice in (*everybody, *self._by_agent.pop(agent, ()))]
 
 
-class Outcome:
-    """What became of a run; without an answer it was cancelled."""
+class RunOutcome:
+    """The outcome of a run; a run without an answer was cancelled."""
 
     answer: Answer | None = None
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What a run that is under way has done so far."""
+class _RunCounts:
+    """Counts of a run in progress."""
 
     command: str
     result_tokens: int = 0
@@ -54,24 +54,24 @@ class _Tally:
     failed: int = 0
 
 
-class Recording:
+class Telemetry:
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._tallies: dict[str, _Tally] = {}  # by the ids of their runs
+        self._counts: dict[str, _RunCounts] = {}  # by run ID
         for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
             events.subscribe(listener, CallFinished)
         events.subscribe(self._start_run, RunStarted)
         events.subscribe(self._log_run, RunFinished)
         events.subscribe(self._count_run, RunFinished)
 
-    def keep_in(self, log: Log, audit: Audit, stores: Stores) -> None:
-        """From now on."""
+    def configure(self, log: Log, audit: AuditLog, stores: Stores) -> None:
+        """Use these logs and stores from now on."""
         self._log, self._audit, self._stores = log, audit, stores
 
     @contextmanager
-    def run(self, context: ToolContext, journal: Journal, command: object) -> Iterator[Outcome]:
-        """Tell of the start and the end of a run."""
-        outcome, at, started = Outcome(), time.time(), time.perf_counter()
+    def run(self, context: ToolContext, journal: Journal, command: object) -> Iterator[RunOutcome]:
+        """Report the start and the end of a run."""
+        outcome, at, started = RunOutcome(), time.time(), time.perf_counter()
         call_id = self._events.start_run(context, command)
         try:
             yield outcome
@@ -85,12 +85,14 @@ class Recording:
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
     ) -> None:
-        """A client has come that would otherwise have loaded the definition of every tool; `client` tells it apart.
+        """Record a client session, in which the client would otherwise have loaded the definition of every tool.
 
-        `stored` are the tokens of stored definitions.
+        `client` identifies the client; `stored` are the tokens of stored definitions.
         """
         session = f"{self._events.session}/{client}" if client else self._events.session
-        self._stores.recorder.add(SessionRecord(session, agent, {**dict(stored), **_definitions(tools)}, own_tokens))
+        self._stores.recorder.add(
+            SessionRecord(session, agent, {**dict(stored), **_count_definition_tokens(tools)}, own_tokens)
+        )
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -108,14 +110,14 @@ class Recording:
             **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )
 
-    def _audit_call(self, event: CallFinished) -> None:  # each reload may bring another audit log
+    def _audit_call(self, event: CallFinished) -> None:  # a reload may replace the audit log
         self._audit.finish(event)
 
     def _count_call(self, event: CallFinished) -> None:
         tool, run_id, context, session = event.tool, self._events.run_of(event), event.context, self._events.session
         if tool is not None and tool.continues(event.args or {}):
             return
-        is_counted = event.error is None and tool is not None and tool.name not in SEEN_AGAIN
+        is_counted = event.error is None and tool is not None and tool.name not in ALREADY_COUNTED
         tokens = tokens_of(event.value) if is_counted else 0
         add, name, failed = (
             self._stores.recorder.add,
@@ -125,16 +127,16 @@ class Recording:
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
         add(CallRecord(name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at))
-        if (tally := self._tallies.get(run_id)) is not None:
-            tally.result_tokens += tokens
-            tally.calls += 1
-            tally.failed += failed
+        if (counts := self._counts.get(run_id)) is not None:
+            counts.result_tokens += tokens
+            counts.calls += 1
+            counts.failed += failed
             return
         facts = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
         add(RunRecord(*facts, client=context.client, calls=1, failed=int(failed)))
 
     def _learn_shape(self, event: CallFinished) -> None:
-        """Learn what a tool returns that does not declare it; the help of `ot` says what its own tools return."""
+        """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
         tool, value = event.tool, event.value
         if tool is None or event.error is not None or tool.output is not None or tool.pack == "ot":
             return
@@ -144,7 +146,7 @@ class Recording:
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def _start_run(self, event: RunStarted) -> None:
-        self._tallies[event.context.correlation_id] = _Tally(event.command)
+        self._counts[event.context.correlation_id] = _RunCounts(event.command)
 
     def _log_run(self, event: RunFinished) -> None:
         asked = {"request_id": event.request_id} if event.request_id else {}
@@ -153,7 +155,7 @@ class Recording:
 
     def _count_run(self, event: RunFinished) -> None:
         context = event.context
-        tally = self._tallies.pop(context.correlation_id, _Tally(""))
+        counts = self._counts.pop(context.correlation_id, _RunCounts(""))
         self._stores.recorder.add(
             RunRecord(
                 context.correlation_id,
@@ -163,19 +165,19 @@ class Recording:
                 event.error,
                 event.calls,
                 event.answer_tokens,
-                tally.result_tokens,
+                counts.result_tokens,
                 event.at,
                 client=context.client,
-                command=tally.command,
-                calls=tally.calls,
-                failed=tally.failed,
+                command=counts.command,
+                calls=counts.calls,
+                failed=counts.failed,
             )
         )
 
 
 @no_gc_pauses()
-def _definitions(tools: Iterable[Tool]) -> dict[str, int]:
-    """The tokens that each tool would cost a client that was connected to it directly."""
+def _count_definition_tokens(tools: Iterable[Tool]) -> dict[str, int]:
+    """Return the tokens that each tool definition would cost a client that loads it directly."""
     return {
         tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
         for tool in tools

@@ -1,7 +1,6 @@
-"""What there is to find, as documents of the one search: tools, packs, snippets and aliases.
+"""Search documents for tools, packs, snippets and aliases.
 
-`IN_CODE` are the functions of the `ot` pack that work on the code's side of the pipe: no tools of the registry, yet to
-be found like them.
+`IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry, but can be found.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from onetool._tool import Tool
 from onetool.config.model import Settings
 from onetool.registry import Entry, Registry, python_name
-from onetool.search import Document, Hit, Search
+from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
@@ -20,40 +19,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class InCode:
+class CodeFunction:
     signature: str
     description: str
     example: str
 
 
-IN_CODE: Final[Mapping[str, InCode]] = {
-    "ot.call": InCode(
+IN_CODE: Final[Mapping[str, CodeFunction]] = {
+    "ot.call": CodeFunction(
         "ot.call(name: str, *args, **kwargs) -> Any",
-        "Call a tool by its name, also one whose name Python cannot write.",
+        "Call a tool by name, even if the name is not a valid Python identifier.",
         'ot.call("machine.disk", unit="MiB")',
     ),
-    "ot.pack": InCode(
+    "ot.pack": CodeFunction(
         "ot.pack(name: str) -> pack",
-        "Return a pack by its name, also one whose name means something else in code: a Python builtin, an imported "
+        "Return a pack by name, even if the name means something else in code: a Python builtin, an imported "
         "module, a variable.",
         'ot.pack("machine").disk()',
     ),
-    "ot.parallel": InCode(
+    "ot.parallel": CodeFunction(
         "ot.parallel(functions: list) -> list",
-        "Call functions in parallel, at the same time, side by side; their values, in order. An error of one is raised "
-        "when all have ended.",
+        "Call functions in parallel, at the same time, side by side, and return their values in order. An error is "
+        "raised when all have ended.",
         "ot.parallel([machine.cpu, lambda: machine.disk(unit='MiB')])",
     ),
-    "ot.snippet": InCode(
+    "ot.snippet": CodeFunction(
         "ot.snippet(name: str, **values) -> Any",
-        "Run a configured snippet from code and give its value. ot.snippets() lists them.",
+        "Run a configured snippet from code and return its value. ot.snippets() lists them.",
         'ot.snippet("name", key="value")',
     ),
 }
 
 
-class StoredPack(Protocol):
-    """A pack whose tools are no documents of ours: they stand on shelves of their own."""
+class StoredPackInfo(Protocol):
+    """A stored pack. Its tools are on a shelf of the bundle store."""
 
     @property
     def slug(self) -> str: ...
@@ -66,29 +65,29 @@ class StoredPack(Protocol):
 
 
 class StoredTools(Protocol):
-    """The source of those."""
+    """The source of stored packs."""
 
     @property
     def version(self) -> int: ...
     @property
-    def packs(self) -> Mapping[str, StoredPack]: ...
+    def packs(self) -> Mapping[str, StoredPackInfo]: ...
     def shelves(self) -> "list[Shelf]": ...
 
 
 class CatalogSearch:
-    """Searches everything there is at this moment; the index is brought up to date when something has changed."""
+    """A search over the current registry and settings. The index is updated when something has changed."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._indexed: object = None  # what the index was told about
-        self._updating = Lock()
+        self._indexed: object = None  # the state for which the index was built
+        self._update_lock = Lock()
 
-    def search(self, index: Search, query: str, limit: int, settings: Settings, stored: StoredTools) -> list[Hit]:
-        """Return what fits. It waits for the disk."""
+    def search(self, index: Search, query: str, limit: int, settings: Settings, stored: StoredTools) -> list[SearchHit]:
+        """Return the hits. Blocks on disk access."""
         packs = stored.packs
         now = (index, self._registry.version - stored.version, packs, settings)
-        with self._updating:
-            if self._indexed != now:  # packs say something new only together with their tools
+        with self._update_lock:
+            if self._indexed != now:  # documents of packs change only together with their tools
                 with no_gc_pauses():
                     index.update(documents(self._registry, packs.values(), settings))
                 self._indexed = now
@@ -97,27 +96,27 @@ class CatalogSearch:
         return [hit for hit in hits if hit.kind != "tool" or not is_off(Entry(hit.name, "", enabled=True))]
 
 
-def documents(registry: Registry, stored: Iterable[StoredPack], settings: Settings) -> Iterator[Document]:
-    """Of what is held at this moment: tools may come and go meanwhile, in another thread."""
+def documents(registry: Registry, stored: Iterable[StoredPackInfo], settings: Settings) -> Iterator[SearchDocument]:
+    """Yield the documents of the current tools, which may be changed meanwhile by another thread."""
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
-    yield from (Document("tool", name, there.description) for name, there in IN_CODE.items())
+    yield from (SearchDocument("tool", name, there.description) for name, there in IN_CODE.items())
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "")
         arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
-        yield Document("tool", tool.name, tool.description, arguments, about)
+        yield SearchDocument("tool", tool.name, tool.description, arguments, about)
     packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
-    for pack, words in (packs | _packs(tools)).items():
-        yield Document("pack", pack, words, "", instructions.get(pack, ""))
+    for pack, words in (packs | _tool_names_by_pack(tools)).items():
+        yield SearchDocument("pack", pack, words, "", instructions.get(pack, ""))
     for name, snippet in settings.snippets.items():
         parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())
-        yield Document("snippet", name, snippet.description, parameters)
+        yield SearchDocument("snippet", name, snippet.description, parameters)
     for alias, target in settings.aliases.items():
-        yield Document("alias", alias, target)
+        yield SearchDocument("alias", alias, target)
 
 
-def _packs(tools: Iterable[Tool]) -> dict[str, str]:
-    """The names of the tools of each pack, as code writes them."""
+def _tool_names_by_pack(tools: Iterable[Tool]) -> dict[str, str]:
+    """Return the tool names of each pack, as written in code."""
     found: dict[str, list[str]] = {}
     for tool in tools:
         pack, _, name = python_name(tool.name).rpartition(".")

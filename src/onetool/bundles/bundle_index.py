@@ -1,8 +1,8 @@
-"""The index: everything the files hold, in one SQLite database, so that nothing has to be read to list or find.
+"""The index of the store: the content of all files in one SQLite database, for lists and searches.
 
-It is only a cache: whoever deletes it makes it be built anew. It knows rows and connections. What the files say is
-`onetool.bundles.mirror`, what is asked is `listing` and `searching`. A `key` grows with the time of modification, so
-that the newest comes first by walking down the keys.
+It is a cache and is rebuilt if it is deleted. This module manages rows and connections; `sync` fills it from the files,
+`listing` and `bundle_search` query it. A `key` grows with the modification time, so that descending keys give the
+newest first.
 """
 
 import json
@@ -17,31 +17,38 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from onetool.bundles.disk import Stamp
+from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.texts import FIELDS, MOST_FOR_PARTS, Texts, document_of, folded, is_sound
+from onetool.bundles.search_text import (
+    FIELDS,
+    MAX_PARTIAL_MATCH_LENGTH,
+    SearchText,
+    fold_name,
+    has_valid_structure,
+    to_document,
+)
 from onetool.registry import python_name
 from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
-FORMAT: Final = 5  # to be changed with every change of what is written, here, in `texts` or in `ot.search`
+FORMAT: Final = 5  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
 BUSY_SECONDS: Final = 15.0
-KEYS_A_MICROSECOND: Final = 1024
-MOST_MICROSECONDS: Final = (1 << 63) // KEYS_A_MICROSECOND - 2
+KEYS_PER_MICROSECOND: Final = 1024
+MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
 LAST_KEY: Final = (1 << 63) - 1
-MOST_IN_LOG: Final = 16 << 20  # bytes
-BYTES_WHEN_BUILT, BYTES_OTHERWISE = 16 << 20, 1 << 20
+MAX_WAL_BYTES: Final = 16 << 20  # bytes
+BUILD_BUFFER_BYTES, BUFFER_BYTES = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = ", ".join(FIELDS)
-# Of REST, with what they are filled from; `ot.search` has its own.
+# Full-text tables of the REST search, each with its column and source; `ot.search` has its own.
 _TABLES: Final = {"words": ("terms", "marked"), **{f"parts_of_{field}": (field, "parts") for field in FIELDS}}
-# One term for each field in which a word stands, so that none has to be looked for among those of the others.
+# Each word is prefixed with the number of its field, so that a query can be limited to fields without a scan.
 _MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for number, field in enumerate(FIELDS))
 _PARTS: Final = f"""
     ' ' || slug || ' {HIDDEN}' || replace(slug, ' ', '') as slug,
     ' ' || name || ' {HIDDEN}' || replace(name, ' ', '') as name,
-    ' ' || tags || ' ' as tags, ' ' || substr(description, 1, {MOST_FOR_PARTS}) || ' ' as description,
+    ' ' || tags || ' ' as tags, ' ' || substr(description, 1, {MAX_PARTIAL_MATCH_LENGTH}) || ' ' as description,
     ' ' || bundle || ' ' as bundle
 """
 _PART_TABLES: Final = "\n".join(
@@ -91,24 +98,24 @@ pragma user_version = {FORMAT};
 
 
 Identity = tuple[int, int]
-_OURS = re.compile(r"[0-9a-f]{16}\.db(-wal|-shm|-journal)?")
+_OUR_NAMES = re.compile(r"[0-9a-f]{16}\.db(-wal|-shm|-journal)?")
 
 
-class Gone(Exception):
-    """There is no index, or not the one that was there before."""
+class IndexMissing(Exception):
+    """The index is missing, or was replaced by another."""
 
 
-def create(database: sqlite3.Connection) -> None:
+def create_tables(database: sqlite3.Connection) -> None:
     database.executescript(SCHEMA)
-    # Counted from the time, so that an index that is built anew never gives a number a second time.
+    # The first version is the current time, so that a rebuilt index never repeats a version.
     database.execute("insert into meta values ('version', ?)", (time.time_ns() // 1000,))
 
 
 class Index:
-    """Connections to the newest database in a folder. Each is used by one thread at a time, and used again.
+    """A pool of connections to the current database of a directory. Each is used by one thread at a time.
 
-    Every database has a name of its own, and `current` says which one counts: SQLite keeps files beside a database,
-    which must never be taken for those of another.
+    Every database has a unique name, and the file `current` names the current one: SQLite keeps files next to a
+    database, which must never be mistaken for those of another.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,38 +126,38 @@ class Index:
 
     @property
     def name(self) -> str | None:
-        """Of the database that counts now."""
+        """The file name of the current database; None if there is none."""
         try:
             return self._current().name
-        except Gone:
+        except IndexMissing:
             return None
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a database that this program can read."""
+        """Whether there is a database that this version can read."""
         try:
             with self.connection():
                 return True
-        except (Gone, sqlite3.Error):
+        except (IndexMissing, sqlite3.Error):
             return False
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         file = self._current()
-        database = self._borrowed(file)
+        database = self._acquire(file)
         try:
             yield database
         except sqlite3.Error:
             database.close()
             raise
         except BaseException:
-            self._returned(database, file)
+            self._release(database, file)
             raise
-        self._returned(database, file)
+        self._release(database, file)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the index, whatever others write meanwhile."""
+        """Open a read transaction: a consistent snapshot, regardless of concurrent writes."""
         with self.connection() as database:
             database.execute("begin")
             yield database
@@ -163,28 +170,28 @@ class Index:
             before = database.total_changes
             yield database
             if database.total_changes > before:
-                touch(database)
+                increment_version(database)
             database.execute("commit")
 
     @contextmanager
     def rebuilding(self) -> Iterator[sqlite3.Connection]:
-        """A new database in place of all others, as soon as it is whole. Only for who holds the lock of the store."""
+        """Replace all databases with a new one as soon as it is complete. The caller holds the lock of the store."""
         self._folder.mkdir(exist_ok=True, mode=0o700)
         file = self._folder / f"{os.urandom(8).hex()}.db"
         try:
-            with _built(file) as database:
+            with _build_database(file) as database:
                 yield database
             atomic.write(self._pointer, file.name)
         except BaseException:
             file.unlink(missing_ok=True)
             raise
-        self._sweep(file)
+        self._remove_old(file)
 
-    def tidy(self) -> None:
-        """Move what has gathered in the log into the database, when that has become much. Without the store's lock."""
-        with suppress(Gone, sqlite3.Error, OSError):
+    def checkpoint(self) -> None:
+        """Write a large log (WAL) back to the database. The caller does not hold the lock of the store."""
+        with suppress(IndexMissing, sqlite3.Error, OSError):
             log = Path(f"{self._current()}-wal")
-            if log.stat().st_size > MOST_IN_LOG:
+            if log.stat().st_size > MAX_WAL_BYTES:
                 with self.connection() as database:
                     database.execute("pragma wal_checkpoint(passive)").fetchall()
 
@@ -195,7 +202,7 @@ class Index:
             self._idle.clear()
 
     def _current(self) -> Path:
-        """The database that counts now."""
+        """Return the path of the current database."""
         try:
             status = self._pointer.stat()
             identity = status.st_ino, status.st_mtime_ns
@@ -205,68 +212,69 @@ class Index:
                 self._known = known
             known[1].stat()
         except (OSError, ValueError):
-            raise Gone from None
+            raise IndexMissing from None
         return known[1]
 
-    def _borrowed(self, file: Path) -> sqlite3.Connection:
+    def _acquire(self, file: Path) -> sqlite3.Connection:
         with self._lock:
             while self._idle:
                 database, its_file = self._idle.pop()
                 if its_file == file:
                     return database
                 database.close()
-        return _connected(file)
+        return _connect(file)
 
-    def _returned(self, database: sqlite3.Connection, file: Path) -> None:
-        if database.in_transaction:  # a refusal, and no fault of the database
+    def _release(self, database: sqlite3.Connection, file: Path) -> None:
+        if database.in_transaction:  # an error of the caller, not of the database
             database.rollback()
         with self._lock:
             self._idle.append((database, file))
 
-    def _sweep(self, kept: Path) -> None:
+    def _remove_old(self, kept: Path) -> None:
         for file in list(self._folder.iterdir()):
-            if _OURS.fullmatch(file.name) and not file.name.startswith(kept.name):
-                with suppress(OSError):  # where open files cannot be deleted, the next one tries again
+            if _OUR_NAMES.fullmatch(file.name) and not file.name.startswith(kept.name):
+                with suppress(OSError):  # on systems that cannot delete open files, the next rebuild tries again
                     file.unlink()
 
 
-def _connected(file: Path) -> sqlite3.Connection:
-    database = opened(f"{file.absolute().as_uri()}?mode=rw")
+def _connect(file: Path) -> sqlite3.Connection:
+    database = open_database(f"{file.absolute().as_uri()}?mode=rw")
     try:
         database.execute("pragma synchronous = normal")
-        database.execute("pragma wal_autocheckpoint = 0")  # it would wait for the disk under the lock of the store
+        database.execute("pragma wal_autocheckpoint = 0")  # it would block while the lock of the store is held
         (version,) = database.execute("pragma user_version").fetchone()
     except BaseException:
         database.close()
         raise
     if version != FORMAT:
         database.close()
-        raise Gone
+        raise IndexMissing
     return database
 
 
-def opened(address: str) -> sqlite3.Connection:
+def open_database(address: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
 @contextmanager
-def _built(file: Path) -> Iterator[sqlite3.Connection]:
-    """A new database, which nobody sees before it is whole: no journal is needed, and nothing is synced on the way."""
-    with closing(opened(f"{file.absolute().as_uri()}?mode=rwc")) as database:
+def _build_database(file: Path) -> Iterator[sqlite3.Connection]:
+    """Build a new database. Nobody uses it before it is complete, so it needs neither a journal nor syncs."""
+    with closing(open_database(f"{file.absolute().as_uri()}?mode=rwc")) as database:
         database.execute("pragma journal_mode = off")
         database.execute("pragma synchronous = off")
         database.execute("pragma cache_size = -64000")
-        create(database)
-        _gather(database, BYTES_WHEN_BUILT)
+        create_tables(database)
+        _set_buffer_size(database, BUILD_BUFFER_BYTES)
         database.execute("begin")
         yield database
         database.execute("commit")
-        _gather(database, BYTES_OTHERWISE)
-        database.execute("pragma journal_mode = wal")  # it stays so; two who change it at once get in each other's way
+        _set_buffer_size(database, BUFFER_BYTES)
+        # The mode is persistent. It is set here, because two connections that change it at once would block each other.
+        database.execute("pragma journal_mode = wal")
 
 
-def _gather(database: sqlite3.Connection, number: int) -> None:
-    """How many bytes FTS5 gathers before it writes: many at once save it from merging what it has written."""
+def _set_buffer_size(database: sqlite3.Connection, number: int) -> None:
+    """Set how many bytes FTS5 buffers before it writes: large buffers avoid merges."""
     for table in (*_TABLES, *search.TABLES):
         database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
 
@@ -274,22 +282,22 @@ def _gather(database: sqlite3.Connection, number: int) -> None:
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def touch(database: sqlite3.Connection) -> None:
+def increment_version(database: sqlite3.Connection) -> None:
     database.execute("update meta set value = value + 1 where name = 'version'")
 
 
-def meta(database: sqlite3.Connection, name: str) -> int:
+def read_meta(database: sqlite3.Connection, name: str) -> int:
     (value,) = database.execute("select value from meta where name = ?", (name,)).fetchone()
     return int(value)
 
 
 def microseconds(moment: datetime) -> int:
-    return min(max((moment - EPOCH) // timedelta(microseconds=1), 0), MOST_MICROSECONDS)
+    return min(max((moment - EPOCH) // timedelta(microseconds=1), 0), MAX_MICROSECONDS)
 
 
 def write_bundle(database: sqlite3.Connection, folder: str, file: BundleFile, stamp: Stamp) -> None:
     deleted = None if file.soft_deleted_at is None else microseconds(file.soft_deleted_at)
-    row = (file.id, folder, file.slug, python_name(file.slug), file.is_enabled, deleted, _text(file))
+    row = (file.id, folder, file.slug, python_name(file.slug), file.is_enabled, deleted, _to_body(file))
     database.execute(
         "insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size)
     )
@@ -302,26 +310,26 @@ def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
 
 
 def write_tool(
-    database: sqlite3.Connection, bundle_id: str, name: str, file: ToolFile, stamp: Stamp, *, familiar: set[str]
+    database: sqlite3.Connection, bundle_id: str, name: str, file: ToolFile, stamp: Stamp, *, known_words: set[str]
 ) -> int:
-    """A new row, to be found when `index_rows` was called. Who changes a tool drops the old one first.
+    """Insert a tool and return its key. It is found after `index_rows`. The old row must have been dropped.
 
-    `familiar` are words that were written before.
+    `known_words` are words that were written before.
     """
-    key = _free_key(database, microseconds(file.modified_at))
-    starts = folded(file.slug), folded(file.display_name)
-    switches = file.is_enabled, is_sound(file.arg_schema)
-    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _text(file))
+    key = _next_free_key(database, microseconds(file.modified_at))
+    starts = fold_name(file.slug), fold_name(file.display_name)
+    switches = file.is_enabled, has_valid_structure(file.arg_schema)
+    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _to_body(file))
     definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
     values = (*row, stamp.mtime, stamp.size, definition)
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
-    _write_texts(database, key, file, bundle_names(database, bundle_id), familiar)
+    _write_texts(database, key, file, bundle_names(database, bundle_id), known_words)
     return key
 
 
 def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
-    """Write what is searched of the tools of a bundle again: the bundle has another name."""
+    """Write the search texts of a bundle's tools again, because the bundle was renamed."""
     names = bundle_names(database, bundle_id)
     query = "select key, body from tools where bundle = ?"
     for key, body in database.execute(query, (bundle_id,)).fetchall():
@@ -331,7 +339,7 @@ def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
 
 
 def index_rows(database: sqlite3.Connection, first: int = 0, last: int = LAST_KEY) -> None:
-    """Make the tools with these keys found."""
+    """Add the tools with these keys to the full-text tables."""
     for table, (column, view) in _TABLES.items():
         insert = f"insert into {table} (rowid, {column}) select key, {column} from {view}"  # noqa: S608 - names of ours
         database.execute(f"{insert} where key between ? and ? order by key", (first, last))
@@ -339,7 +347,7 @@ def index_rows(database: sqlite3.Connection, first: int = 0, last: int = LAST_KE
 
 
 def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
-    """Slug and display name of a bundle, by which its tools are found too."""
+    """Return the slug and the display name of a bundle, by which its tools are found too."""
     query = "select slug, json_extract(body, '$.displayName') from bundles where id = ?"
     slug, name = database.execute(query, (bundle_id,)).fetchone()
     return slug, name
@@ -352,25 +360,25 @@ def drop_tool(database: sqlite3.Connection, key: int) -> None:
 
 
 def _drop_texts(database: sqlite3.Connection, key: int) -> None:
-    for table in _TABLES:  # before the texts, which they look up to forget them
+    for table in _TABLES:  # before the texts, which FTS5 reads to delete its entries
         database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
     database.execute("delete from texts where key = ?", (key,))
     search.drop(database, key)
 
 
 def _write_texts(
-    database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], familiar: set[str]
+    database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], known_words: set[str]
 ) -> None:
-    named = search.put(database, key, document_of(file, bundle[0]))
-    texts = Texts.of(file, " ".join(bundle))
+    named = search.put(database, key, to_document(file, bundle[0]))
+    texts = SearchText.of(file, " ".join(bundle))
     database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
-    search.learn(database, {*named, *(word for text in texts.fields() for word in text.split(" "))}, familiar)
+    search.learn(database, {*named, *(word for text in texts.fields() for word in text.split(" "))}, known_words)
 
 
-def _free_key(database: sqlite3.Connection, moment: int) -> int:
+def _next_free_key(database: sqlite3.Connection, moment: int) -> int:
     while True:
-        first = moment * KEYS_A_MICROSECOND
-        span = (first, first + KEYS_A_MICROSECOND)
+        first = moment * KEYS_PER_MICROSECOND
+        span = (first, first + KEYS_PER_MICROSECOND)
         (last,) = database.execute("select max(key) from tools where key >= ? and key < ?", span).fetchone()
         if last is None:
             return first
@@ -379,5 +387,5 @@ def _free_key(database: sqlite3.Connection, moment: int) -> int:
         moment += 1
 
 
-def _text(file: BundleFile | ToolFile) -> str:
+def _to_body(file: BundleFile | ToolFile) -> str:
     return file.model_dump_json(by_alias=True, exclude_none=True)

@@ -1,7 +1,7 @@
-"""The folder of the store as bytes: reading a file that is surely a plain one, and replacing one whole or not at all.
+"""File operations of the store: reading regular files only, and replacing files atomically.
 
-New files are written and synced in a scratch folder that belongs to one process, and then moved to their place. The
-process holds a lock there as long as it lives: what a dead one left behind is surely ours, and is removed.
+New files are written and synced in a scratch directory that belongs to one process, and then moved to their place. The
+process holds a lock there while it runs, so that the files of a dead process can be recognized and removed.
 """
 
 import errno
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from onetool.bundles.records import MOST_BYTES, Unreadable
+from onetool.bundles.records import MAX_FILE_BYTES, Unreadable
 from onetool.util.atomic import owner_only
 from onetool.util.locks import try_lock
 
 SCRATCH: Final = ".tmp"
 OWNER: Final = "owner"
-_OURS = re.compile(r"[0-9a-f]{16}(\.new)?")
-# A file system that does not know a letter, or finds the name too long, says one of these.
+_OUR_NAMES = re.compile(r"[0-9a-f]{16}(\.new)?")
+# Raised by file systems that do not accept a character, or for a name that is too long.
 _BAD_NAME: Final = {errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG}
 _PLAIN_FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """By which a change of a file is noticed without reading it."""
+    """Modification time and size of a file, to detect changes without reading it."""
 
     mtime: int
     size: int
@@ -38,8 +38,8 @@ class Stamp:
         return cls(status.st_mtime_ns, status.st_size)
 
 
-def stamp_of(path: Path) -> Stamp | None:
-    """None where there is no such file."""
+def read_stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file; None if it does not exist."""
     try:
         return Stamp.of(os.lstat(path))
     except OSError:
@@ -56,31 +56,31 @@ def read(path: Path) -> tuple[bytes, Stamp]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("is no plain file")
-        if status.st_size > MOST_BYTES:
-            raise Unreadable(f"has {status.st_size} bytes, and {MOST_BYTES} are the most")
-        return _all_of(descriptor), Stamp.of(status)
+            raise Unreadable("is not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise Unreadable(f"is too large: {status.st_size} bytes (at most {MAX_FILE_BYTES})")
+        return _read_all(descriptor), Stamp.of(status)
     finally:
         os.close(descriptor)
 
 
-def _all_of(descriptor: int) -> bytes:
-    """However much it grows meanwhile, no more than is allowed."""
+def _read_all(descriptor: int) -> bytes:
+    """Read the file, but not more than is allowed if it grows meanwhile."""
     parts: list[bytes] = []
-    while sum(map(len, parts)) <= MOST_BYTES and (part := os.read(descriptor, MOST_BYTES)):
+    while sum(map(len, parts)) <= MAX_FILE_BYTES and (part := os.read(descriptor, MAX_FILE_BYTES)):
         parts.append(part)
     return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """Written and synced, but not yet in its place."""
+    """A file that is written and synced, but not yet in its place."""
 
     path: Path
     stamp: Stamp
 
     def move(self, folder: Path, names: Iterable[str]) -> str:
-        """Put it in its place, under the first of the names that the file system takes."""
+        """Move it to its place, under the first of the names that the file system accepts."""
         *better, last = names
         for name in better:
             try:
@@ -95,7 +95,10 @@ class NewFile:
 
 
 class Scratch:
-    """Where one process writes new files. It is made, and those of the dead are removed, under the store's lock."""
+    """A directory in which one process writes new files.
+
+    It is created, and those of dead processes are removed, while the lock of the store is held.
+    """
 
     def __init__(self, root: Path) -> None:
         self._parent = root / SCRATCH
@@ -109,7 +112,7 @@ class Scratch:
     def open(self) -> None:
         self.close()
         self._parent.mkdir(exist_ok=True, mode=0o700)
-        self._sweep()
+        self._remove_abandoned()
         folder = self._parent / os.urandom(8).hex()
         folder.mkdir(mode=0o700)
         self._owner = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
@@ -141,15 +144,15 @@ class Scratch:
             os.close(self._owner)
         self._folder = self._owner = None
 
-    def _sweep(self) -> None:
+    def _remove_abandoned(self) -> None:
         with suppress(OSError):
             for folder in list(self._parent.iterdir()):
-                if _OURS.fullmatch(folder.name) and _is_abandoned(folder / OWNER):
+                if _OUR_NAMES.fullmatch(folder.name) and _is_abandoned(folder / OWNER):
                     _remove(folder)
 
 
 def _is_abandoned(file: Path) -> bool:
-    """Whether the process that held this file has ended."""
+    """Return whether the process that held this file has ended."""
     try:
         descriptor = os.open(file, os.O_RDWR)
     except OSError:
@@ -161,17 +164,17 @@ def _is_abandoned(file: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Only what we have written: a foreign file keeps the folder."""
+    """Remove the directory and our files in it. A directory with other files is kept."""
     with suppress(OSError):
         for entry in list(folder.iterdir()):
-            if _OURS.fullmatch(entry.name) or entry.name == OWNER:
+            if _OUR_NAMES.fullmatch(entry.name) or entry.name == OWNER:
                 entry.unlink()
         folder.rmdir()
 
 
-def sync_folder(folder: Path) -> None:
-    """A name is on disk when its folder is."""
-    with suppress(OSError):  # not everywhere can a folder be opened or synced
+def sync_directory(folder: Path) -> None:
+    """Sync a directory, so that the names in it are durable."""
+    with suppress(OSError):  # some systems cannot open or sync a directory
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The folder of the store with its lock and its index: who reads here reads what the files say, whoever wrote them.
+"""The directory of the store with its lock and its index. Reads return what the files contain, whoever wrote them.
 
-A reader waits for nobody. It only looks whether a writer died at work, and then puts that right first. An index that is
-missing or damaged is built anew by whoever comes first. Once, in the background, all files are compared with it. If the
-index cannot be written, because the disk is full or read-only, readers use one in memory until it can.
+Readers do not take the lock. They only check whether a writer died, and repair the index in that case. The first
+process that finds the index missing or damaged rebuilds it. All files are compared with the index once, in the
+background. If the index cannot be written, because the disk is full or read-only, readers use an index in memory.
 """
 
 import os
@@ -14,35 +14,35 @@ from pathlib import Path
 from threading import Event, Lock, RLock, Thread, local
 from typing import Final, TypeVar
 
-from onetool.bundles import disk
-from onetool.bundles.disk import NewFile, Scratch
+from onetool.bundles import filesystem
+from onetool.bundles.bundle_index import Index, IndexMissing, create_tables, increment_version, open_database
 from onetool.bundles.filenames import BUNDLE_FILE
-from onetool.bundles.index import Gone, Index, create, opened, touch
-from onetool.bundles.locking import Journal, StoreLock
-from onetool.bundles.mirror import Mirror
+from onetool.bundles.filesystem import NewFile, Scratch
 from onetool.bundles.records import BundleFile, Unreadable
 from onetool.bundles.rules import unusable
+from onetool.bundles.store_lock import StoreLock, WriteJournal
+from onetool.bundles.sync import IndexSync
 from onetool.errors import BundleError
 from onetool.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3
-CHECK_SECONDS: Final = 1.0  # how long the files are not looked at again for the index in memory
-RETRY_SECONDS: Final = 5.0  # after which an index that could not be written is tried again
+CHECK_SECONDS: Final = 1.0  # time between two checks of the files for the index in memory
+RETRY_SECONDS: Final = 5.0  # time until writing the index is tried again
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 
 
 class MemoryIndex:
-    """The index in memory, for a store whose index cannot be written: on a full or a read-only disk.
+    """An index in memory, for a store whose index cannot be written: on a full or a read-only disk.
 
-    It is built from the files, which are the truth. Reading it needs no lock of the store and writes nothing.
+    It is built from the files. Reading it does not take the lock of the store and writes nothing.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float]) -> None:
         self._root, self._clock = root, clock
-        self._mirror = Mirror(root, self)
+        self._index_sync = IndexSync(root, self)
         self.database: sqlite3.Connection | None = None
         self._lock = RLock()
         self.checked_at = float("-inf")
@@ -72,7 +72,7 @@ class MemoryIndex:
             before = database.total_changes
             yield database
             if database.total_changes > before:
-                touch(database)
+                increment_version(database)
 
     def _update(self) -> None:
         if self._clock() < self.checked_at + CHECK_SECONDS:
@@ -80,39 +80,39 @@ class MemoryIndex:
         os.scandir(self._root).close()  # raises what would otherwise look like an empty store
         if self.database is None:
             with self.reading() as database:
-                self._mirror.fill(database)
-        elif paths := self._mirror.differences(Event()):
-            self._mirror.sync(paths)
+                self._index_sync.fill(database)
+        elif paths := self._index_sync.differences(Event()):
+            self._index_sync.sync(paths)
         self.checked_at = self._clock()
 
     def _connection(self) -> sqlite3.Connection:
         if self.database is None:
-            self.database = opened(":memory:")
-            create(self.database)
+            self.database = open_database(":memory:")
+            create_tables(self.database)
         return self.database
 
 
-class Vault:
+class BundleDirectory:
     def __init__(
         self,
         root: Path,
         *,
-        afterwards: Callable[[], None] = lambda: None,
+        on_scanned: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`afterwards` is done in the background when the files have been compared."""
+        """Touch no disk. `on_scanned` is called in the background after the files have been compared."""
         self.root = root
         self.index = Index(root / ".index")
         self.scratch = Scratch(root)
         self._store_lock = StoreLock(root / ".lock")
-        self._mirror = Mirror(root, self.index)
+        self._index_sync = IndexSync(root, self.index)
         self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
-        self._nothing: sqlite3.Connection | None = None  # the index of a store that does not exist
+        self._empty_index: sqlite3.Connection | None = None  # the index of a store that does not exist
         self._memory_until = float("-inf")  # reads use the index in memory until then
         self.problem: Problem | None = None  # why the index cannot be written
-        self._afterwards = afterwards
+        self._on_scanned = on_scanned
         self._background: Thread | None = None
-        self._starting, self._reading_nothing, self._mine = Lock(), RLock(), local()
+        self._starting, self._empty_index_lock, self._thread = Lock(), RLock(), local()
         self._closing = Event()
 
     @property
@@ -121,13 +121,13 @@ class Vault:
         return not self.root.is_dir() or self.index.is_ready or self._memory.database is not None
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What the work finds in the index. It may be done twice, when the index turns out to be damaged."""
+        """Return what `work` finds in the index. `work` may be called twice if the index is damaged."""
         if not self.root.is_dir():
-            with self._reading_nothing:
-                if self._nothing is None:
-                    self._nothing = opened(":memory:")
-                    create(self._nothing)
-                return work(self._nothing)
+            with self._empty_index_lock:
+                if self._empty_index is None:
+                    self._empty_index = open_database(":memory:")
+                    create_tables(self._empty_index)
+                return work(self._empty_index)
         if self._monotonic() >= self._memory_until:
             try:
                 found = self._read_index(work)
@@ -145,15 +145,15 @@ class Vault:
 
     def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(ATTEMPTS):
-            self._finish_what_the_dead_began()
-            with self._index_trouble(), self.index.reading() as database:
+            self._recover()
+            with self._repairing_index(), self.index.reading() as database:
                 found = work(database)
-                self._look_around()
+                self._start_rescan()
                 return found
-        raise unusable("its index is gone again as soon as it is made")
+        raise unusable("its index disappears while it is being built")
 
     def _use_memory(self, error: Exception) -> None:
-        """Read from memory for a while, and compare it with the files first."""
+        """Read from the index in memory for some seconds, after it has been compared with the files."""
         self.problem = Problem.of(error if isinstance(error, BundleError) else storage_error(self.root, error))
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory.checked_at = float("-inf")
@@ -163,25 +163,25 @@ class Vault:
         slugs = set()
         for file in self.root.glob(f"*/{BUNDLE_FILE}"):
             with suppress(OSError, Unreadable):
-                slugs.add(BundleFile.read(disk.read(file)[0]).slug)
+                slugs.add(BundleFile.read(filesystem.read(file)[0]).slug)
         return slugs
 
     @contextmanager
-    def writing(self) -> Iterator[Journal]:
-        """Alone with the files, and with an index that agrees with them, or else one in memory that does."""
-        with self.disk_trouble(), self._alone() as journal:
+    def writing(self) -> Iterator[WriteJournal]:
+        """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
+        with self.converting_errors(), self._locked() as journal:
             try:
-                self._mend(journal)
+                self._repair(journal)
                 self._memory_until = float("-inf")
             except (OSError, sqlite3.Error) as error:
                 if _is_locked(error):
                     raise
                 self._use_memory(error)
             yield journal
-        self._look_around()
+        self._start_rescan()
 
     def new_file(self, content: bytes) -> NewFile:
-        """Write a new file without a place, for whoever holds the lock."""
+        """Write a new file to the scratch directory. The caller holds the lock."""
         self.open_scratch()
         return self.scratch.write(content)
 
@@ -190,22 +190,22 @@ class Vault:
             self.scratch.open()
 
     @contextmanager
-    def _alone(self) -> Iterator[Journal]:
-        """A thread that is alone already goes on so."""
-        if (mine := getattr(self._mine, "journal", None)) is not None:
-            yield mine
+    def _locked(self) -> Iterator[WriteJournal]:
+        """Hold the lock of the store; the thread that already holds it continues."""
+        if (journal := getattr(self._thread, "journal", None)) is not None:
+            yield journal
             return
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._store_lock.held() as journal:
-            self._mine.journal = journal
+        with self._store_lock.hold() as journal:
+            self._thread.journal = journal
             try:
                 yield journal
             finally:
-                self._mine.journal = None
-        self.index.tidy()
+                self._thread.journal = None
+        self.index.checkpoint()
 
     def refresh(self, paths: list[str]) -> None:
-        """Look at these files again: somebody has changed them by hand."""
+        """Read these files again, because they were changed outside the store."""
         try:
             with self.writing() as journal:
                 self.sync(journal, paths)
@@ -214,28 +214,32 @@ class Vault:
                 raise
             self._use_memory(error)
 
-    def sync(self, journal: Journal, paths: list[str]) -> None:
-        """For the writer: the index is to say what these files say, and the writer has nothing more to do."""
+    def sync(self, journal: WriteJournal, paths: list[str]) -> None:
+        """Bring the index up to date with these files and mark the write as finished. The caller holds the lock."""
         try:
-            self._mirror.sync({*paths, *self._noted(journal)})
+            self._index_sync.sync({*paths, *self._list_stale(journal)})
             journal.done()
-        except (OSError, sqlite3.Error, Gone) as error:  # the note stays, and whoever comes next puts it right
+        except (
+            OSError,
+            sqlite3.Error,
+            IndexMissing,
+        ) as error:  # the journal stays for the next process
             self._use_memory(error)
 
-    def touch(self) -> None:
+    def increment_version(self) -> None:
         """Give the index a new version number, for a change that it does not hold."""
         with self._memory.writing() as database:
-            touch(database)
-        with suppress(sqlite3.Error, Gone), self.index.writing() as database:
-            touch(database)
+            increment_version(database)
+        with suppress(sqlite3.Error, IndexMissing), self.index.writing() as database:
+            increment_version(database)
 
     def rescan(self) -> None:
         """Compare all files with the index."""
         if not self.root.is_dir():
             return
         for _ in range(ATTEMPTS):
-            with self._index_trouble():
-                paths = self._mirror.differences(self._closing)
+            with self._repairing_index():
+                paths = self._index_sync.differences(self._closing)
                 if paths:
                     self.refresh(paths)
                 return
@@ -246,65 +250,65 @@ class Vault:
             self._background.join()
         self.index.close()
         self._memory.close()
-        with self._reading_nothing:  # SQLite crashes if a connection is closed that another thread uses
-            if self._nothing is not None:
-                self._nothing.close()
-            self._nothing = None
+        with self._empty_index_lock:  # SQLite crashes if a connection is closed that another thread uses
+            if self._empty_index is not None:
+                self._empty_index.close()
+            self._empty_index = None
         self.scratch.close()
 
     # --- repairs -----------------------------------------------------------------------------------------------
 
-    def _finish_what_the_dead_began(self) -> None:
-        if self._store_lock.is_marked:
-            with self.disk_trouble(), self._store_lock.held_if_free() as journal:
+    def _recover(self) -> None:
+        if self._store_lock.has_journal:
+            with self.converting_errors(), self._store_lock.try_hold() as journal:
                 if journal is not None:
-                    self._mend(journal)
+                    self._repair(journal)
 
-    def _mend(self, journal: Journal) -> None:
+    def _repair(self, journal: WriteJournal) -> None:
         try:
             with self.index.connection():
                 pass
             if not journal.is_empty:
-                paths = self._noted(journal)
+                paths = self._list_stale(journal)
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
-                        with suppress(OSError):  # not empty: no interrupted write or delete left it
+                        with suppress(OSError):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
-                self._mirror.sync(paths)
+                self._index_sync.sync(paths)
                 journal.done()
-        except (Gone, sqlite3.DatabaseError) as error:
-            if not _is_damage(error):
+        except (IndexMissing, sqlite3.DatabaseError) as error:
+            if not _is_index_damaged(error):
                 raise
             self._rebuild()
 
-    def _noted(self, journal: Journal) -> list[str]:
-        """The files that the index may not agree with."""
-        return [*journal.paths, *(self._mirror.differences(Event()) if journal.is_unknown else ())]
+    def _list_stale(self, journal: WriteJournal) -> list[str]:
+        """Return the files with which the index may disagree."""
+        return [*journal.paths, *(self._index_sync.differences(Event()) if journal.is_unknown else ())]
 
     def _rebuild(self) -> None:
         with self.index.rebuilding() as database:
-            self._mirror.fill(database)
+            self._index_sync.fill(database)
 
     @contextmanager
-    def _index_trouble(self) -> Iterator[None]:
-        """Swallows that the index is gone or damaged, after it has been built anew."""
+    def _repairing_index(self) -> Iterator[None]:
+        """Rebuild the index if it is missing or damaged, and suppress that error."""
         before = self.index.name
         try:
             yield
-        except Gone:
+        except IndexMissing:
             with self.writing():
                 pass
         except sqlite3.DatabaseError as error:
-            with self.disk_trouble():
-                if not _is_damage(error):
+            with self.converting_errors():
+                if not _is_index_damaged(error):
                     raise
-                with self._alone():
-                    if self.index.name == before:  # else somebody was faster
+                with self._locked():
+                    if self.index.name == before:  # otherwise another process has rebuilt it
                         self._rebuild()
 
     @contextmanager
-    def disk_trouble(self) -> Iterator[None]:
-        """Raise errors of the disk as errors of the store."""
+    def converting_errors(self) -> Iterator[None]:
+        """Convert disk errors to errors of the store."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -312,23 +316,25 @@ class Vault:
 
     # --- in the background -------------------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def _start_rescan(self) -> None:
         if self._background is not None or self._closing.is_set():
             return
-        with self._starting, suppress(RuntimeError):  # there is no thread to be had: the next call tries again
+        with self._starting, suppress(RuntimeError):  # no thread can be started: the next call tries again
             if self._background is None:
-                self._background = Thread(target=self._rescan_quietly, name="onetool-bundles", daemon=True)
+                self._background = Thread(target=self._rescan_in_background, name="onetool-bundles", daemon=True)
                 self._background.start()
 
-    def _rescan_quietly(self) -> None:
-        with suppress(BundleError, OSError, sqlite3.Error):  # whoever uses the store is told by their own call
+    def _rescan_in_background(self) -> None:
+        with suppress(BundleError, OSError, sqlite3.Error):  # the next call of the store raises it
             self.rescan()
-            self._afterwards()
+            self._on_scanned()
 
 
-def _is_damage(error: Exception) -> bool:
-    """Whether the index is at fault, and not the disk or somebody who is in the way."""
-    return isinstance(error, Gone) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
+def _is_index_damaged(error: Exception) -> bool:
+    """Return whether the index is damaged, rather than the disk failing or the index being locked."""
+    return (
+        isinstance(error, IndexMissing) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
+    )
 
 
 def _is_locked(error: Exception) -> bool:

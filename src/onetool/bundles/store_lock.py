@@ -1,9 +1,9 @@
-"""One writer at a time over all processes, and what it was about to touch, so that its death half way is noticed.
+"""The lock of the store: one writer at a time across all processes, with a journal to recover from crashes.
 
-The lock is the kernel's, on a file. Before a writer touches anything it writes into that file what; when the index
-agrees with the disk again, it empties it. So whoever gets the lock and finds something in the file knows that its
-writer died, and where to look. On a full disk the note is one byte that needs no space, and means that all files have
-to be compared. Readers need no lock: they look at the size of the file.
+It is a kernel lock on a file. Before a writer changes files, it writes their paths to the lock file; when the index
+agrees with the disk again, it empties the lock file. A process that gets the lock and finds paths knows that a writer
+died, and which files to check. On a full disk the journal is one byte that needs no space, and means that all files
+have to be compared. Readers take no lock: they check the size of the file.
 """
 
 import errno
@@ -18,15 +18,15 @@ from typing import Final
 from onetool.errors import BundleError
 from onetool.util.locks import try_lock
 
-PATIENCE_SECONDS: Final = 30.0
+LOCK_TIMEOUT_SECONDS: Final = 30.0
 NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 SHORT_PAUSE, LONG_PAUSE, LONG_WAIT = 0.0005, 0.01, 1.0  # seconds
 
 
-class Journal:
-    """The files that the index may not agree with: those of a writer that died, and those of the holder of the lock.
+class WriteJournal:
+    """The files with which the index may disagree: those of a writer that died and of the holder of the lock.
 
-    `paths` are their names. `is_unknown` says that there may be others, so that all files have to be compared.
+    If `is_unknown` is set, there may be others than `paths`, and all files have to be compared.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -40,7 +40,7 @@ class Journal:
         return not self.paths and not self.is_unknown
 
     def begin(self, paths: list[str]) -> None:
-        """Note these files before they are touched. What could not be finished before stays noted."""
+        """Record these files before they are changed. Files of unfinished writes stay recorded."""
         self.paths = [*self.paths, *paths]
         if not self.is_unknown:
             self._write(json.dumps(self.paths).encode())
@@ -59,7 +59,7 @@ class Journal:
                 raise
             written = 0
         if written < len(content):
-            os.ftruncate(self._descriptor, 1)  # takes no block of the disk, unlike a byte that is written
+            os.ftruncate(self._descriptor, 1)  # needs no disk block, unlike writing a byte
             self.is_unknown = True
 
     def _read(self) -> None:
@@ -82,32 +82,32 @@ class StoreLock:
         self._file = file
 
     @contextmanager
-    def held(self) -> Iterator[Journal]:
-        """Wait for the lock. The folder must be there."""
+    def hold(self) -> Iterator[WriteJournal]:
+        """Wait for the lock. The directory must exist."""
         started = time.monotonic()
         while True:
-            with self._opened() as descriptor:
+            with self._open() as descriptor:
                 self._wait(descriptor, started)
                 if self._is_still_the_file(descriptor):
-                    yield Journal(descriptor)
+                    yield WriteJournal(descriptor)
                     return
 
     @contextmanager
-    def held_if_free(self) -> Iterator[Journal | None]:
-        with self._opened() as descriptor:
+    def try_hold(self) -> Iterator[WriteJournal | None]:
+        with self._open() as descriptor:
             got = try_lock(descriptor) and self._is_still_the_file(descriptor)
-            yield Journal(descriptor) if got else None
+            yield WriteJournal(descriptor) if got else None
 
     @property
-    def is_marked(self) -> bool:
-        """Whether a writer is at work, or died at work."""
+    def has_journal(self) -> bool:
+        """Whether a write is in progress or was interrupted."""
         try:
             return self._file.stat().st_size > 0
         except OSError:
             return False
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open(self) -> Iterator[int]:
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             yield descriptor
@@ -115,20 +115,21 @@ class StoreLock:
             os.close(descriptor)
 
     def _wait(self, descriptor: int, started: float) -> None:
-        """By asking again and again: the kernel would wait for ever, and a writer needs a millisecond or two."""
+        """Poll for the lock: the kernel would wait forever, and a writer needs a millisecond or two."""
         while not try_lock(descriptor):
             waited = time.monotonic() - started
-            if waited > PATIENCE_SECONDS:
-                raise self._busy()
+            if waited > LOCK_TIMEOUT_SECONDS:
+                raise self._busy_error()
             time.sleep(SHORT_PAUSE if waited < LONG_WAIT else LONG_PAUSE)
 
     def _is_still_the_file(self, descriptor: int) -> bool:
-        """A lock on a file that somebody has deleted keeps nobody out."""
+        """Return whether the locked file still exists: a lock on a deleted file excludes nobody."""
         try:
             return os.path.samestat(os.fstat(descriptor), self._file.stat())
         except OSError:
             return False
 
-    def _busy(self) -> BundleError:
-        message = f"another process has held the store for {PATIENCE_SECONDS:g} s ({self._file}); try again, or end it"
+    def _busy_error(self) -> BundleError:
+        waited = f"{LOCK_TIMEOUT_SECONDS:g} s"
+        message = f"another process has locked the bundle store for {waited} ({self._file}); try again, or end it"
         return BundleError(message, code="busy", details={})
