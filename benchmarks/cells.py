@@ -14,13 +14,13 @@ from benchmarks.lib import TIMEOUT_SECONDS, Row, WrongAnswer, interleave_async
 from onetool._tool import Result
 from onetool.children.channel import Channel
 from onetool.errors import ToolError
-from onetool.runner.cells import Limits
+from onetool.runner.cells import CellLimits
 from onetool.runner.launch import Launcher, launcher_for
 
 CELLS = 10
 PROCESSES = 3
 PAUSE_SECONDS = 0.01
-LIMITS = Limits()
+LIMITS = CellLimits()
 OPTIONS = {
     "memory_bytes": LIMITS.memory_mb << 20,
     "file_bytes": LIMITS.max_output_bytes,

@@ -63,7 +63,7 @@ async def time_tool(bus: ToolBus, context: ToolContext, word: str, expected: int
 
 async def time_ripgrep(root: Path, word: str, expected: int) -> float:
     """Run ripgrep from the command line and read all of its output."""
-    command = [grep_tools.ripgrep()[0], "--no-config", "--line-number", "-e", word, "--", str(root)]
+    command = [grep_tools.find_ripgrep()[0], "--no-config", "--line-number", "-e", word, "--", str(root)]
     started = time.perf_counter()
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     output, _ = await process.communicate()

@@ -306,11 +306,11 @@ def _render_tool(tool: Any) -> Lines:
 
 
 def _format_permissions(tool: Any) -> str:
-    from onetool.bus.authorise import in_order
+    from onetool.bus.authorize import sort_permissions
 
-    words = ", ".join(f"`{one}`" for one in in_order(tool.permissions))
+    words = ", ".join(f"`{one}`" for one in sort_permissions(tool.permissions))
     extra = [
-        f"{', '.join(f'`{one}`' for one in in_order(needed))} if `{name}` is set"
+        f"{', '.join(f'`{one}`' for one in sort_permissions(needed))} if `{name}` is set"
         for name, needed in tool.argument_permissions.items()
     ]
     return f"Permissions: {'; '.join([words or 'none', *extra])}."

@@ -1,7 +1,7 @@
-"""What a tool is, and what carries it out: the two words that everything else is built of.
+"""Tools, backends and results, on which everything else is built.
 
-`Tool` is frozen data: a name, what goes in and out, what it needs to be allowed, and the backend that a call goes
-to. A backend has one method. `Result` is what a call gives back to a program.
+`Tool` is immutable data: a name, schemas, permissions and the backend that carries out its calls. A backend has one
+method. `Result` is the outcome of a call.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,19 +30,21 @@ class Tool:
     source: str = "local"
     enabled: bool = True
     disabled_reason: str = ""
-    disabled_code: str = ""  # `bundle_disabled` if all of its bundle is off
+    disabled_code: str = ""  # `bundle_disabled` if its whole bundle is disabled
     returns: str = ""
     example: str = ""
-    argument_permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)  # needed where it is given
-    continued_by: str = ""  # an argument that makes a call the continuation of another: both are one call
-    timeout: float | None = None  # seconds, after which a call is given up
-    limits: tuple[str, ...] = ()  # arguments that a call may set lower than `tool_config` does, never higher
-    max_text: int | None = None  # characters of each argument, for tools that look at a text on the event loop
-    logged: tuple[str, ...] = ()  # arguments that may stand in the log
-    is_audited: bool = False  # whether calls are in the audit log whatever permissions they need
-    identity: str = ""  # by which the calls of a stored tool are counted, whatever it is called
-    file: str = ""  # where a user's tool is written down
-    refresh: Callable[[], Awaitable[object]] | None = None  # has its source be read as it is now
+    argument_permissions: Mapping[str, frozenset[Permission]] = field(
+        default_factory=dict
+    )  # needed if the argument is passed
+    continued_by: str = ""  # an argument that continues an earlier call; both count as one
+    timeout: float | None = None  # seconds
+    limits: tuple[str, ...] = ()  # arguments that a call may only set lower than `tool_config`
+    max_text: int | None = None  # maximum characters per argument, for tools that process text on the event loop
+    logged: tuple[str, ...] = ()  # arguments that may be logged
+    is_audited: bool = False  # whether calls are audited regardless of their permissions
+    identity: str = ""  # under which calls of a stored tool are counted, whatever its name
+    file: str = ""  # the source file of an extension's tool
+    refresh: Callable[[], Awaitable[object]] | None = None  # re-reads its source
 
     @property
     def pack(self) -> str:
@@ -57,7 +59,7 @@ class Tool:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its words are those of somebody else's server or document."""
+        """Whether its texts come from an upstream server or a document."""
         return self.source.startswith(("proxy:", "bundle:"))
 
     @property
@@ -71,10 +73,10 @@ class Result:
     ok: bool
     value: Any = None
     error: Exception | None = None
-    ran: bool = True  # whether it came to run; one that was refused did not
+    ran: bool = True  # False if the call was rejected before it ran
 
     def unwrap(self) -> Any:
-        """The value; the original exception is raised where there is none."""
+        """Return the value, or raise the original exception."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -82,7 +84,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What `@tool` says about a function."""
+    """The arguments of `@tool` for a function."""
 
     name: str | None = None
     permissions: frozenset[Permission] = frozenset()

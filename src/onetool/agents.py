@@ -39,7 +39,7 @@ class Agents:
         }
         for name, guard in self._guards.items():
             if name in loaded.settings.agents:
-                guard.allow(_limits(loaded.settings.agents[name].budgets))
+                guard.set_limits(_limits(loaded.settings.agents[name].budgets))
 
     def for_client(self, client: str | None) -> str:
         """Return the name of the agent that lists this client."""

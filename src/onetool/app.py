@@ -1,7 +1,7 @@
-"""The only constructor of everything: settings, sources of tools, cells; and what takes it all down again.
+"""The application: creates and closes settings, sources of tools, cells and stores.
 
-`async with OneTool(settings) as app:` gives `app.bus` and `await app.run(command)`. There is no state outside of
-it. Nothing is started before it is needed; `warm_up` is for doors that know a run will come.
+Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`. There is no other state, and
+nothing is started before it is needed; transports that expect a run call `warm_up`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from onetool.registry import Registry
 from onetool.runner.answer import Answer, Journal
 from onetool.runner.cells import Cells
 from onetool.runner.fence_processor import strip
-from onetool.runner.tool_loader import shipped_tools
+from onetool.runner.tool_loader import load_builtin_tools
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.state import State, make_state
@@ -58,9 +58,9 @@ RELOADED = "OK: Configuration reloaded"
 
 
 class OneTool:
-    """Settings that are passed in are all there is: no file is read. `folder` is where things are kept then.
+    """The application. With `settings`, no configuration file is read, and `folder` is the data directory.
 
-    `examine` reads the settings again for checks, with what is wrong in them and where.
+    `examine` reads the settings for checks and returns all problems with their locations.
     """
 
     def __init__(
@@ -91,16 +91,18 @@ class OneTool:
         self.extensions = Extensions(
             lambda: registered.pack_names, self.bus.call_tool, environment, log_event, self._reader.still_trusted
         )
-        self.servers = Servers(registry.switched, for_worker(environment), log_event, lambda: self._now.media)
-        self.bundles = BundleSource(registry, lambda: self._now.net)
+        self.servers = Servers(
+            registry.switched, for_worker(environment), log_event, lambda: self._require_state().media
+        )
+        self.bundles = BundleSource(registry, lambda: self._require_state().net)
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
         self._retiring = BackgroundTasks()
-        self.exposed: tuple[str, ...] = ()  # names that doors publish one to one, beside `run`
-        self.listening_ports: set[int] = set()  # of this process, where tools must not send requests to
+        self.exposed: tuple[str, ...] = ()  # tools that MCP publishes in addition to `run`
+        self.listening_ports: set[int] = set()  # of this process; tools must not send requests to them
 
     async def __aenter__(self) -> Self:
-        self.bus.registered.ship(shipped_tools(self.bus.threads))
+        self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
         loaded, error = self._reader.read_first()
         self._configure(loaded, error)
         self._notices.everybody = loaded.problems
@@ -108,14 +110,14 @@ class OneTool:
 
     async def __aexit__(self, *_: object) -> None:
         self._retiring.cancel()
-        state = self._now
+        state = self._require_state()
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close())
         for close in (state.stores.close, state.audit.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
     def _configure(self, loaded: Loaded, error: ConfigError | None = None) -> None:
-        """Put a configuration in force, whole. Runs that are under way end in the cells they have."""
+        """Apply a configuration. Current runs finish in their cells."""
         if self._log is None:
             self._log = Log(loaded.folders.data / "logs" / "onetool.log")
         old, log = self._state, self._log
@@ -133,12 +135,11 @@ class OneTool:
             self._retiring.start(work)
 
     def _own_ports(self) -> set[int]:
-        """Return the ports that servers of this home directory listen on. It reads files."""
+        """Return the ports that servers of this user listen on, from files."""
         others = (entry.port for entry in list_servers(self.folders.user))
         return self.listening_ports | {port for port in others if port is not None}
 
-    @property
-    def _now(self) -> State:
+    def _require_state(self) -> State:
         if self._state is None:
             raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
         return self._state
@@ -157,11 +158,11 @@ class OneTool:
         token_id: str = "",
         client: str = "",
     ) -> Answer:
-        """What an MCP client sees when it calls `run(command)`; `meta` is what it says about the request."""
-        state = self._now
+        """Run a command and return the answer for the client; `meta` is the metadata of the request."""
+        state = self._require_state()
         if state.error is not None and not _works_without_settings(command):
             return Answer(
-                (escape_invisible(f"The configuration is wrong, so nothing runs until it is right:\n{state.error}"),),
+                (escape_invisible(f"invalid configuration; nothing runs until it is fixed:\n{state.error}"),),
                 is_error=True,
                 error="config_error",
             )
@@ -176,7 +177,7 @@ class OneTool:
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
-        """A client has come, for which our own definition costs so much. What it may call soon is got ready."""
+        """Start a client session: discover tools and record the token cost of their definitions."""
         self.servers.keeps_running = self.bundles.keeps_running = True
         await self.discover()
         begin = partial(self._telemetry.begin_session, agent=agent, client=client)
@@ -192,17 +193,17 @@ class OneTool:
         token_id: str = "",
         client: str = "",
     ) -> ToolContext:
-        """The facts of a call that this agent makes."""
+        """Return the context for calls of this agent."""
         self.registry.apply_switches()
         system: System = self
         return ToolContext(
             **self.agents.facts(agent),
-            working_dir=self._now.loaded.folders.working_dir,
+            working_dir=self._require_state().loaded.folders.working_dir,
             correlation_id=os.urandom(8).hex(),
             bus=self.bus,
             system=system,
             progress=journal.note if journal else None,
-            heard=journal.hear if journal else None,
+            heard=journal.record_foreign if journal else None,
             notice=journal.notify if journal else None,
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
@@ -211,15 +212,15 @@ class OneTool:
         )
 
     def warm_up(self) -> None:
-        """Have a cell ready before the first run asks for one. Returns at once."""
-        self._now.cells.warm_up()
+        """Start a cell before the first run. Returns immediately."""
+        self._require_state().cells.warm_up()
 
     def _warn(self, agent: str, text: str) -> None:
-        """Something that an agent should know soon, and the log for good."""
+        """Add a notice for the agent and log a warning."""
         self._notices.add(agent, text)
         self.log.event("warning", level="WARNING", agent=agent, text=text)
 
-    # --- what the ot pack asks (ot.context.System) ---------------------------------------------------------------
+    # --- the System protocol of onetool.system -------------------------------------------------------------------
 
     @property
     def registry(self) -> Registry:
@@ -227,74 +228,74 @@ class OneTool:
 
     @property
     def config_error(self) -> ConfigError | None:
-        """What is wrong with the configuration, where it is; nothing but help runs until it is right."""
-        return self._now.error
+        """The error in the configuration, if any; only help runs until it is fixed."""
+        return self._require_state().error
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What a person should know about what was read."""
-        return self._now.loaded.problems
+        """The problems found in the configuration."""
+        return self._require_state().loaded.problems
 
     @property
     def settings(self) -> Settings:
-        return self._now.loaded.settings
+        return self._require_state().loaded.settings
 
     @property
     def folders(self) -> Folders:
-        return self._now.loaded.folders
+        return self._require_state().loaded.folders
 
     @property
     def config_files(self) -> tuple[Path, ...]:
-        """The configuration files in force; none if a program passed the settings in."""
-        return config_files(self._now.loaded)
+        """The active configuration files; empty if a program passed the settings."""
+        return config_files(self._require_state().loaded)
 
     @property
     def stores(self) -> Stores:
-        return self._now.stores
+        return self._require_state().stores
 
     @property
     def media(self) -> MediaStorage:
-        return self._now.media
+        return self._require_state().media
 
     @property
     def audit(self) -> AuditLog:
-        return self._now.audit
+        return self._require_state().audit
 
     @property
     def net(self) -> Net:
-        return self._now.net
+        return self._require_state().net
 
     @property
     def redact(self) -> Redactor:
-        """`redact(text)` is the text without the values of secrets."""
-        return self._now.redact
+        """The redactor: `redact(text)` removes the values of secrets."""
+        return self._require_state().redact
 
     @property
     def cells(self) -> Cells:
-        return self._now.cells
+        return self._require_state().cells
 
     @property
     def switched_off(self) -> frozenset[str]:
-        """Tools and packs that somebody has switched off; what is stored has switches of its own."""
-        return self._now.switches.off()
+        """The names of tools and packs that are switched off, without bundles, which have their own state."""
+        return self._require_state().switches.off()
 
     @property
     def results(self) -> ResultStorage:
-        return self._now.results
+        return self._require_state().results
 
     async def discover(self, words: Collection[str] | None = None) -> None:
-        """Have in the registry what is there now; `words` are the packs that matter, where not all do."""
+        """Update the registry; `words` are the packs that are needed, None for all."""
         await self.registry.refresh(words)
 
     async def switch(self, name: str, *, on: bool) -> None:
-        """Switch a tool or a pack on or off, for good; what is stored has its own switch."""
-        await anyio.to_thread.run_sync(partial(self._now.switches.set, name, on=on))
+        """Enable or disable a tool or pack permanently."""
+        await anyio.to_thread.run_sync(partial(self._require_state().switches.set, name, on=on))
         self.registry.apply_switches()
 
     async def search(self, query: str, limit: int = 20) -> list[SearchHit]:
-        """What fits, over everything there is at this moment."""
+        """Search all tools, packs, snippets and aliases."""
         await self.discover()
-        state = self._now
+        state = self._require_state()
         facts = state.stores.search, query, limit, state.loaded.settings, self.bundles
         return await anyio.to_thread.run_sync(self._search.search, *facts)
 
@@ -304,31 +305,31 @@ class OneTool:
         return self._log
 
     async def reload(self) -> str:
-        """Read everything again; a configuration that is wrong changes nothing and is reported."""
+        """Reload the configuration and the tools. An invalid configuration raises and changes nothing."""
         answer = await self.apply_settings()
         await self.discover()
         return answer
 
     async def apply_settings(self, *, unasked: bool = False) -> str:
-        """Read the settings again and use them.
+        """Read the settings again and apply them.
 
-        With `unasked`, because files changed and nobody asked for a reload, raise if that would take a whole file of
-        settings away: the project directory lost its trust, or the file is gone.
+        With `unasked`, after files changed without a request to reload, raise if a settings file would be dropped: the
+        project directory lost its trust, or the file is gone.
         """
-        read = partial(self._reader.read_again, self._now.loaded, unasked=unasked)
+        read = partial(self._reader.read_again, self._require_state().loaded, unasked=unasked)
         self._configure(await anyio.to_thread.run_sync(read))
         return RELOADED
 
     async def health(self) -> dict[str, Any]:
-        """Return how everything is doing; `findings` are the problems in their parts."""
-        return await self._checks().report_health(self._now, self.log)
+        """Return the health report; `findings` are the problems as data."""
+        return await self._checks().report_health(self._require_state(), self.log)
 
     async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
-        """Return everything that is wrong or in order, from files and recorded states; nothing is started for it.
+        """Return the results of all checks, from files and recorded states. Nothing is started.
 
-        `stored` is what somebody found about kept files before anything ran.
+        `stored` are problems with stored files that were found earlier.
         """
-        return await self._checks().find_problems(self._now, self.log, seconds, stored)
+        return await self._checks().find_problems(self._require_state(), self.log, seconds, stored)
 
     def _checks(self) -> "Checks":
         from onetool.checks import Checks

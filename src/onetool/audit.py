@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from onetool._tool import Tool
-from onetool.bus.authorise import in_order, required
+from onetool.bus.authorize import required_permissions, sort_permissions
 from onetool.bus.events import CallFinished
 from onetool.config.load import Loaded
 from onetool.context import Permission, ToolContext
@@ -133,7 +133,7 @@ class AuditLog:
         return {
             "agent": context.agent_id,
             "tool": tool.name,
-            "permissions": in_order(required(tool, args)),
+            "permissions": sort_permissions(required_permissions(tool, args)),
             "arguments": {name: self._render_argument(value) for name, value in args.items()},
             "correlation_id": context.correlation_id,
         }
@@ -190,4 +190,4 @@ class _CharacterBudget:
 
 
 def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:
-    return tool.is_audited or bool(required(tool, args) & WATCHED)
+    return tool.is_audited or bool(required_permissions(tool, args) & WATCHED)

@@ -22,7 +22,7 @@ from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolErro
 from onetool.render import render
 from onetool.storage import NoticeStorage
 from onetool.util.locks import locked
-from onetool.util.moments import in_utc
+from onetool.util.time_format import in_utc
 
 MAX_TOPIC = 500
 MAX_MESSAGE = 100_000

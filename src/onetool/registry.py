@@ -1,8 +1,8 @@
-"""All tools by name: an ordered view over the sources of tools. It finds them; it never calls them.
+"""The registry of tools: an ordered view over the sources of tools.
 
-One rule decides conflicts: the first source in order that has a tool of exactly this name; without one, the first that
-has a tool whose name code writes like this (`get-sum` is `get_sum` in Python). `peek`, `is_pack`, `packs`, `problems`
-and iterating wait for nobody; everything else may wait for the disk, and is for threads.
+If several sources have a tool, the first source with exactly this name wins; without one, the first source with a tool
+whose Python name is equal (`get-sum` is `get_sum` in Python). `peek`, `is_pack`, `packs`, `problems` and iteration
+never block; everything else may read the disk and belongs in threads.
 """
 
 import re
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool._tool import Tool
 from onetool.context import Permission, ToolContext, permissions
+from onetool.disabled_tools import EVERYTHING
 from onetool.errors import ToolError, ToolNotFound
-from onetool.switches import EVERYTHING
 from onetool.util.invisible import find_in_name
+from onetool.util.text import did_you_mean, quote
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 MAX_NAME_LENGTH = 500
-NAMES_AT_ONCE = 5_000  # compared in one call, which holds the interpreter lock
+MAX_COMPARED = 5_000  # names in one call, which holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
 
@@ -47,60 +48,60 @@ class Entry(NamedTuple):
 
 
 class ToolSource(Protocol):
-    """Where tools come from. Packs are known by the names that code writes.
+    """A source of tools. Packs are identified by their Python names.
 
-    `find`, `entries`, `count`, `similar` and `describe` may wait for the disk; `refresh` and `close` are for the event
-    loop; nothing else waits.
+    `find`, `entries`, `count`, `similar` and `describe` may read the disk; `refresh` and `close` run on the event loop;
+    nothing else blocks.
     """
 
-    kind: str  # what lists call it
+    kind: str  # as shown in lists
     version: int  # changes with the set of tools
     held: Mapping[str, Tool]  # the tools that are always in memory, by name
 
     @property
     def pack_names(self) -> AbstractSet[str]:
-        """The packs that have tools; the empty one holds tools without a pack."""
+        """The packs that have tools; the empty name holds tools without a pack."""
 
     def words(self, pack: str) -> AbstractSet[str]:
-        """Return the tools of a pack that are in memory, as code writes them."""
+        """Return the Python names of the tools of a pack that are in memory."""
 
     def peek(self, name: str) -> Tool | None:
-        """Return the tool of this name if it is in memory, perhaps as it was a moment ago."""
+        """Return the tool with this name if it is in memory; it may be slightly out of date."""
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool of this name as it is now."""
+        """Return the current tool with this name."""
 
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
     ) -> Iterator[Entry]:
-        """Yield all tools, or those of a pack, by name; `at_once` is how many the caller wants to begin with."""
+        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch."""
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
-        """Return how many tools a pack has, or how many that can be called."""
+        """Return the number of tools of a pack, optionally only enabled ones."""
 
     def similar(self, name: str, /) -> Iterable[str]:
-        """Return the names to compare with an unknown one."""
+        """Return names to compare with an unknown name."""
 
     def describe(self, _pack: str, /) -> str:
-        """Return what a pack says about itself."""
+        """Return the description of a pack."""
         return ""
 
     def note_unlisted(self, _context: ToolContext, /) -> str:
-        """Return a sentence on what is missing from lists; empty if nothing is."""
+        """Return a note on tools that are missing from lists; empty if none are."""
         return ""
 
     def problems(self) -> "Mapping[str, Problem]":
-        """Return the packs that are meant to be here and have no tools, and why."""
+        """Return the configured packs that have no tools, and why."""
         return {}
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
-        """Know what is there now; `words` are the packs that are needed, if not all are."""
+        """Update the set of tools; `words` are the packs that are needed, None for all."""
 
     def configure(self, loaded: "Loaded", /) -> None:
-        """Use these settings from now on."""
+        """Apply these settings."""
 
     async def close(self) -> None:
-        """End what it has started."""
+        """Stop everything that the source has started."""
 
 
 class HeldTools(ToolSource):
@@ -110,26 +111,26 @@ class HeldTools(ToolSource):
 
     def __init__(self) -> None:
         self.held: dict[str, Tool] = {}
-        # Pack, tool and full names, as code writes them; of several names the one that is meant comes first.
+        # Full names by Python names of pack and tool; of several names the one that wins comes first.
         self._written: dict[str, dict[str, list[str]]] = {}
         self.version = 0
 
     def add(self, tool: Tool) -> None:
         if not NAME.fullmatch(tool.name):
-            raise ToolError(f"{tool.name!r} is no name for a tool; a name is like 'pack.tool' or 'grep'")
+            raise ToolError(f"invalid tool name {quote(tool.name)}: expected 'pack.tool' or 'grep'")
         if character := find_in_name(tool.name):
-            raise ToolError(f"{tool.name!a} is not a valid tool name: it contains the invisible character {character}")
+            raise ToolError(f"invalid tool name {tool.name!a}: it contains the invisible character {character}")
         if tool.name in self.held:
             raise ToolError(
-                f"a tool named {tool.name!r} is registered already; unregister it first or choose another name"
+                f"a tool named {tool.name!r} is already registered; unregister it first or choose another name"
             )
         if tool.timeout is not None and not tool.timeout > 0:
-            raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a number of seconds above 0")
-        if not all(isinstance(each, Permission) for each in tool.permissions):  # a program may write them as words
+            raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a positive number of seconds")
+        if not all(isinstance(each, Permission) for each in tool.permissions):  # a program may pass strings
             try:
                 tool = replace(tool, permissions=permissions(tool.permissions))
             except (TypeError, ValueError) as error:
-                raise ToolError(f"{tool.name} cannot be registered: {error}") from None
+                raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1
         self.held[tool.name] = tool
         pack, _, short = (written := python_name(tool.name)).rpartition(".")
@@ -147,7 +148,7 @@ class HeldTools(ToolSource):
             del self._written[pack]
 
     def replace(self, tool: Tool) -> Tool:
-        """Put the tool in the place of the one that has its name."""
+        """Replace the tool with the same name."""
         if self.held[tool.name] is not tool:
             self.version += 1
             self.held[tool.name] = tool
@@ -176,8 +177,8 @@ class HeldTools(ToolSource):
 
     def entries(self, pack: str | None = None, **_options: Any) -> Iterator[Entry]:
         tools = list(self.held.values()) if pack is None else self.tools_of(pack)
-        made = (Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
-        return iter(sorted(made, key=itemgetter(0)))
+        entries = (Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
+        return iter(sorted(entries, key=itemgetter(0)))
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         return sum(tool.enabled or not enabled for tool in self.tools_of(pack))
@@ -187,29 +188,29 @@ class HeldTools(ToolSource):
 
 
 class Registry:
-    """The tools of the sources, in the order of these."""
+    """The tools of all sources, in the order of the sources."""
 
     def __init__(self, *sources: ToolSource, aliases: Mapping[str, str] | None = None) -> None:
         self.sources = sources
         self.aliases: Mapping[str, str] = aliases or {}
         self.switches: SwitchStorage | None = None
-        self._admits: Callable[[Tool | Entry], bool] | None = None  # which tools a view has
+        self._admits: Callable[[Tool | Entry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
         self._off_reason, self._off_version = "", 0
 
     @property
     def version(self) -> int:
-        """Of the set of tools: who keeps something made of it can tell that it has changed."""
+        """The version of the set of tools; changes with the set."""
         return self._off_version + sum(source.version for source in self.sources)
 
     async def refresh(self, words: Collection[str] | None = None) -> None:
-        """Know what is there now; `words` are the packs that are needed, if not all are."""
-        for source in self.sources:  # in order, because a pack that an earlier one has may be refused by a later one
+        """Update the set of tools; `words` are the packs that are needed, None for all."""
+        for source in self.sources:  # in order: a later source may reject a pack of an earlier one
             await source.refresh(words)
         self.apply_switches()
 
     def apply_switches(self) -> None:
-        """Disable the tools and packs that are switched off at this moment, and no others."""
+        """Disable exactly the tools and packs that are switched off now."""
         if self.switches is not None:
             off, problem = self.switches.off(), self.switches.problem
             reason = "it is switched off" if problem is None else str(problem)
@@ -224,7 +225,7 @@ class Registry:
         return tool
 
     def is_off(self, tool: Tool | Entry) -> bool:
-        """Return whether it or its pack is switched off; if that is not known, all but what reports on the system."""
+        """Return whether the tool or its pack is switched off. If unknown, all tools except `ALWAYS_ON` are."""
         if not self._off:
             return False
         if EVERYTHING in self._off:
@@ -232,42 +233,42 @@ class Registry:
         return not self._off.isdisjoint((tool.name, tool.pack))
 
     def only(self, admits: Callable[[Tool | Entry], bool]) -> "Registry":
-        """Return a view of the tools that are admitted, and the aliases of those."""
-        some = copy(self)
+        """Return a view with only the admitted tools and their aliases."""
+        view = copy(self)
         targets = {alias: self.get(alias) for alias in self.aliases}
-        some.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
-        some._admits = admits  # noqa: SLF001 - it is one of us
-        return some
+        view.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
+        view._admits = admits  # noqa: SLF001 - the same class
+        return view
 
     # --- one tool -------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Tool:
-        """Return the tool of this name, or of the alias; raise what is near if there is none."""
+        """Return the tool with this name or alias; raise an error with similar names if there is none."""
         check_name(name)
-        target, circle = self._target(name)
-        if circle:
-            raise ToolNotFound(f"the aliases go round in a circle: {' -> '.join(circle)}.")
+        target, cycle = self._target(name)
+        if cycle:
+            raise ToolNotFound(f"circular aliases: {' -> '.join(cycle)}.")
         if (tool := self.known(target)) is not None:
             return tool
         error = self._not_found(target)
         if target == name:
             raise error
-        raise ToolNotFound(f"the alias {name!r} stands for {target!r}, and {error.message}", hint=error.hint)
+        raise ToolNotFound(f"the alias {name!r} refers to {target!r}: {error.message}", hint=error.hint)
 
     def peek(self, name: str) -> Tool | None:
-        """Return the tool of this name, or of the alias, if it is in memory."""
+        """Return the tool with this name or alias if it is in memory."""
         return self._first(self._target(name)[0], lambda source, target: source.peek(target))
 
     def known(self, name: str) -> Tool | None:
-        """Return the tool of this name; no alias."""
+        """Return the tool with this name; aliases are ignored."""
         return self._first(name, lambda source, target: source.find(target))
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name, or of the alias, or None, which costs less than saying what is near."""
+        """Return the tool with this name or alias, or None. Cheaper than `find`, which compares names."""
         return self.known(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
 
     def _first(self, name: str, find: Callable[[ToolSource, str], Tool | None]) -> Tool | None:
-        """Return the tool that is meant by the name: see the rule above."""
+        """Return the tool that the name refers to, by the rule of this module."""
         for source in self.sources:
             if (tool := source.held.get(name)) is not None:
                 break
@@ -280,7 +281,7 @@ class Registry:
         return self.switched(tool)
 
     def _target(self, name: str) -> tuple[str, list[str]]:
-        """Return the name that an alias stands for in the end; and the circle, if the aliases go round in one."""
+        """Return the final target of an alias, and the cycle if the aliases are circular."""
         chain = [name]
         while chain[-1] in self.aliases and chain[-1] not in self:
             chain.append(self.aliases[chain[-1]])
@@ -289,7 +290,7 @@ class Registry:
         return chain[-1], []
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a tool of exactly this name is always in memory."""
+        """Return whether a tool with exactly this name is always in memory."""
         return any(name in source.held for source in self.sources)
 
     def __iter__(self) -> Iterator[Tool]:
@@ -305,9 +306,9 @@ class Registry:
         return sum(map(self.count, {pack for source in self.sources for pack in list(source.pack_names)}))
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
-        """Return how many tools a pack has, or how many that can be called.
+        """Return the number of tools of a pack, optionally only enabled ones.
 
-        If some of them may not count, each has to be looked at.
+        Views and switched-off tools require counting entry by entry.
         """
         sources = self.sources_of(pack)
         if len(sources) > 1 or self._admits is not None or self._off:
@@ -320,10 +321,10 @@ class Registry:
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
     ) -> Iterator[Entry]:
-        """Yield all tools, or those of a pack, in the order of their names."""
+        """Yield all tools, or those of a pack, sorted by name."""
         parts = (source.entries(pack, described=described, at_once=at_once) for source in self.sources)
         last = ""
-        for entry in merge(*parts, key=itemgetter(0)):  # of equal ones, that of the first source comes first
+        for entry in merge(*parts, key=itemgetter(0)):  # for equal names, the first source comes first
             if entry.name != last and (self._admits is None or self._admits(entry)):
                 yield entry._replace(enabled=False) if self.is_off(entry) else entry
             last = entry.name
@@ -333,7 +334,7 @@ class Registry:
         return sorted(names if self._admits is None else filter(self.is_pack, names))
 
     def all_packs(self) -> list[str]:
-        """Return the names of all packs, also of those that have no tools or cannot be used."""
+        """Return the names of all packs, including unusable ones."""
         return sorted({*self.packs(), *self.problems()})
 
     def problems(self) -> "dict[str, Problem]":
@@ -341,15 +342,15 @@ class Registry:
         return {name: why for source in reversed(self.sources) for name, why in source.problems().items()}
 
     def describe(self, pack: str) -> str:
-        """Return what a pack says about itself."""
+        """Return the description of a pack."""
         return next(filter(None, (source.describe(pack) for source in self.sources)), "")
 
     def note_unlisted(self, context: ToolContext) -> str:
-        """Return sentences on what is missing from lists; empty if nothing is."""
+        """Return notes on tools that are missing from lists; empty if none are."""
         return " ".join(filter(None, (source.note_unlisted(context) for source in self.sources)))
 
     def in_pack(self, pack: str) -> Mapping[str, str]:
-        """Return the tools of a pack, by the name that Python code uses, with their real names."""
+        """Return the names of the tools of a pack by their Python names."""
         found: dict[str, str] = {}
         for entry in self.entries(pack):
             written = python_name(entry.name)
@@ -359,84 +360,82 @@ class Registry:
         return found
 
     def words(self, pack: str, wanted: AbstractSet[str]) -> set[str]:
-        """Return which of the words are tools of the pack that are in memory."""
+        """Return which of the words are Python names of tools of the pack that are in memory."""
         return set().union(*(wanted & source.words(pack) for source in self.sources))
 
     def sources_of(self, pack: str) -> list[ToolSource]:
         return [source for source in self.sources if pack in source.pack_names]
 
     def is_pack(self, name: str) -> bool:
-        """Return whether there is such a pack. A view has the packs of its tools, which are looked for."""
+        """Return whether the pack exists. A view has only the packs of its tools."""
         if not name or not self.sources_of(name):
             return False
         return self._admits is None or any(True for _ in self.entries(name))
 
-    # --- what is near ---------------------------------------------------------------------------------------------
+    # --- similar names --------------------------------------------------------------------------------------------
 
     def nearest(self, name: str) -> list[str]:
-        """Return up to three tools with names like this one, the nearest first."""
+        """Return up to three tools with similar names, best match first."""
         names = [other for source in self.sources for other in source.similar(name)]
         if self._admits is not None:
             names = [other for other in names if self._admits(Entry(other, "", enabled=True))]
         return nearest(name, names)
 
     def pack_not_found(self, name: str) -> ToolNotFound:
-        """Return the error for an unknown pack, with the nearest names."""
+        """Return the error for an unknown pack, with similar names."""
         check_name(name, "pack")
         if name in self.aliases:
             return ToolNotFound(f"{name!r} is an alias, not a pack", hint=f"ot.call({name!r}, ...)")
         packs = self.all_packs()
         near = nearest(name, packs)
-        meant = f" Did you mean {' or '.join(near)}?" if near else ""
-        return ToolNotFound(f"there is no pack {name!r}.{meant} Packs: {shown(packs)}.", nearest=near)
+        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_names(packs)}."
+        return ToolNotFound(message, nearest=near)
 
     def _not_found(self, name: str) -> ToolNotFound:
         pack = name.rpartition(".")[0]
         if (problem := self.problems().get(name.partition(".")[0])) is not None:
-            return ToolNotFound(f"the pack {pack!r} cannot be used: {problem.message}", hint=problem.hint)
+            return ToolNotFound(f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint)
         is_pack, packs = self.is_pack(pack), self.all_packs()
         near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
-        message = f"there is no tool {name!r}."
-        if near:
-            message += f" Did you mean {' or '.join(near)}?"
+        message = f"unknown tool {quote(name)}.{did_you_mean(near)}"
         if is_pack:
-            some = islice(self.entries(pack, at_once=MOST_SHOWN), MOST_SHOWN)
+            some = islice(self.entries(pack, at_once=MAX_SHOWN), MAX_SHOWN)
             names = [python_name(entry.name).rpartition(".")[2] for entry in some]
-            message += f" {pack} has: {shown(names, self.count(pack))}."
+            message += f" {pack} has: {join_names(names, self.count(pack))}."
         else:
-            message += f" Packs: {shown(packs)}."
-        return ToolNotFound(f"{message} Type ot.tools() to see all.", nearest=near)
+            message += f" Packs: {join_names(packs)}."
+        return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
 
 
 def check_name(name: str, kind: str = "tool") -> None:
-    """Raise ToolNotFound if the name is longer than any can be; comparing and showing it would take long."""
+    """Raise ToolNotFound if the name is too long, because comparing it with others would be slow."""
     if len(name) > MAX_NAME_LENGTH:
-        raise ToolNotFound(f"the name is too long: no {kind} has one of more than {MAX_NAME_LENGTH} characters")
+        raise ToolNotFound(f"the {kind} name is too long: {len(name)} characters, the limit is {MAX_NAME_LENGTH}")
 
 
 def python_name(name: str) -> str:
-    """The name with every character that cannot stand in a Python identifier made an underscore."""
+    """Return the name with underscores for all characters that are invalid in Python identifiers."""
     return NOT_IN_IDENTIFIERS.sub("_", name)
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
-    """Return up to three known names that are like this one, the nearest first."""
+    """Return up to three similar known names, best match first."""
     from rapidfuzz import fuzz, process
 
     if len(name) > MAX_NAME_LENGTH:
         return []
     names = list(known)
     matches = []
-    for start in range(0, len(names), NAMES_AT_ONCE):  # other threads get their turn after each part
-        part = names[start : start + NAMES_AT_ONCE]
+    for start in range(0, len(names), MAX_COMPARED):  # other threads can run between batches
+        part = names[start : start + MAX_COMPARED]
         matches += process.extract(name, part, scorer=fuzz.WRatio, limit=3, score_cutoff=75)
     best = sorted(matches, key=itemgetter(1), reverse=True)
     return [match[0] for match in best[:3]]
 
 
-def shown(names: Mapping[str, object] | list[str], total: int = 0) -> str:
-    """The first of the names in a row; `total` is how many there are if not all are given."""
+def join_names(names: Mapping[str, object] | list[str], total: int = 0) -> str:
+    """Return the first names, separated by commas; `total` is the full count if not all are given."""
     listed = sorted(names)
     total = max(total, len(listed))
-    more = f" and {total - MOST_SHOWN} more" if total > MOST_SHOWN else ""
-    return (", ".join(listed[:MOST_SHOWN]) or "none") + more
+    more = f" and {total - MAX_SHOWN} more" if total > MAX_SHOWN else ""
+    return (", ".join(listed[:MAX_SHOWN]) or "none") + more

@@ -1,8 +1,7 @@
-"""What a tool takes and gives: a JSON Schema, wherever it came from, and the check of a value against it.
+"""JSON Schemas for the input and output of tools, and validation of values.
 
-Three sources: a function (its signature and docstring), JSON, and the source text of a function that is never run.
-All become the same thing, so that every tool is described, bound and checked alike. The schema of a function and
-the validator are made at first use: a catalogue of thousands costs nothing until it is asked.
+A schema comes from a function (signature and docstring), from JSON, or from source code that is not executed. The
+schema of a function and the validator are created at first use, so that large catalogs cost nothing at startup.
 """
 
 import ast
@@ -17,7 +16,7 @@ from onetool.errors import ArgumentError
 from onetool.util.docstring import arguments as docstring_arguments
 
 JSON = dict[str, Any]
-MAX_PROBLEM = 1_000  # characters of what is wrong with a value
+MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
 ANY_OBJECT: Final[JSON] = {"type": "object"}
 PLAIN_TYPES: Final[dict[Any, JSON]] = {
     str: {"type": "string"},
@@ -34,7 +33,7 @@ PLAIN_TYPES: Final[dict[Any, JSON]] = {
 
 
 class Schema:
-    """A JSON Schema with its validator. `json` is the schema; `check` raises what is wrong with a value."""
+    """A JSON Schema with its validator."""
 
     def __init__(self, make: Callable[[], JSON], keyword_only: Callable[[], frozenset[str]] = frozenset) -> None:
         self._make, self._keyword_only = make, keyword_only
@@ -46,18 +45,18 @@ class Schema:
     @classmethod
     def from_callable(cls, function: Callable[..., Any]) -> Self:
         return cls(
-            lambda: _of_signature(signature_of(function), inspect.getdoc(function)),
+            lambda: _schema_from_signature(signature_of(function), inspect.getdoc(function)),
             lambda: _keyword_only(signature_of(function)),
         )
 
     @classmethod
     def from_source(cls, source: str, function: str) -> Self:
-        """From the text of a module, which is read and never run."""
+        """Create a schema from the source of a module, which is parsed but not executed."""
         return cls(
-            lambda: _of_signature(
-                signature_of_definition(node := _definition(source, function)), ast.get_docstring(node)
+            lambda: _schema_from_signature(
+                signature_of_definition(node := _find_definition(source, function)), ast.get_docstring(node)
             ),
-            lambda: _keyword_only(signature_of_definition(_definition(source, function))),
+            lambda: _keyword_only(signature_of_definition(_find_definition(source, function))),
         )
 
     @functools.cached_property
@@ -66,7 +65,7 @@ class Schema:
 
     @functools.cached_property
     def properties(self) -> Mapping[str, JSON]:
-        """The schema of each argument; one that says only true or false says nothing about it."""
+        """The schema of each argument; boolean schemas become empty ones."""
         parts = self.json.get("properties", {}).items()
         return {name: part if isinstance(part, dict) else {} for name, part in parts}
 
@@ -81,7 +80,7 @@ class Schema:
 
     @property
     def open(self) -> bool:
-        """Whether arguments that are not named are taken too."""
+        """Whether additional arguments are accepted."""
         return self.json.get("additionalProperties", True) is not False
 
     @functools.cached_property
@@ -89,38 +88,38 @@ class Schema:
         return {name: part["default"] for name, part in self.properties.items() if "default" in part}
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with the value, in words; None where nothing is."""
+        """Return the first problem with the value, or None."""
         found = self._mismatch(value)
         return found[0] if found else None
 
     def _mismatch(self, value: Any) -> tuple[str, list[str | int], str] | None:
-        """Return the first thing that is wrong in words, where in the value it is, and the words without the place."""
+        """Return the first problem as text, its path in the value, and the text without the path."""
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return None
-        path = [part if isinstance(part, int) else part[:MAX_PROBLEM] for part in error.instance_path]
+        path = [part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS] for part in error.instance_path]
         where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
         message = str(error.message)
-        if len(message) > MAX_PROBLEM:  # the middle of a value that it quotes at length; the end says what is wrong
-            message = f"{message[: MAX_PROBLEM // 2]}...{message[-MAX_PROBLEM // 2 :]}"
+        if len(message) > MAX_PROBLEM_CHARS:  # it quotes a long value in the middle; the end says what is wrong
+            message = f"{message[: MAX_PROBLEM_CHARS // 2]}...{message[-MAX_PROBLEM_CHARS // 2 :]}"
         return f"{where.lstrip('.')}: {message}" if where else message, path, message
 
     def check(self, args: JSON) -> JSON:
-        """Return the arguments if they are right, with an integer for a float like 3.0 where one is declared."""
+        """Return the valid arguments, with floats such as 3.0 converted to declared integers; raise otherwise."""
         try:
             if not self._validator.is_valid(args):
-                what = "they do not fit the schema"
+                what = "the arguments do not match the schema"
                 text, path, reason = self._mismatch(args) or (what, [], what)
                 raise ArgumentError(text, path=path, reason=reason)
-        except ValueError as error:  # half a character, or hundreds of levels
-            raise ArgumentError(f"the arguments cannot be checked: {error}") from None
-        for name, part in self._with_integers.items():
+        except ValueError as error:  # an unpaired surrogate, or hundreds of levels
+            raise ArgumentError(f"cannot validate the arguments: {error}") from None
+        for name, part in self._integer_properties.items():
             if name in args:
-                args[name] = _integral(args[name], part)
+                args[name] = _convert_integers(args[name], part)
         return args
 
     @functools.cached_property
-    def _with_integers(self) -> Mapping[str, JSON]:
+    def _integer_properties(self) -> Mapping[str, JSON]:
         return {name: part for name, part in self.properties.items() if "'integer'" in str(part)}
 
     @functools.cached_property
@@ -128,67 +127,67 @@ class Schema:
         import jsonschema_rs
 
         try:
-            return jsonschema_rs.validator_for(self.json, retriever=_refuse_to_fetch)
+            return jsonschema_rs.validator_for(self.json, retriever=_reject_reference)
         except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise ArgumentError(f"the tool's own schema is not valid: {error}", reason=str(error)) from None
+            raise ArgumentError(f"invalid schema of the tool: {error}", reason=str(error)) from None
 
 
-def _integral(value: Any, schema: Any) -> Any:
-    """Return the value with integers for floats like 3.0, wherever the schema declares an integer and no number."""
+def _convert_integers(value: Any, schema: Any) -> Any:
+    """Return the value with integral floats such as 3.0 as integers where the schema declares only integers."""
     if isinstance(value, float) and value.is_integer():
         kinds = _kinds(schema)
         return int(value) if "integer" in kinds and "number" not in kinds else value
     if not isinstance(schema, Mapping) or not isinstance(value, list | dict):
         return value
     for choice in (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ())):
-        value = _integral(value, choice)
+        value = _convert_integers(value, choice)
     if isinstance(value, list):
         first = schema.get("prefixItems") or ()
         parts = chain(first, repeat(schema.get("items"), max(0, len(value) - len(first))))
-        return [_integral(item, part) for item, part in zip(value, parts, strict=False)]
+        return [_convert_integers(item, part) for item, part in zip(value, parts, strict=False)]
     properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-    return {key: _integral(item, properties.get(key, others)) for key, item in value.items()}
+    return {key: _convert_integers(item, properties.get(key, others)) for key, item in value.items()}
 
 
 def _kinds(schema: Any) -> set[str]:
     """Return the types that a piece of schema declares."""
     if not isinstance(schema, Mapping):
         return set()
-    own = schema.get("type", [])
-    kinds = {own} if isinstance(own, str) else set(own)
+    declared = schema.get("type", [])
+    kinds = {declared} if isinstance(declared, str) else set(declared)
     choices = (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ()))
     return kinds.union(*map(_kinds, choices))
 
 
-def _refuse_to_fetch(uri: str) -> Any:
-    raise ValueError(f"a schema may not refer to another document: {uri}")
+def _reject_reference(uri: str) -> Any:
+    raise ValueError(f"references to other documents are not supported: {uri}")
 
 
 # --- from a function -----------------------------------------------------------------------------------------------
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The parameters with their types; the context is filled in by the bus and is no parameter of the tool."""
+    """Return the signature of a tool without the context parameter, which the bus fills in."""
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError:  # an annotation that only type checkers can resolve
         signature = inspect.signature(function)
-    kept = [parameter for parameter in signature.parameters.values() if not takes_context(parameter)]
-    for parameter in kept:
+    parameters = [parameter for parameter in signature.parameters.values() if not takes_context(parameter)]
+    for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL:
             raise TypeError(f"a tool cannot take *{parameter.name}: name its arguments, or take a list")
-    return signature.replace(parameters=kept)
+    return signature.replace(parameters=parameters)
 
 
 def takes_context(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation in {ToolContext, "ToolContext"} if _hashable(parameter.annotation) else False
+    return parameter.annotation in {ToolContext, "ToolContext"} if _is_hashable(parameter.annotation) else False
 
 
-def _hashable(value: object) -> bool:
+def _is_hashable(value: object) -> bool:
     return type(value).__hash__ is not None
 
 
-def _of_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
+def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
     described = docstring_arguments(docstring)
     properties: JSON = {}
     required: list[str] = []
@@ -212,8 +211,8 @@ def _keyword_only(signature: inspect.Signature) -> frozenset[str]:
 
 
 def of_type(annotation: Any) -> JSON:
-    """The schema of a type; pydantic knows all but the simplest, and is asked only for those."""
-    if _hashable(annotation) and annotation in PLAIN_TYPES:
+    """Return the schema of a type. Pydantic is loaded only for types that are not plain."""
+    if _is_hashable(annotation) and annotation in PLAIN_TYPES:
         return PLAIN_TYPES[annotation]
     if isinstance(annotation, str):
         return {}
@@ -234,18 +233,18 @@ def is_data(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-# --- from source that is not run ---------------------------------------------------------------------------------
+# --- from source code --------------------------------------------------------------------------------------------
 
 
-def _definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+def _find_definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
             return node
-    raise LookupError(f"there is no function {function!r} in the source")
+    raise LookupError(f"function {function!r} not found in the source")
 
 
 def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
-    """What `inspect.signature` would say of the function, had it been defined."""
+    """Return the signature of a function definition without executing it."""
     given = node.args
     positional = [*given.posonlyargs, *given.args]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
@@ -257,18 +256,18 @@ def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ins
     ]
     if given.vararg:
         raise TypeError(f"a tool cannot take *{given.vararg.arg}: name its arguments, or take a list")
-    parameters = [_parameter(argument, default, kind) for kind, pairs in groups for argument, default in pairs]
+    parameters = [_build_parameter(argument, default, kind) for kind, pairs in groups for argument, default in pairs]
     return inspect.Signature([parameter for parameter in parameters if not takes_context(parameter)])
 
 
-def _parameter(argument: ast.arg, default: ast.expr | None, kind: Any) -> inspect.Parameter:
+def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any) -> inspect.Parameter:
     annotation = inspect.Parameter.empty if argument.annotation is None else type_from_source(argument.annotation)
-    value = inspect.Parameter.empty if default is None else _literal(default)
+    value = inspect.Parameter.empty if default is None else _evaluate_literal(default)
     return inspect.Parameter(argument.arg, kind, annotation=annotation, default=value)
 
 
-def _literal(node: ast.expr) -> Any:
-    """A default that is written out; any other is known to exist, and that is all."""
+def _evaluate_literal(node: ast.expr) -> Any:
+    """Return a literal default; `NotImplemented` for any other expression."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -276,14 +275,14 @@ def _literal(node: ast.expr) -> Any:
 
 
 def type_from_source(node: ast.expr) -> Any:
-    """The type that an annotation names, from a list of types that are known to be harmless; Any for the rest."""
+    """Return the type of an annotation if it is in the list of known types, else `Any`."""
     try:
         return _evaluate(node)
     except (KeyError, TypeError, ValueError, SyntaxError, RecursionError):
         return Any
 
 
-def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case a line
+def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case per line
     match node:
         case ast.Constant(value=None):
             return None

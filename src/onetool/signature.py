@@ -1,4 +1,4 @@
-"""How a tool is written for a reader: `pack.tool(query: str, count: int = 5) -> list`, whatever its kind."""
+"""Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from keyword import iskeyword
 from typing import Any
 
 from onetool._tool import Tool
-from onetool.sanitise import clean
+from onetool.sanitize import clean
 from onetool_child.names import OWN_PACK, is_reserved
 
-WORDS = {
+TYPE_NAMES = {
     "string": "str",
     "integer": "int",
     "number": "float",
@@ -19,70 +19,74 @@ WORDS = {
     "null": "None",
 }
 MAX_CHOICES = 8
-LONGEST = 10_000
-LONGEST_CALL = 60
+MAX_CHARS = 10_000
+MAX_CALL_CHARS = 60
 NOT_PYTHON = re.compile(r"[^\w.]")
 
 
 def signature(tool: Tool) -> str:
     required = tool.input.required
-    defaults = {name: f" = {part.get('default', '...')!r}" for name, part in _in_order(tool) if name not in required}
-    parts = [f"{name}: {type_word(part)}{defaults.get(name, '')}" for name, part in _in_order(tool)]
+    defaults = {
+        name: f" = {part.get('default', '...')!r}" for name, part in _sorted_arguments(tool) if name not in required
+    }
+    parts = [f"{name}: {type_name(part)}{defaults.get(name, '')}" for name, part in _sorted_arguments(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return _readable(f"{_written(tool.name)}({', '.join(parts)}){returns}", tool)
+    return _clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
 
 def short_call(tool: Tool, name: str) -> str:
-    """`pack.tool(query, count=5)`: what to write, without types; of many arguments only those that must be given."""
+    """Return a call without types, such as `pack.tool(query, count=5)`; if long, only required arguments."""
     required = tool.input.required
-    parts = [key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _in_order(tool)]
-    text = f"{_beginning(name)}{', '.join(parts)})"
-    if len(text) > LONGEST_CALL:
-        needed = [key for key, _ in _in_order(tool) if key in required]
-        text = f"{_beginning(name)}{', '.join([*needed, '...'])})"
-    return _readable(text, tool)
+    parts = [
+        key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _sorted_arguments(tool)
+    ]
+    text = f"{_call_prefix(name)}{', '.join(parts)})"
+    if len(text) > MAX_CALL_CHARS:
+        needed = [key for key, _ in _sorted_arguments(tool) if key in required]
+        text = f"{_call_prefix(name)}{', '.join([*needed, '...'])})"
+    return _clean_if_foreign(text, tool)
 
 
 def arguments(tool: Tool) -> list[str]:
-    """`name: description` for each argument that has one."""
+    """Return `name: description` for each argument with a description."""
     described = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [_readable(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
+    return [_clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
 
 
-def _written(name: str) -> str:
-    """Return the name as code has to write it; `ot.pack` reaches a pack whose name Python uses itself."""
+def _python_expression(name: str) -> str:
+    """Return the Python expression for a tool; `ot.pack` reaches packs whose names are reserved in Python."""
     pack, dot, short = NOT_PYTHON.sub("_", name).rpartition(".")
     return f'ot.pack("{pack}").{short}' if is_reserved(pack) and pack != OWN_PACK else f"{pack}{dot}{short}"
 
 
-def _beginning(name: str) -> str:
-    """Return the call up to the first argument. A Python keyword cannot be an attribute, a builtin stays what it is."""
+def _call_prefix(name: str) -> str:
+    """Return the call up to the first argument; `ot.call` for names that are keywords or builtins."""
     short = NOT_PYTHON.sub("_", name).rpartition(".")[2]
     is_hidden = iskeyword(short) or ("." not in name and is_reserved(short))
-    return f'ot.call("{name}", ' if is_hidden else f"{_written(name)}("
+    return f'ot.call("{name}", ' if is_hidden else f"{_python_expression(name)}("
 
 
-def _readable(text: str, tool: Tool) -> str:
-    """Names and defaults that somebody else wrote can say anything, as descriptions can."""
-    return clean(text, LONGEST) if tool.is_foreign else text
+def _clean_if_foreign(text: str, tool: Tool) -> str:
+    """Sanitize a text of an upstream tool, whose names and defaults may contain anything."""
+    return clean(text, MAX_CHARS) if tool.is_foreign else text
 
 
-def _in_order(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
-    """As in the schema, with what must be given first, as Python wants it."""
+def _sorted_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the arguments in the order of the schema, required ones first."""
     required = tool.input.required
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
 
 
-def type_word(part: Mapping[str, Any]) -> str:
-    """The Python word for a piece of schema; `Any` where there is none."""
+def type_name(part: Mapping[str, Any]) -> str:
+    """Return the Python type for a part of a schema; `Any` if there is none."""
     if "enum" in part and len(part["enum"]) <= MAX_CHOICES:
         return f"Literal[{', '.join(map(repr, part['enum']))}]"
     for key in ("anyOf", "oneOf"):
         if key in part:
-            return " | ".join(dict.fromkeys(type_word(choice) for choice in part[key]))
+            return " | ".join(dict.fromkeys(type_name(choice) for choice in part[key]))
     kind = part.get("type")
     if isinstance(kind, list):
-        return " | ".join(WORDS.get(one, "Any") for one in kind)
+        return " | ".join(TYPE_NAMES.get(one, "Any") for one in kind)
     if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
-        return f"list[{type_word(part['items'])}]"
-    return WORDS.get(str(kind), "Any")
+        return f"list[{type_name(part['items'])}]"
+    return TYPE_NAMES.get(str(kind), "Any")

@@ -1,4 +1,4 @@
-"""All that a reload replaces, as one piece: what the settings say, and what is made of them."""
+"""The state that a reload replaces: settings and everything created from them."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from onetool.audit import AuditLog
 from onetool.bundles.source import folder_of
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Loaded
+from onetool.disabled_tools import Switches
 from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
 from onetool.paths import placed
 from onetool.redact import Redactor
 from onetool.runner.answer import Presenter
-from onetool.runner.cells import Cells, Limits
+from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
 from onetool.storage import MediaStorage, ResultStorage, SwitchStorage
 from onetool.stores import Stores
-from onetool.switches import Switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class State:
     projects: dict[str, str]
 
     def retire(self, successor: "State") -> Iterator[Awaitable[object]]:
-        """Yield what ends the parts that the successor does not have. Runs that are under way end in their cells."""
+        """Yield the cleanup of parts that the successor does not share. Current runs finish in their cells."""
         if successor.cells is not self.cells:
             yield self.cells.retire()
         if successor.stores is not self.stores:
@@ -59,23 +59,23 @@ def make_state(
     make_cells: Callable[..., Cells],
     own_ports: Callable[[], set[int]],
 ) -> State:
-    """Make a state of these settings, with the parts of the old one that they leave as they are.
+    """Create the state for these settings, reusing unchanged parts of the old state.
 
     Tools must not send requests to `own_ports`.
     """
     settings, folders = loaded.settings, loaded.folders
-    redact, stores = Redactor(loaded.secret_values), _stores(loaded, old)
+    redact, stores = Redactor(loaded.secret_values), _open_stores(loaded, old)
     results = stores.results(settings.output)
     places = settings.projects.items()
     projects = {name: str(placed(path, folders.working_dir, folders.home)) for name, path in places}
     if old is not None and old.loaded.settings.execution == settings.execution:
         cells = old.cells
     else:
-        limits = Limits(**settings.execution.model_dump(include={*Limits.__dataclass_fields__}))
+        limits = CellLimits(**settings.execution.model_dump(include={*CellLimits.__dataclass_fields__}))
         cells = make_cells(limits, on_stray=lambda text: log.event("cell.output", text=text))
     if old is not None and old.loaded.settings.http == settings.http:
         net = old.net
-    else:  # requests that are under way end by the rules they began with
+    else:  # current requests finish with the old rules
         net = Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses), own_ports=own_ports)
     return State(
         loaded=loaded,
@@ -86,14 +86,14 @@ def make_state(
         stores=stores,
         results=results,
         media=stores.media(settings.output),
-        audit=_audit(loaded, redact, old),
+        audit=_open_audit(loaded, redact, old),
         net=net,
         switches=Switches(folders.data),
         projects=projects,
     )
 
 
-def _stores(loaded: Loaded, old: State | None) -> Stores:
+def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     folder, settings = loaded.folders.data, loaded.settings.stats
     if old is None or old.stores.folder != folder:
         return Stores.open(folder, settings, folder_of(loaded) / ".usage" / "usage.db")

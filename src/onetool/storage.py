@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # types of values only: what is kept does not depend on who u
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, ToolHit, Page, StoredTool, Switch, ToolDraft
     from onetool.proxy.definitions import Definition, Failure
-    from onetool.results.media import Content
+    from onetool.results.blobs import Blob
     from onetool.search.index import Shelf
     from onetool.stats.record import Record
     from onetool.transports.http.tokens import TokenSet
@@ -64,7 +64,7 @@ class MediaStorage(Protocol):
     """Pictures, sounds and other bytes, by handle. A handle belongs to an agent and a token, and expires."""
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str: ...
-    def get(self, handle: object, agent: str, token_id: str = "") -> "Content": ...
+    def get(self, handle: object, agent: str, token_id: str = "") -> "Blob": ...
 
 
 class StatisticsStorage(Protocol):

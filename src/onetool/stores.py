@@ -11,7 +11,7 @@ from onetool.config.model import Notify, Output, Stats
 from onetool.notify import NoticeFiles, RateLimit
 from onetool.problem import Problem, storage_problem
 from onetool.results import Quota, ResultStore
-from onetool.results.media import Media
+from onetool.results.blobs import Media
 from onetool.search import Search
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes

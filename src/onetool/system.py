@@ -1,6 +1,6 @@
-"""What tools may ask of the running product, through their context. `onetool.app` implements it."""
+"""The protocol through which tools access the running application; implemented by `onetool.app`."""
 
-from __future__ import annotations  # so that tools load nothing of all this
+from __future__ import annotations  # so that importing it loads nothing
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from onetool.stores import Stores
 
 
-class Upstream(Protocol):
-    """What an upstream server has beside its tools."""
+class UpstreamFeatures(Protocol):
+    """The resources and prompts of an upstream server."""
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]: ...
     async def read_resource(self, uri: str, context: ToolContext) -> Any: ...
@@ -29,7 +29,7 @@ class Upstream(Protocol):
 
 
 class Upstreams(Protocol):
-    def upstream(self, name: str) -> Upstream: ...
+    def upstream(self, name: str) -> UpstreamFeatures: ...
 
 
 class System(Protocol):
@@ -57,5 +57,5 @@ class System(Protocol):
 
 def system_of(context: ToolContext) -> System:
     if context.system is None:
-        raise ToolError("this needs the running OneTool; a bus alone does not have it")
-    return cast("System", context.system)  # who makes a context with a system checks that it is one
+        raise ToolError("this tool needs a running OneTool application, not only a bus")
+    return cast("System", context.system)  # whoever sets `system` passes a System

@@ -80,7 +80,7 @@ class Telemetry:
             error = "cancelled" if answer is None else answer.error
             tokens = 0 if answer is None else sum(map(tokens_of_text, answer.blocks))
             seconds, calls = time.perf_counter() - started, len(journal.calls)
-            self._events.tell(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
+            self._events.emit(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -114,7 +114,7 @@ class Telemetry:
         self._audit.finish(event)
 
     def _count_call(self, event: CallFinished) -> None:
-        tool, run_id, context, session = event.tool, self._events.run_of(event), event.context, self._events.session
+        tool, run_id, context, session = event.tool, self._events.run_id(event), event.context, self._events.session
         if tool is not None and tool.continues(event.args or {}):
             return
         is_counted = event.error is None and tool is not None and tool.name not in ALREADY_COUNTED

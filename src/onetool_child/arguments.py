@@ -1,7 +1,7 @@
-"""Arguments as a function wants them: a path where it says `Path`, a date where it says `date`. Standard library only.
+"""Conversion of JSON arguments to the annotated types of a function, such as `Path` and `date`. Standard library only.
 
-What arrives is JSON data that fits the schema made of the same annotations; what no annotation explains stays as it
-is.
+Arguments are already valid for the schema made from the same annotations; values without a known annotation are
+unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from onetool_child.errors import ArgumentError, message_of
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
-LONGEST_SHOWN = 100
+MAX_SHOWN_CHARS = 100
 OUTER: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
 
 
 def bound(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """What to pass by place, and what by name."""
+    """Return the positional and the keyword arguments for a function."""
     converters = _converters(function)
     named = {name: _made(name, converters[name], args[name]) if name in converters else args[name] for name in args}
-    by_place = _by_place(function)
-    return (_placed(by_place, named), named) if by_place else ([], named)
+    by_place = _positional_parameters(function)
+    return (_bind_positional(by_place, named), named) if by_place else ([], named)
 
 
 def _made(name: str, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        shown = repr(value)[:LONGEST_SHOWN]
-        raise ArgumentError(f"{name}={shown} cannot be used: {message_of(error)}", argument=name) from None
+        shown = repr(value)[:MAX_SHOWN_CHARS]
+        raise ArgumentError(f"invalid value {name}={shown}: {message_of(error)}", argument=name) from None
 
 
 # --- parameters without a name ----------------------------------------------------------------------------------------
 
 
-def _placed(by_place: Mapping[str, Any], named: dict[str, Any]) -> list[Any]:
-    """Those up to the last that was given. One that is left out before it gets the default that it has anyway."""
+def _bind_positional(by_place: Mapping[str, Any], named: dict[str, Any]) -> list[Any]:
+    """Return the positional arguments up to the last one passed; omitted ones get their default."""
     given = [name in named for name in by_place]
     count = len(given) - given[::-1].index(True) if any(given) else 0
     return [named.pop(name, by_place[name]) for name in list(by_place)[:count]]
 
 
 @lru_cache(maxsize=1024)
-def _by_place(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Each with its default, or None where it must be given and therefore is."""
-    inner = _unwrapped(function)
+def _positional_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the positional parameters with their defaults; None for required ones."""
+    inner = _unwrap(function)
     code = getattr(inner, "__code__", None)
     if code is None or not code.co_posonlyargcount:
         return {}
@@ -62,8 +62,8 @@ def _by_place(function: Callable[..., Any]) -> Mapping[str, Any]:
     return dict(zip(code.co_varnames, values, strict=False))
 
 
-def _unwrapped(function: Any) -> Any:
-    """What `functools.wraps` and `lru_cache` wrap: the names are there."""
+def _unwrap(function: Any) -> Any:
+    """Return the function inside `functools.wraps` and `lru_cache`, which has the names."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
@@ -92,8 +92,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
     try:
         return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - one may be known to type checkers alone; the others still say something
-        scope = getattr(_unwrapped(function), "__globals__", {})
+    except Exception:  # noqa: BLE001 - some names may exist only for type checkers
+        scope = getattr(_unwrap(function), "__globals__", {})
         return {name: _hint(hint, scope) for name, hint in function.__annotations__.items()}
 
 
@@ -102,7 +102,7 @@ def _hint(hint: Any, scope: dict[str, Any]) -> Any:
 
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope)["x"]
-    except Exception:  # noqa: BLE001 - then there is nothing to go by
+    except Exception:  # noqa: BLE001 - no usable annotations
         return typing.Any
 
 
@@ -111,17 +111,17 @@ def _converter(hint: Any) -> Convert | None:
 
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
-        # `Path | None` is a path where there is something; where more is possible, the data is left alone.
+        # `Path | None` converts anything but None; other unions leave the data unchanged.
         real = [part for part in parts if part is not types.NoneType]
         convert = _converter(real[0]) if len(real) == 1 else None
         return None if convert is None else lambda value: value if value is None else convert(value)
     if isinstance(origin, type):
-        return _of_collection(origin, parts)
+        return _collection_converter(origin, parts)
     return _of_class(hint) if isinstance(hint, type) else None
 
 
-def _of_collection(kind: type, parts: tuple[Any, ...]) -> Convert | None:
-    """`set[str]`, `list[Path]`, `tuple[int, date]`, `dict[str, Decimal]`: itself, and what is in it."""
+def _collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
+    """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str, Decimal]`."""
     from collections import abc
 
     items = [_converter(part) for part in parts]
@@ -145,9 +145,9 @@ def _of_class(kind: type) -> Convert | None:
     import uuid
 
     if issubclass(kind, enum.Enum):
-        return lambda value: _member(kind, value)
+        return lambda value: _find_member(kind, value)
     if issubclass(kind, decimal.Decimal):
-        return lambda value: kind(str(value))  # 0.1 is meant as it is written
+        return lambda value: kind(str(value))  # keep 0.1 exact
     if issubclass(kind, pathlib.PurePath | uuid.UUID):
         return kind
     others: dict[type, Convert] = {
@@ -163,14 +163,14 @@ def _of_class(kind: type) -> Convert | None:
     return others.get(kind)
 
 
-def _member(kind: Any, value: Any) -> Any:
-    """By its value, as it crosses a pipe, or by its name, as a person writes it."""
+def _find_member(kind: Any, value: Any) -> Any:
+    """Return the member of an enum by value or by name."""
     try:
         return kind(value)
     except ValueError:
-        if isinstance(value, str) and value in kind.__members__:
+        if isinstance(value, str) and value in kind.__find_members__:
             return kind[value]
-        raise ValueError(f"it is one of {', '.join(repr(member.value) for member in kind)}") from None
+        raise ValueError(f"expected one of {', '.join(repr(member.value) for member in kind)}") from None
 
 
 def _decoded(value: str) -> bytes:
@@ -179,4 +179,4 @@ def _decoded(value: str) -> bytes:
     try:
         return base64.b64decode("".join(value.split()), validate=True)
     except ValueError:
-        raise ValueError("bytes are passed as base64") from None
+        raise ValueError("expected base64 for bytes") from None

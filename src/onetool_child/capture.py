@@ -1,8 +1,8 @@
-"""From the text of a run to its value. The syntax tree decides what the value is, never the text.
+"""Execution of code and the value of a run, which is determined from the syntax tree.
 
-The text is parsed as it was sent, so that lines and strings keep their places; indentation is mended only after the
-text as it stands has failed. A top-level `return` makes the text a function whose names are all global, so that
-what it defines still belongs to a module.
+The code is parsed as it was sent, so that line numbers and strings stay the same; indentation is fixed only if parsing
+fails. Code with a top-level `return` is wrapped in a function whose names are all global, so that its definitions still
+belong to a module.
 """
 
 import ast
@@ -30,16 +30,16 @@ Find = Callable[[list[str], list[str]], Namespace]  # gives what names mean; als
 
 
 class NoValue:
-    """What code has that neither returns nor ends in an expression."""
+    """The value of code that neither returns nor ends in an expression."""
 
 
 NO_VALUE: Final = NoValue()
 
 
 def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:
-    """Run the code in the namespace and give its value. A coroutine left as the value is awaited.
+    """Run the code in the namespace and return its value. A coroutine as the value is awaited.
 
-    `find` is asked once, before the code starts, for the names that the code reads and nothing binds.
+    `find` is called once, before the code starts, for the unbound names that the code reads.
     """
     body, tail = compile_run(code, filename)
     if find is not None:
@@ -90,9 +90,9 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
-    """The statements, and the expression that gives the value where there is one."""
+    """Return the compiled statements and the expression of the value, if any."""
     tree = parse(code, filename)
-    if "return" in code and _top_level(tree, ast.Return):  # the text only saves the walk; the tree decides
+    if "return" in code and _top_level(tree, ast.Return):  # checking the text first avoids the walk
         body, tail = _as_function(tree, filename)
     else:
         body, tail = tree, _final_value(tree)
@@ -108,7 +108,7 @@ def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> Cod
 
 
 def _final_value(tree: ast.Module) -> ast.expr | None:
-    """The expression that the code ends in; not one whose point is what it shows, and which returns None."""
+    """Return the expression that the code ends in, except calls such as print, which return None."""
     if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
         return None
     match last.value:
@@ -120,7 +120,7 @@ def _final_value(tree: ast.Module) -> ast.expr | None:
 
 
 def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
-    """`def __run__()` around the code. Its end returns the function itself, which stands for "no value"."""
+    """Wrap the code in `def __run__()`. Its end returns the function itself, which means "no value"."""
     for node in _top_level(tree, ast.Yield, ast.YieldFrom):
         raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
     is_async = any(part.is_async for part in _top_level(tree, ast.comprehension))
@@ -149,20 +149,20 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 class _InFunction(ast.NodeTransformer):
-    """What a module may have and a function with global names may not, in a form that it may."""
+    """A transformer of statements that are valid in a module but not in a function with global names."""
 
     def __init__(self, not_builtin: frozenset[str]) -> None:
         self._not_builtin = not_builtin
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        """The annotation goes, the assignment stays."""
+        """Remove the annotation and keep the assignment."""
         if not isinstance(node.target, ast.Name):
             return node
         bare: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
         return ast.copy_location(bare, node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """At the top of a module, `locals()`, `vars()`, `dir()` and what is evaluated are about its globals."""
+        """Make `locals()`, `vars()`, `dir()` and `eval` use the globals, as at the top of a module."""
         match node:
             case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in IN_MODULES:
                 return ast.copy_location(ast.parse(IN_MODULES[name], mode="eval").body, node)
@@ -173,7 +173,7 @@ class _InFunction(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        """`from x import *` is carried out in the module's namespace."""
+        """Execute `from x import *` in the namespace of the module."""
         if node.names[0].name != "*":
             return node
         call = ast.parse(f"exec({ast.unparse(node)!r}, globals())").body[0]
@@ -182,7 +182,7 @@ class _InFunction(ast.NodeTransformer):
         return call
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """In a comprehension what is evaluated may name its variables, so that it stays as it is."""
+        """Leave comprehensions unchanged: evaluated code in them may use their variables."""
         if isinstance(node, NESTED_SCOPES):
             return node
         if isinstance(node, COMPREHENSIONS):
@@ -224,24 +224,24 @@ def _bound_by(node: ast.AST) -> list[str]:
 
 
 def parse(code: str, filename: str = FILENAME) -> ast.Module:
-    """The tree of the code as it stands, or, where its indentation is wrong, of the nearest code that is right."""
+    """Return the syntax tree of the code, with fixed indentation if it is wrong."""
     try:
         return ast.parse(code, filename)
     except IndentationError as error:
         mistake: SyntaxError = error
-    for mended in _mended(code):
+    for mended in _fix_indentation(code):
         try:
             return _parse_block(mended, filename)
         except IndentationError:
             continue
-        except SyntaxError as inside:  # the indentation is right now, and this is the mistake
+        except SyntaxError as inside:  # the indentation is right now; report this error
             if isinstance(mistake, IndentationError):
                 mistake = inside
     raise mistake from None
 
 
-def _mended(code: str) -> Iterator[str]:
-    """The texts that may be meant. One that lost the indentation of its first line had one of those that follow."""
+def _fix_indentation(code: str) -> Iterator[str]:
+    """Yield variants with fixed indentation: the first line may have lost the indentation of the others."""
     for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
         yield text
         first, _, rest = text.partition("\n")
@@ -250,7 +250,7 @@ def _mended(code: str) -> Iterator[str]:
 
 
 def _parse_block(code: str, filename: str) -> ast.Module:
-    """Code that is indented as a whole is a block: it is parsed as one, and no string in it changes."""
+    """Parse code that is indented as a whole as a block, so that its strings do not change."""
     try:
         return ast.parse(code, filename)
     except IndentationError:
@@ -261,7 +261,7 @@ def _parse_block(code: str, filename: str) -> ast.Module:
         error.lineno = (error.lineno or 2) - 1
         raise
     assert isinstance(block, ast.If)
-    if more or block.orelse:  # only a part of it is indented
+    if more or block.orelse:  # only part of it is indented
         raise IndentationError("unexpected indent", (filename, 1, 1, None))
     return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
 

@@ -1,8 +1,8 @@
-"""A cell: one process, one run. It waits for the code, runs it as a module would run, answers, and is gone.
+"""A cell: the process of one run. It waits for code, runs it like a module, answers and exits.
 
-It is forked by the zygote, or started by itself where there is no fork. Everything after `serve` belongs to the
-code that the model wrote: nothing here is a boundary; the kernel (see `confine`) and the server are. What can be
-made before the fork is made there, because every page that a cell writes to is a page that it has to copy.
+The zygote forks it, or it starts as a separate process without fork. Everything after `serve` is controlled by the code
+of the model: the security boundary is the kernel (see `confine`) and the server, not this module. As much as possible
+is prepared before the fork, because a cell has to copy every page that it writes to.
 """
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
@@ -30,16 +30,16 @@ from onetool_child.rpc import ConnectionLost, Peer
 from onetool_child.summary import summary
 
 OUTPUT_BUFFER = 8192
-FLUSH_SECONDS = 0.04  # what was printed is not held back for longer
+FLUSH_SECONDS = 0.04  # maximum delay of printed output
 RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
-OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # in UTF-8 again, a replaced byte has three
-DEEPEST_SNIPPET = 20
+OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # a replaced byte takes three in UTF-8
+MAX_SNIPPET_DEPTH = 20
 MAX_NAMES = 1000  # of unknown names in one run
 MAX_VARIABLES = 20
 SNIPPET_FILE = "<$"
-OWN_PID = "own-pid"  # stands in the first line for a number that only the cell knows
-MESSAGE_KEPT = SOURCE_KEPT = 10_000
+OWN_PID = "own-pid"  # placeholder in the first line for the process ID
+MAX_MESSAGE_CHARS = MAX_SOURCE_CHARS = 10_000
 SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
 HAS_TIMER = hasattr(signals, "setitimer")
 
@@ -53,13 +53,13 @@ class Cell:
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
         self._deadline = 0.0
-        # What `site` adds, which is not loaded here, and what people and models expect to be there all the same.
+        # `site` is not loaded, but people and models expect what it adds.
         vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
         if HAS_TIMER:
             signals.signal(signals.SIGALRM, self._on_alarm)
 
     def serve(self, reader: int, writer: int, ready: str) -> None:
-        """Say what is in force, run one piece of code, end. Never returns."""
+        """Report the active isolation, run one piece of code and exit. Never returns."""
         self._peer.use(reader, writer)
         try:
             self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
@@ -71,12 +71,12 @@ class Cell:
             self._id, self._params = request["id"], request["params"]
             self._run()
         except (ConnectionLost, OSError):
-            pass  # the server is gone, or has cut this run off
+            pass  # the server is gone, or has ended this run
         finally:
             os._exit(0)
 
     def rehearse(self) -> None:
-        """Go through the motions once, so that the pages are there when the real run comes."""
+        """Run once without effects, so that the memory pages exist when the real run comes."""
         names: dict[str, Any] = {"packs": {"rehearsal": ["call"]}, "tools": {}}
         self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER}
         with self._peer.alone('"2000-01-01T00:00:00"'):
@@ -126,20 +126,20 @@ class Cell:
     def _failure(self, error: BaseException) -> str:
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
             return self._success(NO_VALUE)
-        return self._failure_at(error, _line_of(error))
+        return self._failure_at(error, _find_line(error))
 
     def _failure_at(self, error: BaseException, line: int | None) -> str:
         lines = _lines(self._params["code"])
-        source = lines[line - 1][:SOURCE_KEPT] if line and line <= len(lines) else None
+        source = lines[line - 1][:MAX_SOURCE_CHARS] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
         is_of_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # its text would name the line too
         text = str(error.msg) if isinstance(error, SyntaxError) and is_of_run else errors.message_of(error)
-        message = f"{text[:MESSAGE_KEPT]}{_place_in_snippet(error)}"
+        message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
-        about.update(_name_missed(error))
+        about.update(_describe_missing_name(error))
         answer = self._error({**_fields(error), **about})
-        # It may have fields that are no data, or too much of it.
+        # Its fields may not be serializable, or be too large.
         return answer or self._error({**about, "name": None}) or ""
 
     def _error(self, about: dict[str, Any]) -> str | None:
@@ -150,23 +150,23 @@ class Cell:
             return None
         return answer if messages.fits(answer) else None
 
-    # --- what the code sees -------------------------------------------------------------------------------------
+    # --- the namespace ------------------------------------------------------------------------------------------
 
     def _namespace(self) -> dict[str, Any]:
-        """A real module, so that classes, enums, dataclasses and pickle find themselves by name."""
+        """Create a real module, so that classes, enums, dataclasses and pickle find themselves by name."""
         code = self._params["code"]
         linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _lines(code)], FILENAME)
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = __builtins__
         if self._params["format"]:
             module.__dict__["__format__"] = self._params["format"]
-        module.__dict__.update(self._names_of(code, self._params["names"]))
+        module.__dict__.update(self._bind_names(code, self._params["names"]))
         sys.modules["__main__"] = module
         self._main = module.__dict__
         return self._main
 
-    def _names_of(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
-        """What is there before the code starts: errors, packs, aliases and projects that it has a word for."""
+    def _bind_names(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
+        """Return the errors, packs, aliases and projects whose names occur in the code."""
         known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
         for pack, tools in names["packs"].items():
             if pack == "ot":
@@ -180,24 +180,26 @@ class Cell:
         return known
 
     def _find(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
-        """Ask the server for packs, aliases and tools that it did not send along."""
+        """Request packs, aliases and tools that the server did not send with the code."""
         asked = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
-        return self._names_of("", self._peer.request("names", asked))
+        return self._bind_names("", self._peer.request("names", asked))
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._output.flush()  # who watches sees what was printed before what is waited for
+        self._output.flush()  # send printed output before waiting for the call
         value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
         if name.startswith("ot.") and isinstance(value, dict | list):
             self._from_ot.append(value)
         return value
 
     def _snippet(self, name: str, values: dict[str, Any]) -> Any:
-        """Run a snippet in a namespace of its own, as a function would. Its lines are not those of the sent text."""
-        if SNIPPET_DEPTH.get() >= DEEPEST_SNIPPET:
-            raise errors.ToolError(f"snippets call each other more than {DEEPEST_SNIPPET} deep, the last is ${name}")
+        """Run a snippet in its own namespace, like a function."""
+        if SNIPPET_DEPTH.get() >= MAX_SNIPPET_DEPTH:
+            raise errors.ToolError(
+                f"snippets are nested more than {MAX_SNIPPET_DEPTH} levels deep, the last is ${name}"
+            )
         expansion = self._peer.request("snippet", {"name": name, "values": values})
         code = expansion["code"]
-        namespace = {"__builtins__": __builtins__, **self._names_of(code, expansion["names"])}
+        namespace = {"__builtins__": __builtins__, **self._bind_names(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
             value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._find)
@@ -208,7 +210,7 @@ class Cell:
     # --- time ---------------------------------------------------------------------------------------------------
 
     def _start_clock(self) -> None:
-        """Only a run that takes a while pays for the thread that sends what it prints."""
+        """Start the timer. Only longer runs get a thread that flushes printed output."""
         seconds = self._params["seconds_left"]
         self._deadline = time.monotonic() + seconds
         if HAS_TIMER:
@@ -225,8 +227,8 @@ class Cell:
         signals.setitimer(signals.ITIMER_REAL, left)
 
     def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
-        """A courtesy: it tells where the code was. The server kills the cell a moment later in any case."""
-        if not self._peer.writing.acquire(blocking=False):  # a line is half written: let it end first
+        """Report the line that was running. The server kills the cell shortly afterwards in any case."""
+        if not self._peer.writing.acquire(blocking=False):  # a line is being written: wait for it
             signals.setitimer(signals.ITIMER_REAL, RETRY_SECONDS)
             return
         self._peer.writing.release()
@@ -243,13 +245,13 @@ class Cell:
 
 
 class _Output(io.RawIOBase):
-    """Where `print` goes: to the server, as it comes. `stream` is the text file the code sees."""
+    """The standard output of the code, which is sent to the server. `stream` is the text file the code sees."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER)
-        # `write_through`: all that waits is in the buffer, which has a lock, so that two threads can flush it in order.
+        # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two threads in order.
         self.stream = io.TextIOWrapper(
             self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
         )
@@ -258,16 +260,16 @@ class _Output(io.RawIOBase):
         return True
 
     def write(self, chunk: Any) -> int:
-        taken = bytes(chunk[:OUTPUT_BYTES])  # whoever writes comes again with the rest
+        taken = bytes(chunk[:OUTPUT_BYTES])  # the caller writes the rest again
         self._peer.send_pieces("output", messages.split_text(self._decoder.decode(taken)))
         return len(taken)
 
     def flush(self) -> None:
-        with contextlib.suppress(RuntimeError, ValueError):  # closed, or cut off in the middle of a write
+        with contextlib.suppress(RuntimeError, ValueError):  # closed, or interrupted during a write
             self.stream.flush()
 
     def start_flushing(self) -> None:
-        """Send what was printed as the run goes on. Without a thread to do so it comes at the end."""
+        """Flush printed output periodically. Without a thread, it is sent at the end."""
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self._flush_often, ())
 
@@ -279,39 +281,39 @@ class _Output(io.RawIOBase):
 
 
 def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
-    """What is shown of a value that has been told in the line already, and the value as data."""
+    """Return the text of a value that `line` already contains, and the value as data."""
     if isinstance(value, str):
         return value, value
     try:
         if indent is None:
             return data.record_lines(value), value
         return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")), value
-    except (TypeError, ValueError):  # there are objects in it, which may be gone through only once
-        told = json.loads(line)["result"]["value"]
-    return told if isinstance(told, str) else data.text(told, indent), told
+    except (TypeError, ValueError):  # it contains objects, which may be iterable only once
+        decoded = json.loads(line)["result"]["value"]
+    return decoded if isinstance(decoded, str) else data.text(decoded, indent), decoded
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
     try:
         return errors.describe(error)
-    except Exception:  # noqa: BLE001 - a class of the code's own, which need not do what its base promises
+    except Exception:  # noqa: BLE001 - a class of the code may do anything
         return {}
 
 
 def _lines(code: str) -> list[str]:
-    """The lines as Python counts them; `splitlines` also counts form feeds and others."""
+    """Return the lines as Python counts them; `splitlines` also splits at form feeds."""
     return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _line_of(error: BaseException) -> int | None:
-    """The line of the sent text at which it happened: the innermost one, or where the syntax is wrong."""
+def _find_line(error: BaseException) -> int | None:
+    """Return the innermost line of the code in the traceback, or the line of the syntax error."""
     if isinstance(error, SyntaxError) and error.filename == FILENAME:
         return error.lineno
-    return next((line for file, line, _ in _places(error) if file == FILENAME), None)
+    return next((line for file, line, _ in _traceback_entries(error) if file == FILENAME), None)
 
 
-def _places(error: BaseException) -> list[tuple[str, int, FrameType]]:
-    """Where it passed: file, line and frame, the innermost first."""
+def _traceback_entries(error: BaseException) -> list[tuple[str, int, FrameType]]:
+    """Return file, line and frame of each traceback entry, innermost first."""
     found, trace = [], error.__traceback__
     while trace is not None:
         found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
@@ -319,15 +321,15 @@ def _places(error: BaseException) -> list[tuple[str, int, FrameType]]:
     return found[::-1]
 
 
-def _name_missed(error: BaseException) -> dict[str, Any]:
-    """Return the attribute that an object lacks, or nothing, and the variables by which the code has it.
+def _describe_missing_name(error: BaseException) -> dict[str, Any]:
+    """Return the missing attribute, if any, and the variables that refer to the object.
 
-    One of them may hide a pack of its name; so may a local variable that has no value yet.
+    One of them may hide a pack with the same name; so may an unbound local variable.
     """
     is_unbound = type(error) is UnboundLocalError
     if not is_unbound and (type(error) is not AttributeError or error.name is None):
         return {}
-    frame = next((frame for file, _, frame in _places(error) if file == FILENAME), None)
+    frame = next((frame for file, _, frame in _traceback_entries(error) if file == FILENAME), None)
     if frame is None or is_unbound:
         unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
         return {"variables": unbound[:MAX_VARIABLES]}
@@ -337,15 +339,17 @@ def _name_missed(error: BaseException) -> dict[str, Any]:
     return {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
 
 
-def _place_in_snippet(error: BaseException) -> str:
-    """Where in a snippet it happened, which the sent text only calls; as Python says it of wrong syntax."""
-    ours = ((file, line) for file, line, _ in _places(error) if file == FILENAME or file.startswith(SNIPPET_FILE))
-    file, line = next(ours, (FILENAME, 0))
+def _find_snippet_line(error: BaseException) -> str:
+    """Return the place in a snippet where the error occurred, formatted like a syntax error of Python."""
+    places = (
+        (file, line) for file, line, _ in _traceback_entries(error) if file == FILENAME or file.startswith(SNIPPET_FILE)
+    )
+    file, line = next(places, (FILENAME, 0))
     return "" if file == FILENAME else f" ({file}, line {line})"
 
 
 def main(argv: list[str]) -> None:
-    """Start as a process of its own, where there is no zygote: the pipes arrive as descriptors 0 and 1."""
+    """Start as a separate process without a zygote. The pipes are descriptors 0 and 1."""
     from onetool_child import confine
     from onetool_child.zygote import Options, confine_cell, confine_zygote, ready
 

@@ -1,11 +1,11 @@
-"""What the kernel is asked to forbid a process: one function a layer, each usable alone, each final.
+"""Kernel isolation of a process: one function per layer, each usable alone and irreversible.
 
-`landlock` closes the file system but for what is named, `seccomp` leaves only the system calls in `syscalls.py`,
-`drop_capabilities` takes what root has, `limit_resources` bounds memory, files and descriptors. A layer that this
-machine lacks raises `Unavailable`; what to do about that is the caller's decision, never made here.
+`landlock` restricts the file system, `seccomp` allows only the system calls in `syscalls.py`, `drop_capabilities`
+removes the capabilities of root, and `limit_resources` limits memory, files and descriptors. A layer that the machine
+does not support raises `Unavailable`; the caller decides what to do.
 
-Landlock and seccomp can be prepared in one process and put in force in a child of it by a single system call: a
-cell pays for every page it touches before it is ready, so all the work is done before it is forked.
+Landlock and seccomp can be prepared in one process and applied in a child with a single system call. All work is done
+before the fork, because a cell pays for every page it touches.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 
 class Unavailable(OSError):
-    """This machine does not offer the layer."""
+    """The machine does not support the layer."""
 
 
 @functools.cache
 def _libc() -> Any:
-    """The C library, with the two functions that are all we call."""
+    """Return the C library with the two functions that are used."""
     if sys.platform != "linux":
-        raise Unavailable(errno.ENOSYS, f"not offered by {sys.platform}")
+        raise Unavailable(errno.ENOSYS, f"not supported on {sys.platform}")
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     libc.syscall.restype = ctypes.c_long
@@ -78,7 +78,7 @@ def forbid_new_privileges() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent goes; ends at once where it is gone already."""
+    """Ask to be killed when the parent exits; exit immediately if it is gone already."""
     with contextlib.suppress(Unavailable):
         _prctl(PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
@@ -104,9 +104,9 @@ def landlock(
     programs: bool = False,
     network: bool = False,
 ) -> None:
-    """Nothing but these files and folders from now on, no signals and no abstract sockets to the outside.
+    """Restrict this process to these files and directories, without signals and abstract sockets to the outside.
 
-    `programs` is whether what may be read may also be executed, `network` whether there is TCP.
+    `programs` allows executing readable files, `network` allows TCP.
     """
     ruleset = landlock_ruleset(read, write, programs=programs, network=network)
     try:
@@ -121,7 +121,7 @@ def landlock(
 def landlock_ruleset(
     read: Iterable[str], write: Iterable[str], *, programs: bool = False, network: bool = False
 ) -> int:
-    """The descriptor of a set of rules for these paths, which `restrict_to` puts in force, also in a child."""
+    """Return the descriptor of a ruleset for these paths, which `restrict_to` applies, also in a child."""
     ruleset = _create_ruleset(network=network)
     execute = EXECUTE if programs else 0
     for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
@@ -138,7 +138,7 @@ def restrict_to(ruleset: int) -> None:
 def _handled_rights() -> int:
     version = landlock_version()
     if version < 1:
-        raise Unavailable(errno.ENOSYS, "this kernel has no Landlock")
+        raise Unavailable(errno.ENOSYS, "this kernel does not support Landlock")
     return max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
 
 
@@ -154,7 +154,7 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there, or cannot be reached, needs no permission
+        return  # missing or unreachable paths need no permission
     try:
         allowed = rights if os.path.isdir(path) else rights & ON_FILES  # noqa: PTH112 - pathlib costs start-up here
         _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
@@ -163,7 +163,7 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
 
 
 def standard_library() -> list[str]:
-    """The files Python itself is read from, without the packages that are installed beside it."""
+    """Return the files of the standard library, without installed packages."""
     roots = _python_folders()
     entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
     return [*entries, *_system_files()]
@@ -171,9 +171,9 @@ def standard_library() -> list[str]:
 
 @functools.cache
 def around_standard_library(outside_of: str) -> list[str]:
-    """The few folders that hold all that: cheap to say where `standard_library` is in force already.
+    """Return the few directories that contain the standard library, for use after `standard_library` is applied.
 
-    A folder that holds the one named is left out, because it is not to be opened by this.
+    A directory that contains the named one is left out, because this must not open it.
     """
     folders = {os.path.realpath(path) for path in (*_python_folders(), "/usr", "/lib", "/lib64", "/etc", "/dev")}
     hidden = os.path.realpath(outside_of)
@@ -185,7 +185,7 @@ def _python_folders() -> list[str]:
 
 
 def _system_files() -> list[str]:
-    """What the standard library reads outside of its own folder: shared libraries, time zones, types, random bytes."""
+    """Return what the standard library reads elsewhere: shared libraries, time zones, MIME types, random bytes."""
     triplet = sysconfig.get_config_var("MULTIARCH") or "none"
     libraries = [
         f"/lib/{triplet}",
@@ -204,7 +204,7 @@ def _system_files() -> list[str]:
 
 
 class Filter:
-    """A program of `syscalls.py` in the form in which the kernel takes it."""
+    """A filter of `syscalls.py` in the format of the kernel."""
 
     def __init__(self, program: bytes | None) -> None:
         if program is None:
@@ -216,7 +216,7 @@ class Filter:
         self._address = ctypes.addressof(self._header)
 
     def install(self) -> None:
-        """Leave this process the system calls that the program allows, for good."""
+        """Restrict this process to the allowed system calls, irreversibly."""
         pid = os.getpid()
         for place in self._pid_places:
             struct.pack_into("I", self._instructions, place, pid)
@@ -230,7 +230,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 
 def drop_capabilities() -> None:
-    """What makes root more than an ordinary user goes, and cannot come back."""
+    """Drop all capabilities of root, irreversibly."""
     forbid_new_privileges()
     for capability in range(LAST_CAPABILITY + 1):
         with contextlib.suppress(OSError):
@@ -242,7 +242,7 @@ def drop_capabilities() -> None:
 
 
 def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
-    """Bound what a process may take. The memory is on top of what the process has mapped when this is called."""
+    """Limit the resources of this process. Memory is counted on top of what is mapped now."""
     if sys.platform == "win32":  # has no such limits
         return
     _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
@@ -262,7 +262,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def one_malloc_arena() -> None:
-    """Threads share one arena: of their own, each would take 64 MB of addresses, and keep what it once had."""
+    """Make threads share one malloc arena; separate ones take 64 MB of address space each."""
     with contextlib.suppress(Unavailable, AttributeError):
         _libc().mallopt(M_ARENA_MAX, 1)
 

@@ -1,7 +1,7 @@
-"""Values as JSON, the only thing that crosses a pipe or a door: dates as ISO text, bytes as base64, sets as lists.
+"""Serialization of values to JSON: dates as ISO strings, bytes as base64, sets as lists.
 
-Objects are turned into data here, in the process whose code made them, never in the server: a hostile `__str__`
-runs in its own cell.
+Objects are serialized in the process whose code created them, never in the server, so that a hostile `__str__` runs in
+its own cell.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from typing import Any
 
 MAX_DEPTH = 200
 MAX_INDENTATION_BYTES = 1 << 24
-FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # that a run can choose; `onetool.render` writes them
+FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool.render` writes them
 
 
-MAX_RECORD_CHARACTERS = 1_000  # a longer one is broken into its own items
+MAX_RECORD_CHARACTERS = 1_000  # a longer record is split into its items
 MAX_RECORD_DEPTH = 6
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class NotData(ValueError):
-    """The value has no form as data."""
+    """The value cannot be serialized."""
 
 
 def encode(value: Any) -> str:
-    """The value as one line of ASCII JSON. NaN and Infinity stay: the server knows what its formats make of them."""
+    """Return the value as one line of ASCII JSON. NaN and Infinity are kept for the formats of the server."""
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError, RecursionError):  # it is not all data yet, or never will be
+    except (TypeError, ValueError, RecursionError):  # it contains objects
         return _encode_anything(value)
 
 
@@ -42,10 +42,10 @@ def _encode_anything(value: Any) -> str:
     encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:
         return encoder.encode(value)
-    except TypeError:  # a key that JSON does not know, or an object whose own methods failed
+    except TypeError:  # an unsupported key, or an object whose methods failed
         return encoder.encode(_with_text_keys(value, plain))
     except RecursionError:
-        raise NotData("the value is nested too deeply to be returned; return a part of it") from None
+        raise NotData("the value is nested too deeply; return a part of it") from None
     except ValueError as error:
         is_circle = "Circular" in str(error)
         why = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
@@ -53,7 +53,7 @@ def _encode_anything(value: Any) -> str:
 
 
 class _Plain:
-    """Objects as data. What can be gone through only once is remembered, in case it has to be told again."""
+    """A serializer that remembers the items of iterators, which can be consumed only once."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Any, Any]] = {}
@@ -66,20 +66,20 @@ class _Plain:
 
 
 def text(value: Any, indent: int | None = None) -> str:
-    """The value as JSON for a reader: nothing escaped, NaN and Infinity as null."""
+    """Return the value as readable JSON: nothing escaped, NaN and Infinity as null."""
     separators = (",", ":") if indent is None else (",", ": ")
     try:
         return json.dumps(
             value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_plain
         )
-    except (TypeError, ValueError):  # keys that are no text, or numbers that are none
+    except (TypeError, ValueError):  # keys that are not strings, or NaN
         return json.dumps(_without_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
 
 
 def record_lines(value: Any, depth: int = 0) -> str:
-    """The value as JSON with line breaks only between records: the items of what is too long for a line.
+    """Return the value as JSON with line breaks only between records, the items of long collections.
 
-    Without its line breaks it is compact JSON, because strings in JSON have none. The value is data without NaN.
+    Without line breaks it is compact JSON, because JSON strings have none. The value is data without NaN.
     """
     if not isinstance(value, dict | list | tuple) or not value or depth > MAX_RECORD_DEPTH:
         return _READABLE.encode(value)
@@ -110,7 +110,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def has_too_much_indentation(value: Any) -> bool:
-    """Return whether indenting costs too much: a megabyte of nested brackets makes half a gigabyte of white space."""
+    """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of whitespace."""
     indentation, unseen = 0, [(value, 1)]
     while unseen and indentation <= MAX_INDENTATION_BYTES:
         item, depth = unseen.pop()
@@ -121,12 +121,12 @@ def has_too_much_indentation(value: Any) -> bool:
 
 
 def as_data(value: Any) -> Any:
-    """The value as it looks on the other side of a pipe."""
+    """Return the value as it looks after crossing a pipe."""
     return json.loads(encode(value))
 
 
 def _plain(value: Any) -> Any:
-    """What an object that JSON does not know looks like as data."""
+    """Return the data for an object that JSON does not support."""
     for kinds, convert in _CONVERSIONS:
         if isinstance(value, kinds):
             return convert(value)
@@ -157,7 +157,7 @@ def _base64(value: bytes) -> str:
 
 
 def _as_list(value: Iterable[Any]) -> list[Any]:
-    """Sets have no order of their own: sorted where that is possible, so that the same value gives the same text."""
+    """Return a set as a list, sorted if possible, so that equal values give equal texts."""
     try:
         return sorted(value)
     except TypeError:
@@ -176,7 +176,7 @@ _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
 
 def _with_text_keys(value: Any, plain: _Plain, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
-        raise NotData("the value is nested too deeply to be returned; return a part of it")
+        raise NotData("the value is nested too deeply; return a part of it")
     if isinstance(value, Mapping):
         return {_key(key): _with_text_keys(item, plain, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""The error tree: every way in which a call can be refused or can fail.
+"""The errors of tool calls.
 
-It stands here, in the standard-library-only package, because cells and workers raise the same errors that the server
-does. The server imports it as `onetool.errors`. Each class has a `type`, the word that REST bodies and logs use.
+They are defined in this package, which only uses the standard library, because cells and workers raise the same errors
+as the server, which imports them as `onetool.errors`. Each class has a `type`, used in REST responses and logs.
 
     ToolError                     execution_error
     ├── ToolNotFound              not_found           (an AttributeError, so that hasattr() works on packs)
@@ -16,7 +16,7 @@ does. The server imports it as `onetool.errors`. Each class has a `type`, the wo
     ├── Cancelled                 cancelled
     ├── AuditUnavailable          audit_unavailable   (the call was not made)
     ├── StorageError              storage_unavailable (a full or read-only disk, a quota)
-    ├── BundleError               bundle_error        (its field `code` says which rule of the store)
+    ├── BundleError               bundle_error        (the field `code` has the reason)
     └── ConfigError               config_error
 """
 
@@ -24,23 +24,23 @@ from __future__ import annotations
 
 import builtins
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
 
 TIMEOUT_HINT = "do less in one run, or raise execution.timeout in onetool.yaml"
-_PARTS = frozenset({"hint", "location", "code"})  # fields that count only where they say something
+_PARTS = frozenset({"hint", "location", "code"})  # fields that are dropped if empty
 
 
 class ToolError(Exception):
-    """`hint` says what to do about it, `location` where it is, `code` is a word for programs."""
+    """An error of a tool call. `hint` says how to fix it, `location` where it is, `code` identifies it."""
 
     type: str = "execution_error"
 
     def __init__(self, message: str = "", **fields: Any) -> None:
-        """`type`, where given, takes the place of the class's own; other fields are kept as they are."""
+        """Create an error with fields; `type` overrides the type of the class."""
         super().__init__(message)
         self.message = message
         if "type" in fields:
@@ -118,7 +118,7 @@ class ConfigError(ToolError):
     type = "config_error"
 
 
-# All of the above: what code in a cell can catch, and what comes back over a pipe as itself.
+# The errors that code can catch and that keep their class when they cross a pipe.
 _ALL: list[type[ToolError]] = [ToolError, *ToolError.__subclasses__()]
 TREE = {kind.__name__: kind for kind in _ALL}
 
@@ -128,24 +128,24 @@ def error_type(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """The error as data: `type` and `message` always, its class, and its own fields."""
+    """Return the error as data: type, class, message and its fields."""
     fields = error.fields if isinstance(error, ToolError) else {}
     place = {"location": str(fields["location"])} if "location" in fields else {}
-    own = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
-    return {**fields, **place, **own}
+    basics = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+    return {**fields, **place, **basics}
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, without its hint. A hostile `__str__` may raise anything, even SystemExit."""
+    """Return the message without the hint. A hostile `__str__` may raise anything, even SystemExit."""
     try:
         has_hint = isinstance(error, ToolError) and error.hint
         return (Exception.__str__(error) if has_hint else str(error)) or type(error).__name__
-    except BaseException:  # noqa: BLE001 - the object came from code that nobody trusts
-        return "an error that cannot be shown"
+    except BaseException:  # noqa: BLE001 - the object comes from untrusted code
+        return "error without a printable message"
 
 
 def restore(data: Mapping[str, Any]) -> Exception:
-    """The exception that `describe` wrote down; an unknown class comes back as a ToolError that names it."""
+    """Return the exception for data of `describe`; an unknown class becomes a ToolError with its name."""
     name, message = str(data.get("class", "")), str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
     if name in TREE:
@@ -153,19 +153,19 @@ def restore(data: Mapping[str, Any]) -> Exception:
         return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
-        return _builtin(known, message)
+        return _restore_builtin(known, message)
     return ToolError(f"{name}: {message}" if name else message, **fields)
 
 
-def _builtin(kind: type[Exception], message: str) -> Exception:
+def _restore_builtin(kind: type[Exception], message: str) -> Exception:
     try:
-        return kind(_key(message) if issubclass(kind, KeyError) else message)
-    except TypeError:  # UnicodeDecodeError and its like want more than a message
+        return kind(_parse_key(message) if issubclass(kind, KeyError) else message)
+    except TypeError:  # UnicodeDecodeError and others need more arguments
         return ToolError(f"{kind.__name__}: {message}")
 
 
-def _key(message: str) -> Any:
-    """Return the key of a KeyError, whose message is the `repr` of it."""
+def _parse_key(message: str) -> Any:
+    """Return the key of a KeyError, whose message is the `repr` of the key."""
     from ast import literal_eval
 
     try:
@@ -176,7 +176,7 @@ def _key(message: str) -> Any:
 
 
 class _Verbatim(str):
-    """A text that an error shows as it is."""
+    """A string whose `repr` is itself."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""The process above a worker, or above a server that we proxy: it waits until that or we are gone, and ends the rest.
+"""The guard process above a worker or upstream server: when either side exits, it kills all remaining processes.
 
-It takes in what the worker's own processes leave behind, so that none gets away by leaving its group or its session.
-Where there is no Linux, it ends the group of the worker. It runs none of the tools' code. Standard library only.
+On Linux it adopts orphans, so that no process escapes by leaving its group or session; elsewhere it kills the process
+group. It never runs code of tools. Standard library only.
 """
 
 import contextlib
@@ -11,25 +11,25 @@ import sys
 import time
 from collections.abc import Callable
 
-LEAVE_SECONDS = 2.0  # for a worker whose server is gone to leave by itself
+LEAVE_SECONDS = 2.0  # for a worker to exit after its server is gone
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNALLED = 128  # what a shell adds to the number of a signal that ended a process
 CANNOT_START = 127
 AGAIN_SECONDS = 0.1
-IMPATIENT = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # all is to end at once
+IMPATIENT = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # signals that end everything immediately
 
 
 def stand_guard(reader: int) -> int:
-    """Fork. The child is the worker and goes on; the parent is the guard until both are gone.
+    """Fork: the child continues as the worker, the parent is the guard until both are gone.
 
-    The kernel is asked for its part afterwards, on both sides, because to load what asks it takes a while.
+    Both sides call prctl after the fork, because loading ctypes takes a while.
     """
     guard = os.getpid()
     worker = os.fork()
     if worker:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         _guard(worker, reader)
-    os.setsid()  # what stops the worker with all its group does not stop the guard
+    os.setsid()  # so that signals to the group of the worker do not reach the guard
     return guard
 
 
@@ -40,7 +40,7 @@ def die_with(guard: int) -> None:
 
 
 def main(command: list[str]) -> None:
-    """Be the guard of another program: `guard.py COMMAND ARGUMENT…`, which has our standard streams to itself."""
+    """Guard another program: `guard.py COMMAND ARGUMENT…`. The program gets the standard streams."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # before there is anybody who could stop the guard first
     die_with(stand_guard(0))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and no program expects
@@ -55,42 +55,42 @@ def main(command: list[str]) -> None:
 def _guard(worker: int, reader: int) -> None:
     status: int = signal.SIGKILL
     try:
-        status = _outlived(worker, reader)
-    finally:  # whatever happened, nothing of the worker stays alone
-        end_family(os.getpid(), worker)
+        status = _wait_for_exit(worker, reader)
+    finally:  # no process of the worker may survive
+        kill_descendants(os.getpid(), worker)
         code = os.waitstatus_to_exitcode(status)
         os._exit(SIGNALLED - code if code < 0 else code)
 
 
-def _outlived(worker: int, reader: int) -> int:
-    """Wait for the end of the worker; what it ended with."""
+def _wait_for_exit(worker: int, reader: int) -> int:
+    """Wait for the worker to exit and return its status."""
     import select
 
-    woken = _woken_by_signals()
+    woken = _signal_descriptor()
     # What the guard held open, nobody would see the end of: the pipes of the worker above all.
     if reader:  # closerange(0, 0) closes everything there is
         os.closerange(0, reader)
     os.closerange(reader + 1, woken)
     poll = select.poll()
     poll.register(woken, select.POLLIN)
-    poll.register(reader, 0)  # nothing but the end of it
+    poll.register(reader, 0)  # only hang-up
     deadline: float | None = None
-    while (status := _reaped(worker)) is None:
+    while (status := _reap(worker)) is None:
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         found = [descriptor for descriptor, _event in poll.poll(left)]
         if woken in found and set(os.read(woken, 1 << 10)) & IMPATIENT:
             deadline = 0.0
-        if reader in found:  # the server is gone, or wants the worker to go
+        if reader in found:  # the server is gone, or wants the worker to exit
             poll.unregister(reader)
             deadline = time.monotonic() + LEAVE_SECONDS if deadline is None else deadline
         if deadline is not None and time.monotonic() >= deadline:
-            end_family(os.getpid(), worker)
+            kill_descendants(os.getpid(), worker)
             deadline = time.monotonic() + AGAIN_SECONDS
     return status
 
 
-def _woken_by_signals() -> int:
-    """A descriptor from which the number of each signal can be read."""
+def _signal_descriptor() -> int:
+    """Return a descriptor from which signal numbers can be read."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -99,8 +99,8 @@ def _woken_by_signals() -> int:
     return woken
 
 
-def _reaped(worker: int) -> int | None:
-    """Bury all that have ended; the status of the worker, if it is among them."""
+def _reap(worker: int) -> int | None:
+    """Reap exited processes; return the status of the worker if it is among them."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
@@ -111,8 +111,8 @@ def _reaped(worker: int) -> int | None:
 # --- also for the server --------------------------------------------------------------------------------------------
 
 
-def end_family(process: int, group: int) -> None:
-    """Kill all that the process started, and the group: stopped first, so that none starts another meanwhile."""
+def kill_descendants(process: int, group: int) -> None:
+    """Kill all descendants of a process and its group; stop them first, so that none starts another."""
     found: set[int] = set()
     while new := _descendants(process) - found:
         for descendant in new:
@@ -129,7 +129,7 @@ def _send(send: Callable[[int, int], None], process: int, number: int) -> None:
 
 
 def _descendants(process: int) -> set[int]:
-    """Find all that the process started; nothing where there is no /proc."""
+    """Return all descendants of a process; empty without /proc."""
     parents = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib costs start-up here
         if name.isdigit():
@@ -142,7 +142,7 @@ def _descendants(process: int) -> set[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere there is no such thing."""
+    """Call prctl; does nothing on systems other than Linux."""
     if sys.platform == "linux":
         import ctypes
 

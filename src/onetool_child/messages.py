@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
@@ -150,6 +150,6 @@ def put_strings(value: Any, places: list[list[Any]], text: str) -> None:
         for key in path[:-1]:
             container = container[key]
         if container[path[-1]] != "" or not 0 <= length <= len(text) - start:
-            raise ValueError("there is no place for this string")
+            raise ValueError("no placeholder for this string")
         container[path[-1]] = text[start : start + length]
         start += length

@@ -1,7 +1,7 @@
-"""What code in a cell sees of the tools: packs with attributes, tools to call. Names only, nothing behind them.
+"""Proxies of packs and tools for code in a cell.
 
-A call goes over the pipe to the server, where it is resolved, checked and permitted. Proxies hold no schema and no
-secret: whatever hostile code finds in them, it could have written down itself.
+Calls go over the pipe to the server, which resolves, validates and authorizes them. Proxies contain only names, no
+schemas and no secrets.
 """
 
 import importlib
@@ -15,13 +15,13 @@ from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Ask = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # done here, or with a part of it done here
+IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # run completely or partly in the cell
 AT_ONCE = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 
 class ToolProxy:
-    """One tool, called like a function."""
+    """A tool that is called like a function."""
 
     __slots__ = ("_call", "_name")
 
@@ -36,7 +36,7 @@ class ToolProxy:
 
 
 class PackProxy:
-    """A pack. Its tools are attributes; where a standard module has the same name, the rest of that shows through."""
+    """A pack with its tools as attributes. A standard module with the same name provides the other attributes."""
 
     def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask) -> None:
         self.__dict__.update(_pack=name, _call=call, _ask=ask)
@@ -44,7 +44,7 @@ class PackProxy:
             self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call)
 
     def __getattr__(self, attribute: str) -> Any:
-        """Anything not known from the start: a tool named at run time, or something of the module's."""
+        """Return a tool that was not sent with the code, or an attribute of the standard module."""
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         value = self.__dict__[attribute] = self._tool_or_module_attribute(attribute)
@@ -73,23 +73,23 @@ class PackProxy:
 
 
 class OtProxy(PackProxy):
-    """The pack `ot`, with what works on the code's side of the pipe."""
+    """The pack `ot`, with the functions that run inside the cell."""
 
     def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask, snippet: Snippet) -> None:
         super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, ask)
         self.__dict__["_snippet"] = snippet
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call any tool by its name, also one whose name Python cannot write."""
+        """Call any tool by name, also if it is not a valid Python name."""
         return self._call(name, args, kwargs)
 
     def pack(self, name: str, /) -> PackProxy:
-        """Return a pack by its name, also where the name means something else in code: `ot.pack("map").tool()`."""
+        """Return a pack by name, also if the name is hidden in code: `ot.pack("map").tool()`."""
         name = self._ask("pack", {"name": name})
         return self if name == self._pack else PackProxy(name, (), self._call, self._ask)
 
     def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
-        """Call all of these side by side; their values, in order. An error of one is raised when all have ended."""
+        """Call functions concurrently and return their values in order. Errors are raised after all have ended."""
         if more or not isinstance(functions, Iterable):
             raise TypeError(f"ot.parallel takes one list of functions: {PARALLEL_EXAMPLE}")
         functions = list(functions)
@@ -99,25 +99,25 @@ class OtProxy(PackProxy):
         from contextvars import copy_context
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            # Each in a copy of this context, which knows how deep in snippets this is.
+            # Each runs in a copy of this context, which has the snippet depth.
             return [each.result() for each in [threads.submit(copy_context().run, each) for each in functions]]
 
     def snippet(self, name: str, /, **values: Any) -> Any:
-        """Run a configured snippet with these values; what it gives."""
+        """Run a configured snippet with these values and return its value."""
         return self._snippet(name, values)
 
     def load(self, /, *args: Any, **kwargs: Any) -> Any:
-        """What was stored under a handle, as it was. Large things cross in parts."""
-        if len(args) + len(kwargs) != 1:  # a part is asked for, or something is wrong: the server knows
+        """Load a stored result as data. Large results are transferred in parts."""
+        if len(args) + len(kwargs) != 1:  # a part, or an invalid call: let the server handle it
             return self._call("ot.load", args, kwargs)
         texts: list[str] = []
         part: dict[str, Any] = {"next": 0}
         while part["next"] is not None:
             asked = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
-            part = self._ask("call", asked)  # not by `_call`, which would keep it
+            part = self._ask("call", asked)  # not `_call`, which would remember the value
             texts.append(part["text"])
         text = "".join(texts)
         try:
             return json.loads(text) if part["is_json"] else text
-        except ValueError:  # a secret was taken out where JSON has no text, say
-            raise ToolError("The result cannot be read back as data. Use ot.result().") from None
+        except ValueError:  # for example, a redacted secret broke the JSON
+            raise ToolError("cannot load the result as data; use ot.result()") from None

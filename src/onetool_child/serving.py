@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Request = dict[str, Any]
 
-MOST_THREADS = 64
+MAX_THREADS = 64
 LONG_SECONDS = 0.001  # a call that takes longer is one that others do not wait for
 CALM_LOOKS = 50  # in a row without a call, after which nobody looks any more
 
@@ -113,7 +113,7 @@ class Serving(Peer):
     def _wake_one(self) -> None:
         if self._parked:
             self._parked.pop().release()
-        elif self._threads < MOST_THREADS:
+        elif self._threads < MAX_THREADS:
             self._threads += 1
             threading.Thread(target=self._work, daemon=True).start()
         else:

@@ -1,6 +1,6 @@
-"""A few words on what a large value is: `847 matches in 42 files`, `list of 5,000 items with keys name, url`.
+"""Short descriptions of large values: `847 matches in 42 files`, `list of 5,000 items with keys name, url`.
 
-It is done where the value is, in the cell or in the server, because a large one crosses as text.
+They are created where the value is, in the cell or in the server, because large values cross the pipe as text.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ LINE_KEYS = {"line", "line_number", "lineno", "match"}
 
 
 def summary(value: Any) -> str:
-    """What the value is; nothing for a text, of which its lines say more."""
+    """Return a description of the value; empty for strings."""
     if isinstance(value, dict):
         return _matches(value) or f"JSON object with {_keys(value)}"
     if isinstance(value, list | tuple):
@@ -28,7 +28,7 @@ def number(count: int, noun: str) -> str:
 
 
 def _matches(value: Any) -> str | None:
-    """In the words of a search, where the data is that of one: a path alone may be a URL's, or a folder."""
+    """Return a description of search results, if the data looks like that."""
     if isinstance(value, dict):
         lists = [item for item in value.values() if isinstance(item, list)]
         found = _matches(lists[0]) if len(lists) == 1 else None

@@ -1,6 +1,6 @@
 """The system calls that a computing Python process needs, by name and number, and the filter made of them.
 
-This is an allow-list: whatever is not named here is refused with EPERM (or ENOSYS, where libc then falls back by
+This is an allow-list: system calls that are not listed fail with EPERM (or ENOSYS, where libc then falls back by
 itself). Left out on purpose: everything that opens a network socket, starts a program or a process, signals or
 traces another process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring,
 bpf, keys, mounts). The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
@@ -136,13 +136,13 @@ OWN_PID = 0x7EADBEEF
 
 
 def pid_places(program: bytes) -> list[int]:
-    """Where in the program the number of the process belongs."""
+    """Return the positions of the process ID in the program."""
     mark = struct.pack("I", OWN_PID)
     return [place for place in range(4, len(program), 8) if program[place : place + 4] == mark]
 
 
 def zygote_filter(machine: str) -> bytes | None:
-    """What a process may do that still has to make cells; None where the numbers are not known."""
+    """Return the filter of the zygote, which forks cells; None for unknown architectures."""
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
@@ -169,7 +169,7 @@ def zygote_filter(machine: str) -> bytes | None:
 
 
 def cell_filter(machine: str) -> bytes | None:
-    """What is taken from a cell on top of that: processes, signals to others, and undoing its own confinement."""
+    """Return the additional filter of cells: no processes, no signals to others, no changes to isolation."""
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
@@ -214,7 +214,7 @@ def _argument(index: int) -> int:
 
 
 def _preamble(machine: str) -> bytes:
-    """Another architecture's numbers, or the x32 ones, would mean other calls: such a process is killed."""
+    """Kill processes of other architectures, including x32, whose numbers mean other calls."""
     return b"".join([
         _do(LOAD, ARCH_OFFSET), _do(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0), _do(RETURN, KILL_PROCESS),
         _do(LOAD, NUMBER_OFFSET), _do(JUMP_AT_LEAST, X32_BIT, 0, 1), _do(RETURN, KILL_PROCESS),
@@ -226,7 +226,7 @@ def _verdict(number: int | None, verdict: int) -> bytes:
 
 
 def _for_call(number: int | None, body: bytes) -> bytes:
-    """The body decides about this call; it must always return."""
+    """Return instructions that run the body for this call; the body must always return."""
     return b"" if number is None else _do(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
@@ -247,7 +247,7 @@ def _threads_only(number: int | None) -> bytes:
 
 
 def _stream_pair_only(number: int | None) -> bytes:
-    """A datagram socket, even one of a pair, may be sent to any address: streams only, which stay connected."""
+    """Allow only pairs of stream sockets; a datagram socket could send to any address."""
     body = [
         _do(LOAD, _argument(0)), _do(JUMP_EQUAL, AF_UNIX, 1, 0), _do(RETURN, REFUSE),
         _do(LOAD, _argument(1)), _do(AND, ~SOCK_FLAGS & 0xFFFFFFFF), _do(JUMP_EQUAL, SOCK_STREAM, 0, 1),

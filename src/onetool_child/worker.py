@@ -1,8 +1,8 @@
-"""A worker: one extension file, loaded in an environment of its own, and its functions called for as long as it lives.
+"""A worker: the process of one extension file, in its own environment.
 
-Calls come over a private pipe and are answered side by side: functions run in threads, coroutines on a loop. What the
-file prints goes to the log. The file sees `ot`: its settings, and `ot.call` for other tools. Whether a call may happen
-was decided in the server before it came here.
+Calls arrive over a private pipe and run concurrently: functions in threads, coroutines on an event loop. Printed output
+goes to the log. The file can use `ot`: its settings, and `ot.call` for other tools. The server has already authorized
+each call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
 from onetool_child.serving import Serving
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-MAX_ERROR = 100_000  # characters of what an error says
+MAX_ERROR = 100_000  # characters of an error message
 NO_CALL = "ot.call works inside of a call only: not at import, not in a thread of one's own"
 CURRENT: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # which call the code that runs belongs to
 
@@ -79,7 +79,7 @@ class Worker:
         thread = threading.get_ident()
 
         def cancel() -> None:
-            """Python code notices at its next step; what waits in C, when it comes back."""
+            """Cancel a call. Python code notices at its next step, blocking C code when it returns."""
             import ctypes
 
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
@@ -121,7 +121,7 @@ class Worker:
             self._peer.send_line(_error(ident, error))
 
     def _is_over(self, ident: int) -> None:
-        """From here on it cannot be cancelled: an answer must not be cut off in the middle."""
+        """Mark the call as finished, so that it is not cancelled while its answer is sent."""
         with self._cancelling:
             self._running.pop(ident, None)
 
@@ -165,7 +165,7 @@ class Worker:
                 self._peer.withdraw(params["id"])
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """`ot.call`: another tool, with the rights of whoever called this one."""
+        """Call another tool with the permissions of the current call (`ot.call`)."""
         try:
             within = CURRENT.get()
         except LookupError:
@@ -191,7 +191,7 @@ def _error_line(ident: int, detail: dict[str, Any]) -> str:
 
 
 def _show(error: BaseException) -> None:
-    """In the log. There may be none: the tools' code can close what it likes."""
+    """Write to the log, unless the code of the tools has closed it."""
     import traceback
 
     with contextlib.suppress(BaseException):
@@ -199,10 +199,10 @@ def _show(error: BaseException) -> None:
 
 
 def _import_from(folder: str) -> None:
-    """Have modules beside the file imported from their source.
+    """Import modules next to the file from source.
 
-    Python's cache of bytecode knows a module by its size and the second in which it was written: an edit in the same
-    second would not be seen.
+    The bytecode cache identifies a module by its size and modification second, so it would miss an edit in the same
+    second.
     """
     from importlib import machinery
 
@@ -218,7 +218,7 @@ def _import_from(folder: str) -> None:
 
 
 def _offered(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:
-    """The module `ot`, as an extension file sees it: predefined, and importable."""
+    """Return the module `ot` for the extension file, predefined and importable."""
     offered = ModuleType("ot", "What OneTool offers to an extension file.")
     vars(offered).update(call=call, settings=settings, tool=_tool, **errors.TREE)
     sys.modules["ot"] = offered
@@ -226,7 +226,7 @@ def _offered(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:
 
 
 def _tool(*given: Any, **_options: Any) -> Any:
-    """`@tool` and `@tool(…)` say something to the server, which reads the file. Here they do nothing."""
+    """Return the function unchanged: `@tool` only matters to the server, which parses the file."""
     return given[0] if given and callable(given[0]) else lambda function: function
 
 
@@ -245,7 +245,7 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The pipes arrive as descriptors 0 and 1; what is printed from here on goes to 2, which is the log."""
+    """Run the worker. The pipes are descriptors 0 and 1; printed output goes to descriptor 2, the log."""
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -258,7 +258,7 @@ def main() -> None:
 
 
 def _confine(sandbox: dict[str, Any]) -> None:
-    """What a pack's own `sandbox:` asks for. Where this machine cannot do it, there is no pack."""
+    """Apply the `sandbox:` of the pack; exit if the machine does not support it."""
     import platform
 
     from onetool_child import confine, syscalls
@@ -272,4 +272,4 @@ def _confine(sandbox: dict[str, Any]) -> None:
         confine.landlock(readable, writable, programs=True, network=sandbox["network"])
         confine.Filter(syscalls.fence_filter(platform.machine(), network=sandbox["network"])).install()
     except confine.Unavailable as error:
-        raise SystemExit(f"its sandbox cannot be put in force on this machine: {error}") from None
+        raise SystemExit(f"this machine does not support its sandbox: {error}") from None

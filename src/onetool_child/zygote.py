@@ -1,9 +1,9 @@
-"""The zygote: a small process that does nothing but fork cells, kill them, and tell when they are gone.
+"""The zygote: a small process that forks cells, kills them and reports when they are gone.
 
-It is started with an empty environment before anything secret is known, confines itself as far as forking allows, and
-loads the standard library when nobody is waiting. One thread. It ends when the server does, and the scratch folder
-and all cells end with it. Messages are JSON-RPC notifications, one a packet; `fork` carries the cell's socket and
-the pipe that is its descriptors 1 and 2.
+It is started with an empty environment before any secret is known, confines itself as far as forking allows, and
+preloads the standard library while idle. It has one thread. It exits with the server, together with all cells and the
+scratch directory. Messages are JSON-RPC notifications, one per packet; `fork` carries the socket of the cell and the
+pipe for its descriptors 1 and 2.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from onetool_child.scratch import remove
 PACKET = 1 << 16
 THREAD_STACK = 1 << 20
 DESCRIPTORS = 128  # that a cell may have open
-REHEARSALS = 20  # enough for the interpreter to have settled on how it runs this code
+REHEARSALS = 20  # enough for the interpreter to specialize this code
 # Loaded ahead, in this order, one at a time, whenever no cell is asked for.
 # Few, because every shared library makes every fork slower; the rest is loaded by the code that wants it.
 COMMON_MODULES = (
@@ -55,21 +55,21 @@ def main(argv: list[str]) -> None:
 
 
 class Confinement(NamedTuple):
-    """What is in force already, and what each cell puts on itself."""
+    """The isolation of the zygote, and what each cell adds to it."""
 
     layers: tuple[str, ...] = ()
     filter: confine.Filter | None = None
     readable: tuple[str, ...] = ()
 
     def ruleset(self, scratch: str) -> int | None:
-        """The files of one cell; made before the fork, put in force after it."""
+        """Return the ruleset of one cell; created before the fork and applied after it."""
         if "landlock" not in self.layers:
             return None
         return confine.landlock_ruleset(self.readable, [scratch, "/dev/null"])
 
 
 def confine_zygote(options: Options) -> Confinement:
-    """All layers that a process which still forks can bear; cells inherit them."""
+    """Apply all layers that still allow forking; cells inherit them."""
     confine.one_malloc_arena()
     threading.stack_size(THREAD_STACK)
     confinement = Confinement() if options.isolation == "off" else _strongest(options)
@@ -107,7 +107,7 @@ class _Missing:
 
 
 def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int, ...]) -> None:
-    """The last steps, after which this process can only compute, ask the server, and die."""
+    """Apply the last layers, after which this process can only compute and talk to the server."""
     if ruleset is not None:
         confine.restrict_to(ruleset)
     _close_all_but(keep)
@@ -117,7 +117,7 @@ def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int,
 
 
 def ready(confinement: Confinement) -> str:
-    """The first line of a cell, but for its process number."""
+    """Return the first line of a cell, with a placeholder for its process ID."""
     params = {"layers": confinement.layers, "pid": cell.OWN_PID}
     return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": params})
 
@@ -214,7 +214,7 @@ class Zygote:
             os._exit(70)
 
     def _reap(self, ident: int) -> None:
-        """Tell that a cell is gone, and remove its scratch folder if empty; a full one is left to the server."""
+        """Report that a cell is gone and remove its scratch directory if empty; the server removes others."""
         pid, watched = self._cells.pop(ident)
         self._poll.unregister(watched)
         os.close(watched)

@@ -21,6 +21,7 @@ from onetool.bundles import BundleStore
 from onetool.cli import token
 from onetool.config.load import load
 from onetool.config.trust import TrustFile
+from onetool.disabled_tools import Switches
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
 from onetool.logging import Log
@@ -29,7 +30,7 @@ from onetool.paths import find_folders
 from onetool.proxy.definitions import Definition, Lists
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
-from onetool.results.media import Media
+from onetool.results.blobs import Media
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarise
@@ -47,7 +48,6 @@ from onetool.storage import (
     ToolListStorage,
     TrustStorage,
 )
-from onetool.switches import Switches
 
 HOUR = 3600.0
 CONTENT = "0123456789" * 2_000  # so much that half of it would be seen

@@ -18,7 +18,7 @@ from tests.proxy_support import hostile
 from tests.rest_support import serving
 from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
 
-from onetool.results.media import Media
+from onetool.results.blobs import Media
 from onetool.transports.http.tokens import hash_token
 
 ERAS = ["auto", "legacy"]

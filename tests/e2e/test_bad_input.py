@@ -198,15 +198,15 @@ def crooked() -> Iterator[App]:
     [
         ("syntax", "'(' was never closed"),
         ("indented", "expected an indented block"),
-        ("ping", "snippets go round in a circle: $ping → $pong → $ping"),
+        ("ping", "snippets are circular: $ping → $pong → $ping"),
         ("call_ping", "snippets call each other more than 20 deep"),
         ("mixed", "two"),
-        ("grows", "snippets go round in a circle: $grows → $grows"),
-        ("loops", "the body of $loops cannot be rendered: it makes more than"),
-        ("large", "the body of $large cannot be rendered"),
-        ("power", "the body of $power cannot be rendered"),
-        ("escape", "the body of $escape cannot be rendered"),
-        ("deep", "the body of $deep cannot be rendered"),
+        ("grows", "snippets are circular: $grows → $grows"),
+        ("loops", "cannot render the body of $loops: rendering produced more than"),
+        ("large", "cannot render the body of $large"),
+        ("power", "cannot render the body of $power"),
+        ("escape", "cannot render the body of $escape"),
+        ("deep", "cannot render the body of $deep"),
     ],
 )
 def test_a_crooked_snippet_is_an_error_both_ways(crooked: App, name: str, words: str) -> None:

@@ -205,9 +205,9 @@ list(Pool(8).map(demo.echo, words)) == words
 DISASTERS = {
     "an exit": ("raise SystemExit(3)", "SystemExit: 3"),
     "an exit in a function": ("import sys\ndef f(): sys.exit('over')\nf()", "SystemExit: over\n  line 2"),
-    "an exit past Python": ("import os; os._exit(9)", "its process ended itself with status 9"),
-    "a crash": ("import ctypes; ctypes.string_at(0)", "its process was ended by SIGSEGV (a crash)"),
-    "closed descriptors": ("import os; os.closerange(0, 9999)", "the run ended without an answer"),
+    "an exit past Python": ("import os; os._exit(9)", "its process exited with status 9"),
+    "a crash": ("import ctypes; ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash)"),
+    "closed descriptors": ("import os; os.closerange(0, 9999)", "the run ended without a response"),
     "an endless loop": ("x = 1\nwhile True:\n    x += 1", "longer than 1.5 s\n  line "),
     "an endless loop in C": ("sum(range(10**12))", "the run took longer than 1.5 s"),
     "endless printing": ("while True: print('x' * 100)", "printed more than 1048576 bytes"),
@@ -411,7 +411,7 @@ def test_runs_in_flight_fail_clearly_when_the_zygote_dies_and_the_next_run_works
             _kill_zygotes(place)
             texts = [run.result(PATIENCE).text for run in runs]
             assert cells.all_ended()
-        said = "ToolError: the run ended without an answer: its process is gone\nCalls already made: demo.echo (ok)"
+        said = "ToolError: the run ended without a response: its process is gone\nCalls already made: demo.echo (ok)"
         assert texts == [said] * 3
         assert place.run("1 + 1").text == "2"
         assert eventually(lambda: not _zombies(place)), "the dead zygote was never waited for"

@@ -14,7 +14,7 @@ from onetool.clients.catalogue import CLIENTS, Place
 from onetool.config.load import load
 from onetool.config.trust import is_trusted
 from onetool.paths import find_folders
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 SETTINGS = """{
     // my servers
@@ -48,7 +48,7 @@ def write(file: Path, text: str) -> Path:
 
 
 def configured(home: Path) -> dict[str, Any]:
-    data: dict[str, Any] = yaml12.read_file(home / ".onetool" / "onetool.yaml").data
+    data: dict[str, Any] = yaml_loader.read_file(home / ".onetool" / "onetool.yaml").data
     return data
 
 

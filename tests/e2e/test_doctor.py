@@ -408,7 +408,7 @@ CASES = [
         "a snippet that is no template",
         settings("snippets:\n  greet:\n    body: '{{ name'\n    params: {name: {}}\n"),
         CONFIG,
-        "the body of $greet cannot be rendered",
+        "cannot render the body of $greet",
         "correct the body of the snippet greet",
         3,
         replaced(CONFIG, "{{ name", "{{ name }}"),

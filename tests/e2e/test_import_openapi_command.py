@@ -14,7 +14,7 @@ from tests.support import PROGRAM, command_line, configure, environment
 
 from onetool.bundles.importer import is_bundle
 from onetool.config.trust import is_trusted, trust
-from onetool.util.yaml12 import read_file
+from onetool.util.yaml_loader import read_file
 
 GET_PET = {
     "operationId": "getPet",

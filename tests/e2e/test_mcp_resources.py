@@ -250,12 +250,12 @@ def test_a_prompt_is_found_with_its_dollar_too(client: Connection) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("greeet", {"who": "me"}, "there is no snippet $greeet. Did you mean $greet?"),
-        ("", None, "there is no snippet $"),
+        ("greeet", {"who": "me"}, "unknown snippet $greeet. Did you mean $greet?"),
+        ("", None, "unknown snippet $"),
         ("greet", None, "$greet needs who. Call it as: $greet who=… [loud=False]"),
         ("greet", {"loud": "true"}, "$greet needs who"),
         ("greet", {"who": "me", "volume": "11"}, "$greet has no parameter 'volume'. Call it as: $greet who=…"),
-        ("torn", None, "the body of $torn cannot be rendered: line 1"),
+        ("torn", None, "cannot render the body of $torn: line 1"),
     ],
 )
 def test_a_wrong_prompt_says_what_is_right(
@@ -287,13 +287,13 @@ def test_both_follow_a_reload_and_stay_as_they_are_after_a_bad_one(tmp_path: Pat
         assert client.run("ot.reload()").is_error
         assert [prompt.name for prompt in all_of(client, "prompts")] == ["two"]
         assert "https://example.org/machine/" in text_of(client, "ot://tool/machine.disk")
-        assert "there is no snippet $one" in refused(client, "get_prompt", "one")
+        assert "unknown snippet $one" in refused(client, "get_prompt", "one")
 
 
 def test_without_snippets_there_are_no_prompts(tmp_path: Path) -> None:
     with connected(tmp_path) as client:
         assert all_of(client, "prompts") == []
-        assert "there is no snippet $greet. Snippets: none." in refused(client, "get_prompt", "greet")
+        assert "unknown snippet $greet. Snippets: none." in refused(client, "get_prompt", "greet")
 
 
 def test_a_wrong_configuration_leaves_resources_and_no_prompts(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_text_that_is_json_is_data(app: App) -> None:
 
 
 def test_arguments_are_checked_by_the_schema_of_the_server(app: App) -> None:
-    assert "needs 'b'. It is called as every.get_sum(a: float, b: float)" in app.failure("every.get_sum(a=1)")
+    assert "requires 'b'. Signature: every.get_sum(a: float, b: float)" in app.failure("every.get_sum(a=1)")
     assert "is not of type" in app.failure("every.get_sum(a=1, b='two')")
 
 

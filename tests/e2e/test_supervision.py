@@ -13,7 +13,7 @@ from tests.rest_support import client_of, process
 from tests.support import Wire, children_of, configure, eventually
 from tests.workers_support import is_alive, workers
 
-from onetool.runner.cells import NOT_ANSWERING, Cells, Limits
+from onetool.runner.cells import NOT_ANSWERING, CellLimits, Cells
 from onetool.runner.launch import ZygoteLauncher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no zygote")
@@ -132,7 +132,7 @@ class _SilentLauncher(ZygoteLauncher):
 
 def test_a_zygote_that_does_not_answer_in_time_is_reported() -> None:
     async def probe() -> str:
-        async with Cells(Limits(), make_launcher=_SilentLauncher) as cells:
+        async with Cells(CellLimits(), make_launcher=_SilentLauncher) as cells:
             return (await cells.probe(0.05))["sandbox"]
 
     assert asyncio.run(probe()) == NOT_ANSWERING

@@ -14,7 +14,7 @@ from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
 from onetool.paths import find_folders
 from onetool.transports.http.tokens import hash_token
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
 
@@ -46,7 +46,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None
     assert token not in done.stderr
     text = config(tmp_path).read_text("utf-8")
     assert text.startswith(COMMENTED)
-    assert yaml12.read(text, "x").data["auth"] == {
+    assert yaml_loader.read(text, "x").data["auth"] == {
         "tokens": [{"name": "laptop", "hash": hash_token(token), "agent": "robot"}]
     }
     assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600

@@ -20,13 +20,13 @@ from tests.proxy_support import hostile
 from tests.support import PROGRAM, command_line, configure, environment
 
 from onetool.bundles.usage import UsageCounts
-from onetool.results.media import Media
+from onetool.disabled_tools import Switches
+from onetool.results.blobs import Media
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
 from onetool.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarise
-from onetool.switches import Switches
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+, this one knows \d\)")

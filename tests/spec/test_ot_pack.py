@@ -417,9 +417,9 @@ def test_the_name_of_an_alias_gives_its_target_and_how_to_call_it(rich: App) -> 
 @pytest.mark.parametrize(
     ("alias", "why"),
     [
-        ("gone", "the alias 'gone' stands for 'brave.serch', and there is no tool 'brave.serch'. Did you mean brave."),
-        ("round", "the aliases go round in a circle: round -> about -> round."),
-        ("about", "the aliases go round in a circle: about -> round -> about."),
+        ("gone", "the alias 'gone' stands for 'brave.serch', and unknown tool 'brave.serch'. Did you mean brave."),
+        ("round", "the aliases are circular: round -> about -> round."),
+        ("about", "the aliases are circular: about -> round -> about."),
     ],
 )
 def test_an_alias_that_leads_nowhere_says_why_and_where_to_mend_it(rich: App, alias: str, why: str) -> None:

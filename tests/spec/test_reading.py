@@ -111,7 +111,7 @@ def test_prefixes_of_others_are_refused_with_advice(app: App, prefix: str) -> No
 
 @pytest.mark.parametrize("command", ["", "  \n", "```python\n```", "__ot"])
 def test_an_empty_command_is_a_clear_error(app: App, command: str) -> None:
-    assert "The command is empty" in app.failure(command)
+    assert "the command is empty" in app.failure(command)
 
 
 @pytest.mark.parametrize("command", [None, 5, ["1"], {"command": "1"}, b"1"])

@@ -355,7 +355,7 @@ def test_secrets_across_the_borders_of_pieces_are_not_stored(place: int, code: s
 def test_a_secret_that_breaks_the_data_is_no_riddle() -> None:
     with guarded({"PIN": "1234"}) as app:
         handle = stored(app, "[12345] * 20_000")["handle"]
-        assert "cannot be read back as data" in app.failure(f"ot.load({handle!r})")
+        assert "as data; use ot.result()" in app.failure(f"ot.load({handle!r})")
 
 
 # --- agents ------------------------------------------------------------------------------------------------

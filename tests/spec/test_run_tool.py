@@ -289,8 +289,8 @@ def test_fences_are_taken_off_in_one_module(app: App) -> None:
 @pytest.mark.spec("run-tool.modules.tool-loading-isolation")
 def test_tools_are_found_and_cached_in_one_module() -> None:
     with opened() as app:
-        assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.shipped_tools())
-    once, again = ({tool.name: tool.backend for tool in tool_loader.shipped_tools()} for _ in range(2))
+        assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.load_builtin_tools())
+    once, again = ({tool.name: tool.backend for tool in tool_loader.load_builtin_tools()} for _ in range(2))
     assert all(vars(once[name])["function"] is vars(again[name])["function"] for name in once)
 
 

@@ -15,7 +15,7 @@ from tests.support import App, opened
 import onetool.tools
 from onetool.backends.python import PythonBackend
 from onetool.context import ToolContext
-from onetool.runner.tool_loader import shipped_tools, tools_of
+from onetool.runner.tool_loader import load_builtin_tools, load_tools
 
 FILES = sorted(Path(onetool.tools.__file__).parent.glob("*_tools.py"))
 HEADER = re.compile(r"^# /// script\s*$", re.MULTILINE)
@@ -50,7 +50,7 @@ def test_a_shipped_function_runs_in_the_servers_process(app: App) -> None:
 
     module = ModuleType("onetool.tools.inside_tools")
     vars(module).update(process=process, __all__=["process"])
-    for tool in tools_of(module):
+    for tool in load_tools(module):
         app.onetool.bus.register_tool(tool)
     server, cell = app.data("import os\n[inside.process(), os.getpid()]")
     assert server == os.getpid()
@@ -70,7 +70,7 @@ def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
 
     module = ModuleType("onetool.tools.system_tools")
     vars(module).update(system_of=system_of, __all__=["system_of"])
-    app.onetool.bus.register_tool(*tools_of(module))
+    app.onetool.bus.register_tool(*load_tools(module))
     assert app.value("system.system_of()") == "True"
 
 
@@ -85,7 +85,7 @@ def test_what_shipped_tools_import_is_declared(file: Path) -> None:
 
 @pytest.mark.spec("tool-execution.type.internal-tool-identification")
 def test_all_shipped_tools_are_of_the_internal_kind() -> None:
-    shipped = list(shipped_tools())
+    shipped = list(load_builtin_tools())
     assert {tool.pack for tool in shipped} == {pack_of(file) for file in FILES}
     assert {type(tool.backend) for tool in shipped} == {PythonBackend}
     assert {tool.source for tool in shipped} == {"local"}

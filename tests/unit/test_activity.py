@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from onetool.bus.bus import ToolBus
-from onetool.bus.events import MAX_COMMAND, RUN, CallFinished, RunFinished
+from onetool.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
 from onetool.context import ToolContext
 from onetool.redact import REDACTED, Redactor
 from onetool.stats.history import MAX_CALLS
@@ -33,7 +33,7 @@ class Told:
     def ended(self, number: int, name: str, run_id: str, agent: str = "default", error: str | None = None) -> None:
         context = _context(run_id, agent)
         is_run = name == RUN
-        self.bus.events.tell(
+        self.bus.events.emit(
             RunFinished(number, context, 0.25, error) if is_run else CallFinished(number, name, context, 0.25, error)
         )
 
@@ -82,7 +82,7 @@ def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
     told.began(RUN, "r")
     for _ in range(3):
         call = told.began("a", "r")
-        told.bus.events.tell(CallFinished(call, "a", _context("r", "default"), 0.0, None))
+        told.bus.events.emit(CallFinished(call, "a", _context("r", "default"), 0.0, None))
     shown = told.timeline("r")
     assert [call["lane"] for call in shown["calls"]] == [0, 0, 0]
 
@@ -121,8 +121,8 @@ def test_an_agent_sees_its_own(told: Told) -> None:
 
 @pytest.mark.parametrize("cut", [1, 8, len(SECRET) - 1])
 def test_a_secret_that_was_cut_off_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
-    told.began(RUN, "r", detail="#" * (MAX_COMMAND - cut) + SECRET)
-    assert told.runs()[0]["command"] == "#" * (MAX_COMMAND - cut) + REDACTED
+    told.began(RUN, "r", detail="#" * (MAX_COMMAND_CHARS - cut) + SECRET)
+    assert told.runs()[0]["command"] == "#" * (MAX_COMMAND_CHARS - cut) + REDACTED
 
 
 def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:

@@ -90,7 +90,7 @@ def test_calls_are_warned_of_once_at_four_fifths_and_refused_at_all() -> None:
         error = await spender.refusal()
         assert (error.budget, error.limit, error.spent) == ("calls", 10, 10)
         assert spent(spender.guard, "calls") == 10
-        assert spender.warnings == ["the agent ci has used 8 of 10 calls"]
+        assert spender.warnings == ["agent ci has used 8 of 10 calls"]
 
     run(test)
 
@@ -98,7 +98,7 @@ def test_calls_are_warned_of_once_at_four_fifths_and_refused_at_all() -> None:
 def test_the_refusal_says_what_to_write_to_be_allowed_more() -> None:
     async def test() -> None:
         error = await Spender(Limits(calls=0)).refusal()
-        assert "the agent ci has used up its budget: 0 of 0 calls, and the call was not made" in error.message
+        assert "agent ci exceeded its budget: 0 of 0 calls, and the call was not made" in error.message
         assert "agents: {ci: {budgets: {calls: ...}}}" in error.message
 
     run(test)
@@ -151,9 +151,9 @@ def test_each_kind_is_warned_of_by_itself() -> None:
         await spender.call("abcd", seconds=8, cost=0.8)
         await spender.refusal("", seconds=1)  # the tokens are used up
         assert sorted(spender.warnings) == [
-            "the agent ci has used 0.8 of 1 cost",
-            "the agent ci has used 4 of 4 tokens",
-            "the agent ci has used 8 of 10 seconds",
+            "agent ci has used 0.8 of 1 cost",
+            "agent ci has used 4 of 4 tokens",
+            "agent ci has used 8 of 10 seconds",
         ]
 
     run(test)
@@ -214,7 +214,7 @@ def test_calls_side_by_side_are_all_cut_when_their_times_add_up_to_the_limit() -
         with anyio.fail_after(5):
             errors = await asyncio.gather(*(one() for _ in range(8)))
         assert {error.budget for error in errors} == {"time_seconds"}
-        assert all("the call was cut" in error.message for error in errors)
+        assert all("the call was cancelled" in error.message for error in errors)
         assert 0.4 <= spent(guard, "time_seconds") + 0.01 < 5  # eight calls that had the limit each would be at 3.2
         with pytest.raises(BudgetExceeded, match="was not made"):
             await guard.spend(forever)
@@ -280,7 +280,7 @@ def test_new_limits_count_from_what_was_spent() -> None:
         await spender.call()
         await spender.call()
         await spender.refusal()
-        spender.guard.allow(Limits(calls=3))
+        spender.guard.set_limits(Limits(calls=3))
         await spender.call()
         assert (await spender.refusal()).spent == 3
 
@@ -293,10 +293,10 @@ def test_only_of_a_limit_that_has_changed_it_is_warned_again() -> None:
         for _ in range(8):
             await spender.call(cost=0.1)
         assert len(spender.warnings) == 2
-        spender.guard.allow(Limits(calls=10, cost=1))
+        spender.guard.set_limits(Limits(calls=10, cost=1))
         await spender.call()
         assert len(spender.warnings) == 2
-        spender.guard.allow(Limits(calls=11, cost=1))
+        spender.guard.set_limits(Limits(calls=11, cost=1))
         await spender.call()
         assert len(spender.warnings) == 3
 
@@ -314,7 +314,7 @@ def test_a_call_that_runs_gets_the_time_of_new_limits() -> None:
 
         call = asyncio.ensure_future(guard.spend(waiting))
         await begun.wait()
-        guard.allow(Limits(time_seconds=1000))
+        guard.set_limits(Limits(time_seconds=1000))
         await anyio.sleep(0.4)  # the time at which the old limit would have cut it
         go.set()
         assert await call == "done"
@@ -327,8 +327,8 @@ def test_a_call_that_runs_is_cut_by_a_limit_that_is_new() -> None:
         guard, begun = BudgetGuard(Limits()), anyio.Event()
         call = asyncio.ensure_future(guard.spend(partial(has_begun, begun)))
         await begun.wait()
-        guard.allow(Limits(time_seconds=0.01))
-        with anyio.fail_after(5), pytest.raises(BudgetExceeded, match="was cut"):
+        guard.set_limits(Limits(time_seconds=0.01))
+        with anyio.fail_after(5), pytest.raises(BudgetExceeded, match="was cancelled"):
             await call
 
     run(test)

@@ -89,7 +89,7 @@ def test_a_tool_whose_validation_says_yes_runs(outcome: Any) -> None:
         ({"type": "not_found", "message": "no such page", "page": 3}, "not_found", "no such page", {"page": 3}),
         ({"type": "quota", "message": "used up", "left": 0}, "quota", "used up", {"left": 0}),
         (ToolError("used up", type="quota", left=0), "quota", "used up", {"left": 0}),
-        (None, "execution_error", "demo.fails failed and did not say why", {}),
+        (None, "execution_error", "demo.fails failed without a message", {}),
     ],
 )
 def test_a_failed_result_keeps_type_and_fields(error: Any, kind: str, message: str, fields: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_permissions_may_be_words_and_unknown_ones_are_errors(tmp_path: Path) ->
     for wrong in ({"fly"}, {":fly"}, {"READ"}):
         with pytest.raises(ValueError, match="unknown permission"):
             ToolContext(permissions=wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="permissions are a list"):
+    with pytest.raises(TypeError, match="invalid permissions"):
         ToolContext(permissions="read")  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from onetool.clients.reading import Found
 from onetool.clients.taking import ImportTarget, ServerImport, import_servers
 from onetool.clients.translate import is_ours
 from onetool.errors import ConfigError, ToolError
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 from onetool.util.secret_finder import SECRET_VALUE, looks_secret, secrets_in
 
 PATH = ("mcpServers", "onetool")
@@ -313,21 +313,21 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
     old = yaml_edit.data_of(text, "onetool.yaml")
     new = yaml_edit.with_keys(text, "onetool.yaml", "servers", SERVERS)
-    assert yaml12.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
+    assert yaml_loader.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
     comments = [line[line.index("#") :] for line in text.splitlines() if "#" in line]
     assert all(comment in new for comment in comments)
     lines = iter(new.splitlines())
     assert all(line in lines for line in text.splitlines() if "servers" not in line)  # in the same order
     assert ("\r\n" in text) == ("\r\n" in new)
     more = yaml_edit.with_keys(new, "onetool.yaml", "servers", {"second": {"url": "https://x/?a=b#c"}})
-    assert yaml12.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
+    assert yaml_loader.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
 
 
 @pytest.mark.slow
 @given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
 def test_any_text_comes_back_out_of_yaml(secrets: dict[str, str]) -> None:
     text = yaml_edit.with_keys("# mine\nOLD: x\n", "secrets.yaml", None, secrets)
-    assert yaml12.read(text, "x").data == {"OLD": "x", **secrets}
+    assert yaml_loader.read(text, "x").data == {"OLD": "x", **secrets}
     assert text.startswith("# mine\n")
 
 
@@ -338,7 +338,7 @@ def test_yaml_that_cannot_be_extended_is_refused_or_still_right(text: str) -> No
     except ConfigError as error:
         assert "onetool.yaml" in str(error)  # noqa: PT017 - either way is right, and both are checked
     else:
-        assert yaml12.read(new, "x").data["servers"] == SERVERS
+        assert yaml_loader.read(new, "x").data["servers"] == SERVERS
 
 
 # --- files -------------------------------------------------------------------------------------------------

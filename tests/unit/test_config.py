@@ -18,7 +18,7 @@ from onetool.config.model import Agent, Settings
 from onetool.context import Permission
 from onetool.errors import ConfigError
 from onetool.paths import find_folders
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 DEFAULTS = """
     version: 1
@@ -101,7 +101,7 @@ def written(model: Settings) -> dict[str, Any]:
 
 
 def test_defaults_are_those_of_the_interface(place: Place) -> None:
-    documented = yaml12.read(dedent(DEFAULTS), "interfaces.md").data
+    documented = yaml_loader.read(dedent(DEFAULTS), "interfaces.md").data
     assert Settings.model_validate(documented) == Settings() == place.settings()
     dumped = written(Settings())
     assert dumped.keys() == documented.keys()

@@ -167,12 +167,12 @@ def test_a_call_on_the_fence_line_is_code(language: str) -> None:
     "command", ["!onetool upper(text='x')", " !onetool", "mcp__ot__run foo()", "mcp__ot__run\n`x`"]
 )
 def test_old_prefixes_say_what_to_write(command: str) -> None:
-    with pytest.raises(ToolError, match=r"Invalid syntax.*(!onetool|mcp__ot__run).*__ot ot\.tools\(\)"):
+    with pytest.raises(ToolError, match=r"(?s)invalid syntax.*(!onetool|mcp__ot__run).*__ot ot\.tools\(\)"):
         strip(command)
 
 
 def test_an_old_prefix_behind_a_fence_is_refused() -> None:
-    with pytest.raises(ToolError, match="Invalid syntax"):
+    with pytest.raises(ToolError, match="invalid syntax"):
         strip("```\n!onetool foo()\n```")
 
 
@@ -197,7 +197,7 @@ def test_an_old_prefix_behind_a_fence_is_refused() -> None:
     ],
 )
 def test_an_empty_command_says_what_to_send(command: str) -> None:
-    with pytest.raises(ToolError, match=r"empty\. Send Python code, for example: ot\.tools\(\)"):
+    with pytest.raises(ToolError, match=r"empty\nHint: send Python code, for example ot\.tools\(\)"):
         strip(command)
 
 

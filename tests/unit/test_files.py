@@ -407,7 +407,7 @@ def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
 
 
 def test_folders_are_made_when_asked(app: Path, opener: Opener) -> None:
-    with pytest.raises(FileNotFoundError, match=r"Folder not found for a/b/c\.txt; create_folders=True makes it"):
+    with pytest.raises(FileNotFoundError, match=r"directory not found for a/b/c\.txt; create_folders=True creates it"):
         fs.write("a/b/c.txt", "c", context(app))
     disk.write(files(app, opener), "a/b/c.txt", b"c", create_folders=True)
     disk.write(files(app, opener), "a/b/d.txt", b"d", create_folders=True)

@@ -77,7 +77,7 @@ def test_buckets_only_grow(app: App) -> None:
     metrics = Metrics(app.onetool)
     context = app.onetool.context()
     for seconds in (0.0, 0.005, 0.0051, 3, 1e9):
-        app.onetool.bus.events.tell(CallFinished(1, "sample.give", context, seconds, None))
+        app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, seconds, None))
     bounds = [*map(str, BUCKETS), "+Inf"]
     counts = [value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound) for bound in bounds]
     assert counts == sorted(counts)
@@ -101,7 +101,7 @@ def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> Non
         app.call(f"many.tool{number}")
         app.call(f"none.tool{number}")
     context = app.onetool.context()
-    app.onetool.bus.events.tell(CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own"))
+    app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own"))
     names = {dict(labels)["tool"] for name, labels in read(metrics.text()) if name == "onetool_tool_calls_total"}
     assert len(names) == MAX_TOOLS + 1
     outcomes = {dict(labels).get("outcome") for _, labels in read(metrics.text())}
@@ -117,6 +117,6 @@ def test_an_alias_and_another_spelling_are_the_tool_itself() -> None:
 
 def test_the_end_of_a_run_that_began_before_is_not_counted(app: App) -> None:
     metrics = Metrics(app.onetool)
-    app.onetool.bus.events.tell(RunFinished(77, app.onetool.context(), 1.0, None))
+    app.onetool.bus.events.emit(RunFinished(77, app.onetool.context(), 1.0, None))
     assert value(metrics, "onetool_runs_in_flight", agent="default") == 0
     assert ("onetool_runs_total", frozenset({("agent", "default"), ("outcome", "ok")})) not in read(metrics.text())

@@ -17,8 +17,8 @@ from onetool import ToolBus, ToolContext
 from onetool.context import permissions
 from onetool.errors import ArgumentError, ToolTimeout
 from onetool.tools import json_tools, parsing, yaml_tools
-from onetool.tools.grep_tools import _Found
-from onetool.tools.reports import NoReport, Report, from_junit, from_mix
+from onetool.tools.grep_tools import _OutputParser
+from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 
 ANY_TEXT = st.text(st.characters())  # half characters too
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT
@@ -105,7 +105,7 @@ def test_any_data_and_any_schema_fit_or_are_an_error(value: Any, schema: dict[st
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "pattern": "."}])
 def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match="does not fit the schema") as caught:
+    with pytest.raises(ArgumentError, match="does not match the schema") as caught:
         json_tools.parse(json.dumps(list(range(100_000))), schema)
     assert len(caught.value.message) < 1500
 
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> 
 )
 def test_a_costly_schema_is_checked_all_the_same(schema: dict[str, Any], fits: str, fits_not: str) -> None:
     json_tools.parse(fits, schema)
-    with pytest.raises(ArgumentError, match="does not fit the schema"):
+    with pytest.raises(ArgumentError, match="does not match the schema"):
         json_tools.parse(fits_not, schema)
 
 
@@ -159,11 +159,11 @@ def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
 # --- reports of tests -----------------------------------------------------------------------------------------------
 
 
-def junit(text: str | bytes) -> Report:
+def junit(text: str | bytes) -> SuiteReport:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "report.xml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-        return from_junit(file)
+        return parse_junit(file)
 
 
 def suite(*cases: str, tests: int | str | None = None) -> str:
@@ -195,16 +195,16 @@ def test_a_test_that_stands_there_twice_is_one_test() -> None:
     ],
 )
 def test_what_does_not_add_up_is_no_report(text: str | bytes) -> None:
-    with pytest.raises(NoReport):
+    with pytest.raises(ReportError):
         junit(text)
 
 
 def test_a_link_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "real.xml").write_text(suite("<testcase/>"))
     (tmp_path / "link.xml").symlink_to("real.xml")
-    assert from_junit(tmp_path / "real.xml").passed == 1
-    with pytest.raises(NoReport):
-        from_junit(tmp_path / "link.xml")
+    assert parse_junit(tmp_path / "real.xml").passed == 1
+    with pytest.raises(ReportError):
+        parse_junit(tmp_path / "link.xml")
 
 
 XML = st.lists(st.sampled_from(["<", ">", "/", "testcase", "failure", " name='", "' ", "&", ";", "x", "\0"])).map(
@@ -219,27 +219,27 @@ MIX = st.lists(st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n",
 @given(ANY_TEXT | XML | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases))))
 @settings(deadline=None)
 def test_any_text_is_a_report_or_none(text: str) -> None:
-    with suppress(NoReport):
+    with suppress(ReportError):
         assert min(*counts(junit(text))) >= 0
 
 
-def counts(report: Report) -> tuple[int, int, int]:
+def counts(report: SuiteReport) -> tuple[int, int, int]:
     return report.passed, report.failed, report.skipped
 
 
 @given(ANY_TEXT | MIX)
 def test_any_output_of_mix_is_a_report_or_none(text: str) -> None:
-    with suppress(NoReport):
-        assert min(*counts(from_mix(text))) >= 0
+    with suppress(ReportError):
+        assert min(*counts(parse_mix(text))) >= 0
 
 
 def test_projects_under_one_umbrella_are_added_up() -> None:
     output = "==> one\n3 tests, 0 failures\n==> two\n1 property, 4 tests, 2 failures, 1 excluded, 1 invalid\n"
-    assert counts(from_mix(output)) == (4, 3, 1)
+    assert counts(parse_mix(output)) == (4, 3, 1)
 
 
 def test_colours_do_not_matter() -> None:
-    assert counts(from_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
+    assert counts(parse_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
 
 
 # --- ripgrep --------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 @given(st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)), st.lists(st.integers(0, 500)))
 def test_output_means_the_same_however_it_is_cut(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
-    found = _Found(1000, b"/folder")
+    found = _OutputParser(1000, b"/folder")
     lines = [f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches]
     remark = b"/folder/x.bin: WARNING: stopped searching binary file after match"
     for piece in pieces(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
@@ -264,7 +264,7 @@ def test_output_means_the_same_however_it_is_cut(matches: list[tuple[str, int, i
 
 
 def test_a_line_without_end_takes_no_space() -> None:
-    found = _Found(10, b"/folder")
+    found = _OutputParser(10, b"/folder")
     found(b"/folder/a\0001:1:")
     for _ in range(1000):
         found(b"x" * 65_536)
@@ -276,7 +276,7 @@ def test_a_line_without_end_takes_no_space() -> None:
 
 
 def test_it_says_when_that_is_enough() -> None:
-    found = _Found(2, b"/folder")
+    found = _OutputParser(2, b"/folder")
     assert [found(b"/folder/a\0001:1:x\n") for _ in range(3)] == [False, False, True]
     assert found.is_full
     assert len(found.matches) == 2

@@ -29,9 +29,9 @@ from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
 from onetool.proxy.definitions import Definition, Lists, cache_key, check_schemas
 from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
-from onetool.results.media import Media
-from onetool.runner.answer import MOST_META, Journal
-from onetool.sanitise import clean_schema
+from onetool.results.blobs import Media
+from onetool.runner.answer import MAX_META, Journal
+from onetool.sanitize import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 SUM = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
@@ -331,14 +331,14 @@ def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> Non
 
 def test_a_run_remembers_what_servers_said_about_their_answers_and_not_more_than_that() -> None:
     journal = Journal()
-    for number in range(MOST_META + 5):
-        journal.hear(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
-    assert len(journal.meta) == MOST_META
+    for number in range(MAX_META + 5):
+        journal.record_foreign(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
+    assert len(journal.meta) == MAX_META
     assert not journal.is_untrusted
 
 
 def test_one_answer_that_is_not_trusted_is_enough() -> None:
     journal = Journal()
     for is_untrusted in (True, False):
-        journal.hear(Foreign("s.t", {}, is_untrusted))
+        journal.record_foreign(Foreign("s.t", {}, is_untrusted))
     assert journal.is_untrusted

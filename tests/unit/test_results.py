@@ -961,7 +961,7 @@ def test_a_part_that_is_not_there_is_empty_and_one_before_the_first_an_error(res
 
 def test_what_cannot_be_read_back_is_an_error(results: ResultStore) -> None:
     for text in ("[not json", "[" * 100_000):
-        with pytest.raises(ToolError, match="cannot be read back as data"):
+        with pytest.raises(ToolError, match="cannot load the result"):
             results.load(keep(results, text, is_json=True))
 
 

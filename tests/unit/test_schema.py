@@ -10,7 +10,7 @@ from onetool._tool import Tool
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.schema import Schema
-from onetool.signature import arguments, signature, type_word
+from onetool.signature import arguments, signature, type_name
 
 SOURCE = '''
 from typing import Literal
@@ -96,12 +96,12 @@ def test_what_does_not_fit_is_said(args: dict[str, Any], words: str) -> None:
 
 def test_a_schema_never_fetches_another_document() -> None:
     schema = Schema.from_json({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}})
-    with pytest.raises(ArgumentError, match="own schema is not valid"):
+    with pytest.raises(ArgumentError, match="invalid schema of the tool"):
         schema.check({"a": 1})
 
 
 def test_a_schema_that_is_wrong_says_so() -> None:
-    with pytest.raises(ArgumentError, match="own schema is not valid"):
+    with pytest.raises(ArgumentError, match="invalid schema of the tool"):
         Schema.from_json({"type": "nonsense"}).check({})
 
 
@@ -150,7 +150,7 @@ def test_an_optional_argument_without_default_shows_dots() -> None:
     ],
 )
 def test_types_have_python_words(part: dict[str, Any], word: str) -> None:
-    assert type_word(part) == word
+    assert type_name(part) == word
 
 
 INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}

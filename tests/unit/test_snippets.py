@@ -18,8 +18,8 @@ from tests.cells_support import NIGHTLY
 from onetool.config.model import Param, Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
 from onetool.snippets import describe, expand, expand_call, is_snippet, signature
-from onetool.snippets.values import exactly, insert
-from onetool.util import yaml12
+from onetool.snippets.values import insert, parse_exactly
+from onetool.util import yaml_loader
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
 
@@ -151,7 +151,7 @@ def test_a_megabyte_is_read_in_linear_time(command: str) -> None:
 
 
 def test_an_unknown_snippet_lists_the_nearest() -> None:
-    with pytest.raises(ToolNotFound, match=r"there is no snippet \$reserch. Did you mean \$research\?") as error:
+    with pytest.raises(ToolNotFound, match=r"unknown snippet \$reserch. Did you mean \$research\?") as error:
         expand("$reserch topic=x", {"research": research(), "other": research()})
     assert error.value.nearest == ["$research"]
 
@@ -227,9 +227,9 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
     [
         ("{{ a ", "line 1: unexpected end of template"),
         ("x\n{% for %}", "line 2: "),
-        ("{{ b }}", "'b' is undefined; declare what the body uses under params:"),
+        ("{{ b }}", "'b' is undefined; declare it under params:"),
         ("{{ b + 1 }}", "'b' is undefined"),
-        ("f({{ [b] }})", "'b' is undefined; declare what the body uses under params:"),
+        ("f({{ [b] }})", "'b' is undefined; declare it under params:"),
         ("{{ a * 2 }}", r"\* is for numbers; write name\|int for one, and ~ to put texts together"),
         ("{{ 2 ** 3 }}", r"\*\* has no place here"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
@@ -242,15 +242,15 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("{{ range.__globals__ }}", "is unsafe"),
         ("{{ a|attr('x') }}", "No filter named 'attr'"),
         ("{{ [].append(1) }}", "is unsafe"),
-        ("f({{ a }}", r"it does not become valid Python, line 1: '\(' was never closed"),
+        ("f({{ a }}", r"the result is not valid Python, line 1: '\(' was never closed"),
         ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
-        ("x" * 100_001, "it becomes 100001 characters of code, the limit is 100000"),
+        ("x" * 100_001, "it becomes 100001 characters, the limit is 100000"),
     ],
 )
 def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem) as error:
         expanded(body, a="x")
-    assert str(error.value).startswith("the body of $s cannot be rendered: ")
+    assert str(error.value).startswith("cannot render the body of $s: ")
 
 
 BIG = "x" * 500_000
@@ -280,7 +280,7 @@ BOMBS: list[tuple[str, dict[str, Any]]] = [
 
 
 def refuse(body: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ToolError, match="cannot be rendered"):
+    with pytest.raises(ToolError, match="cannot render"):
         expanded(body, **values)
 
 
@@ -376,7 +376,7 @@ def check_everywhere(values: list[str]) -> None:
 
 def expected(v: str) -> dict[int, list[Any]]:
     data = v.encode("utf-8", "surrogatepass")
-    bare = exactly(v)
+    bare = parse_exactly(v)
     return {
         1: [v, v, v],
         2: [f"<{v}>", f'"{v}"', f"\\{v}", f"\\{v}", v + v],
@@ -513,7 +513,7 @@ def test_a_value_alone_is_the_literal_it_is_exactly_or_else_a_text(text: str, co
 
 @pytest.mark.parametrize("body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"])
 def test_a_value_where_python_expects_none_is_refused(body: str) -> None:
-    with pytest.raises(ToolError, match=r"the body of \$s cannot be rendered: it does not become valid Python, line 1"):
+    with pytest.raises(ToolError, match=r"cannot render the body of \$s: the result is not valid Python, line 1"):
         expanded(body, a="f")
 
 
@@ -528,7 +528,7 @@ def test_code_that_grows_with_the_values_is_bounded(line: str) -> None:
     body = f"{{% for q in qs %}}{line}{{% endfor %}}0"
 
     assert expanded(body, qs=["x"] * 500).count("x") == 500
-    with pytest.raises(ToolError, match="characters of code, the limit is 100000"):
+    with pytest.raises(ToolError, match="characters, the limit is 100000"):
         expanded(body, qs=["x"] * 10_000)
 
 
@@ -558,7 +558,7 @@ def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None
 @pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
 @pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"])
 def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
-    with pytest.raises(ArgumentError, match="where only a name can stand"):
+    with pytest.raises(ArgumentError, match="is not a valid name"):
         expanded(body, a=value)
 
 
@@ -572,7 +572,7 @@ def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
     ],
 )
 def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -> None:
-    with pytest.raises(ArgumentError, match="where only a name can stand"):
+    with pytest.raises(ArgumentError, match="is not a valid name"):
         expanded(body, a=value)
 
 
@@ -592,7 +592,7 @@ def test_plain_values_may_stand_between_the_braces_of_an_f_string(body: str, val
 @pytest.mark.parametrize("value", ["it's", '"', "\\", "{x}", "'] + evil() + d['"])
 @pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'"])
 def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: str, value: str) -> None:
-    with pytest.raises(ArgumentError, match="between the braces of an f-string"):
+    with pytest.raises(ArgumentError, match="inside the braces of an f-string"):
         expanded(body, a=value)
 
 
@@ -624,7 +624,7 @@ def nested(levels: int) -> list[Any]:
 def test_a_value_that_cannot_be_written_down_is_refused(body: str, value: Any, problem: str) -> None:
     known = {"s": snippet(body, a={}), "other": snippet("{{ x }}", x={})}
 
-    with pytest.raises(ToolError, match=rf"the body of \$s cannot be rendered: .*{problem}"):
+    with pytest.raises(ToolError, match=rf"cannot render the body of \$s: .*{problem}"):
         expand_call("s", {"a": value}, known)
 
 
@@ -644,7 +644,7 @@ def test_a_body_may_call_another_snippet_with_values_of_its_own(body: str, topic
 
 
 def test_snippets_that_run_in_a_circle_are_an_error() -> None:
-    with pytest.raises(ToolError, match=r"go round in a circle: \$a → \$b → \$a"):
+    with pytest.raises(ToolError, match=r"are circular: \$a → \$b → \$a"):
         expand("$a", {"a": snippet("$b"), "b": snippet("  $a")})
 
 
@@ -697,7 +697,7 @@ llm.transform(input=results, prompt="Extract key findings")"""
 def test_an_example_that_cannot_be_expanded_says_why() -> None:
     last = describe("s", snippet("{{ a // 2 }}", a={})).splitlines()[-1]
 
-    assert last.startswith("# not with this value: the body of $s cannot be rendered: // is for numbers")
+    assert last.startswith("# not with this value: cannot render the body of $s: // is for numbers")
 
 
 def test_an_example_follows_the_snippets_that_the_body_calls() -> None:
@@ -729,4 +729,4 @@ definitions = st.fixed_dictionaries(
 def test_the_head_of_a_description_is_valid_yaml(definition: dict[str, Any]) -> None:
     head = describe("a_name", Snippet.model_validate(definition)).split("\n\n# Example with defaults:\n")[0]
 
-    assert yaml12.read(f"{head}\n", "head").data == {"name": "a_name", **definition}
+    assert yaml_loader.read(f"{head}\n", "head").data == {"name": "a_name", **definition}

@@ -4,7 +4,7 @@ import pytest
 
 from onetool.clients.yaml_edit import list_in, with_items, without_item
 from onetool.errors import ConfigError
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}
 # Texts that hold A, in the ways in which people write lists.
@@ -31,7 +31,7 @@ def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
     assert all(line.partition("#")[2] in both for line in text.splitlines())
     assert tokens(without_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
     again = without_item(both, "x.yaml", "auth", "tokens", 1)
-    assert yaml12.read(again, "x.yaml").data == yaml12.read(text, "x.yaml").data
+    assert yaml_loader.read(again, "x.yaml").data == yaml_loader.read(text, "x.yaml").data
     assert ("\r\n" in again) == ("\r\n" in text)
     assert "\n" not in again.replace("\r\n", "") or "\r\n" not in text
 
@@ -39,7 +39,7 @@ def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
 def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text: str) -> None:
     emptied = without_item(text, "x.yaml", "auth", "tokens", 0)
-    assert yaml12.read(emptied, "x.yaml").data["auth"] == {"tokens": []}
+    assert yaml_loader.read(emptied, "x.yaml").data["auth"] == {"tokens": []}
     for comment in ("# mine", "# all of them", "# end", "# behind", "# c"):
         assert (comment in emptied) == (comment in text)
 
@@ -48,7 +48,10 @@ def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text
 def test_a_list_is_made_where_there_is_none(text: str) -> None:
     made = with_items(text, "x.yaml", "auth", "tokens", [A, B])
     assert tokens(made) == [A, B]
-    assert {**yaml12.read(made, "x.yaml").data, "auth": None} == {**(yaml12.read(text, "x").data or {}), "auth": None}
+    assert {**yaml_loader.read(made, "x.yaml").data, "auth": None} == {
+        **(yaml_loader.read(text, "x").data or {}),
+        "auth": None,
+    }
     assert ("# none" in made) == ("# none" in text)
 
 

@@ -29,7 +29,7 @@ from onetool.bundles.model import (
     impl_problem,
 )
 from onetool.schema import ANY_OBJECT, JSON
-from onetool.util.newer import UPGRADE
+from onetool.util.versioning import UPGRADE
 
 SCHEMA_VERSION: Final = 1
 MAX_FILE_BYTES: Final = 1 << 20

@@ -26,7 +26,7 @@ from onetool.net import Net
 from onetool.paths import placed
 from onetool.problem import Problem
 from onetool.registry import Entry, Registry, ToolSource, python_name
-from onetool.sanitise import clean, clean_schema
+from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.stats.tokens import BYTES_A_TOKEN
 from onetool.storage import BundleStorage

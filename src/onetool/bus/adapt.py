@@ -1,7 +1,7 @@
-"""Making a `Tool` of what people have: a function, or an object that keeps the contract of a tool.
+"""Conversion of functions and objects to `Tool`.
 
-The contract: `name`, `permissions`, `call(params, context)`, and where it wants them `param_schema` and
-`validate_params(params)`, which raises or returns what is wrong. Each may be an attribute or a method.
+An object must have `name`, `permissions` and `call(params, context)`, and may have `param_schema` and
+`validate_params(params)`, which raises or returns an error. Each may be an attribute or a method.
 """
 
 import inspect
@@ -26,37 +26,35 @@ def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
     if inspect.isfunction(thing) or inspect.ismethod(thing):
         return function_tool(thing, threads=threads)
     if isinstance(thing, type):
-        return as_tool(_instance(thing), threads)
+        return as_tool(_instantiate(thing), threads)
     missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
     if missing:
         raise ToolError(
-            f"{type(thing).__name__} is no tool: it has no {' and no '.join(missing)}. "
-            "Register a function, or an object with name, permissions and call(params, context)."
+            f"{type(thing).__name__} is not a tool: missing {' and '.join(missing)}",
+            hint="register a function, or an object with name, permissions and call(params, context)",
         )
     return object_tool(thing, threads)
 
 
-def _instance(kind: type) -> object:
+def _instantiate(kind: type) -> object:
     try:
         return kind()
     except TypeError as error:
-        raise ToolError(
-            f"{kind.__name__} cannot be made without arguments ({error}): register an instance of it"
-        ) from None
+        raise ToolError(f"cannot create {kind.__name__} without arguments ({error}); register an instance") from None
 
 
 def function_tool(
     function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **facts: Any
 ) -> Tool:
-    """The tool that a function is; `@tool` may have said more about it."""
+    """Return the tool for a function, with the options of `@tool` if it has them."""
     declared = declaration_of(function)
-    signature_of(function)  # a function that can be no tool is refused now, not when it is called
+    signature_of(function)  # raises now, not at the first call
     docstring = inspect.getdoc(function) or ""
     given = {
         "description": description(docstring),
         "example": example(docstring),
         "permissions": declared.permissions,
-        "returns": _returns(function),
+        "returns": _format_return_type(function),
         **declared.options,
         **facts,
     }
@@ -68,7 +66,7 @@ def function_tool(
     )
 
 
-def _returns(function: Callable[..., Any]) -> str:
+def _format_return_type(function: Callable[..., Any]) -> str:
     annotation = inspect.signature(function).return_annotation
     if annotation is inspect.Signature.empty:
         return ""
@@ -77,17 +75,17 @@ def _returns(function: Callable[..., Any]) -> str:
 
 
 def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
-    schema = _value_of(thing, "param_schema", ANY_OBJECT)
+    schema = _read_part(thing, "param_schema", ANY_OBJECT)
     return Tool(
-        name=str(_value_of(thing, "name")),
+        name=str(_read_part(thing, "name")),
         backend=_ObjectBackend(thing.call, threads or ToolThreads()),
         input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
         description=inspect.getdoc(thing) or "",
-        permissions=permission_set(_value_of(thing, "permissions")),
+        permissions=permission_set(_read_part(thing, "permissions")),
     )
 
 
-def _value_of(thing: object, part: str, default: Any = None) -> Any:
+def _read_part(thing: object, part: str, default: Any = None) -> Any:
     value = getattr(thing, part, default)
     return value() if callable(value) else value
 
@@ -103,7 +101,7 @@ class _ObjectBackend:
 
 
 class _ObjectSchema(Schema):
-    """The object's schema, and its own word on top of it."""
+    """A schema that also calls `validate_params` of the object."""
 
     def __init__(self, schema: JSON, validate: Callable[[JSON], object] | None) -> None:
         super().__init__(lambda: schema)
@@ -118,13 +116,13 @@ class _ObjectSchema(Schema):
         except Exception as error:
             fields = error.fields if isinstance(error, ToolError) else {}
             raise ArgumentError(str(error) or type(error).__name__, **fields) from error
-        if (problem := _problem_in(outcome)) is not None:
+        if (problem := _find_problem(outcome)) is not None:
             raise ArgumentError(problem)
         return checked
 
 
-def _problem_in(outcome: object) -> str | None:
-    """Return what `validate_params` says is wrong. Whatever is not clearly a yes is a no."""
+def _find_problem(outcome: object) -> str | None:
+    """Return the problem that `validate_params` reports. Anything but a clear success is a problem."""
     match outcome:
         case None | True | ("ok" | True, *_) | {"ok": True} | Result(ok=True):
             return None

@@ -1,8 +1,8 @@
-"""Budgets of agents: time, calls, tokens, cost. The guard counts; `onetool.bus.bus` asks it around each call.
+"""Budgets of agents: time, calls, tokens and cost. `onetool.bus.bus` consults the guard around each call.
 
-Calls and time are bounded before they are spent, so that calls side by side never spend more: a call takes its place
-before it starts, and all that run together are cut when their times add up to the limit. What a call costs in tokens
-and money is known when it is over; the one that crosses the limit is charged and its result withheld.
+Calls and time are limited before they are spent, so that concurrent calls cannot exceed the budget: a call is counted
+before it starts, and running calls are cancelled when their total time reaches the limit. Tokens and cost of a call are
+known afterwards: the call that exceeds the limit is charged and its result is withheld.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ WARN_AT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None is no limit."""
+    """The limits of a budget; None means no limit."""
 
     time_seconds: float | None = None
     calls: int | None = None
@@ -39,7 +39,7 @@ class Limits:
 
 
 class BudgetGuard:
-    """`warn` is told once for each kind that is nearly used up; `tokens_of` measures a result."""
+    """A counter of what an agent spends. `warn` is called once per kind at 80% of its limit."""
 
     def __init__(
         self,
@@ -63,16 +63,16 @@ class BudgetGuard:
         self._count_time()
         return dict(self._spent)
 
-    def allow(self, limits: Limits) -> None:
-        """From now on; what has been spent stays spent, and only of a new limit it is warned again."""
+    def set_limits(self, limits: Limits) -> None:
+        """Replace the limits. What has been spent still counts; only changed limits warn again."""
         self._count_time()
         self._warned = {kind for kind in self._warned if getattr(limits, kind) == getattr(self.limits, kind)}
         self.limits = limits
         self._set_alarm()
 
     async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0) -> Any:
-        """Make the call, if there is anything left to make it with."""
-        self.refuse_when_used_up()
+        """Make the call if the budget allows it."""
+        self.check_remaining()
         self._charge("calls", 1)
         self._count_time()
         self._running.add(scope := anyio.CancelScope())
@@ -86,49 +86,50 @@ class BudgetGuard:
             self._set_alarm()
             self._charge("cost", cost)
         if scope.cancelled_caught:
-            raise self._used_up("time_seconds", "and the call was cut")
+            raise self._budget_error("time_seconds", "and the call was cancelled")
         self._charge("tokens", self._tokens_of(value) if self.limits.tokens is not None else 0)
         for kind in ("tokens", "cost"):
             limit = getattr(self.limits, kind)
             if limit is not None and self._spent[kind] > limit:
-                raise self._used_up(kind, "by this call, whose result is withheld")
+                raise self._budget_error(kind, "by this call, whose result is withheld")
         return value
 
-    def refuse_when_used_up(self) -> None:
+    def check_remaining(self) -> None:
+        """Raise an error if a budget is used up."""
         self._count_time()
         for kind in KINDS:
             limit = getattr(self.limits, kind)
             if limit is not None and self._spent[kind] >= limit:
-                raise self._used_up(kind, "and the call was not made")
+                raise self._budget_error(kind, "and the call was not made")
 
     # --- counting -------------------------------------------------------------------------------------------------
 
     def _charge(self, kind: Kind, amount: float) -> None:
-        self._spent[kind] = round(self._spent[kind] + amount, 9)  # ten times 0.1 is 1, and used up
+        self._spent[kind] = round(self._spent[kind] + amount, 9)  # so that ten times 0.1 is 1
         limit = getattr(self.limits, kind)
         if limit is None or kind in self._warned or self._spent[kind] < WARN_AT * limit:
             return
         self._warned.add(kind)
         if self._warn is not None:
-            self._warn(f"the agent {self.agent} has used {self._shown(kind)}")
+            self._warn(f"agent {self.agent} has used {self._format_usage(kind)}")
 
-    def _used_up(self, kind: Kind, outcome: str) -> BudgetExceeded:
+    def _budget_error(self, kind: Kind, outcome: str) -> BudgetExceeded:
         return BudgetExceeded(
-            f"the agent {self.agent} has used up its budget: {self._shown(kind)}, {outcome}. To allow more, set "
-            f"agents: {{{self.agent}: {{budgets: {{{kind}: ...}}}}}} in onetool.yaml; a new start counts from 0 again",
+            f"agent {self.agent} exceeded its budget: {self._format_usage(kind)}, {outcome}. To allow more, set "
+            f"agents: {{{self.agent}: {{budgets: {{{kind}: ...}}}}}} in onetool.yaml; a restart resets it",
             budget=kind,
             limit=getattr(self.limits, kind),
             spent=round(self._spent[kind], 3),
         )
 
-    def _shown(self, kind: Kind) -> str:
+    def _format_usage(self, kind: Kind) -> str:
         unit = "seconds" if kind == "time_seconds" else kind
         return f"{round(self._spent[kind], 3):g} of {getattr(self.limits, kind):g} {unit}"
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _count_time(self) -> None:
-        """Two calls that run for a second have taken two."""
+        """Charge the elapsed time for each running call: two calls that run for one second cost two."""
         now = self._clock()
         self._charge("time_seconds", (now - self._counted_until) * len(self._running))
         self._counted_until = now
@@ -139,8 +140,8 @@ class BudgetGuard:
             self._alarm = None
         if self.limits.time_seconds is not None and self._running:
             left = (self.limits.time_seconds - self._spent["time_seconds"]) / len(self._running)
-            self._alarm = asyncio.get_running_loop().call_later(max(0, left), self._cut)
+            self._alarm = asyncio.get_running_loop().call_later(max(0, left), self._cancel_all)
 
-    def _cut(self) -> None:
+    def _cancel_all(self) -> None:
         for scope in self._running:
             scope.cancel()

@@ -1,6 +1,6 @@
-"""The one path: whoever calls a tool, from whichever door, calls it here. Read `call_tool`; the rest is registration.
+"""The tool bus, through which every call of a tool goes. Start reading at `call_tool`.
 
-There is no middleware, there are no hooks. A step that is missing is one more line; who only wants to know subscribes.
+There is no middleware and there are no hooks: a new step is one more line in `_run_steps`. Observers subscribe.
 """
 
 import time
@@ -15,8 +15,8 @@ import anyio.to_thread
 
 from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, nesting_guard, wait_for
-from onetool.bus.authorise import authorise, in_order
-from onetool.bus.bind import NOTHING, bind, thawed, wrong_call
+from onetool.bus.authorize import authorize, sort_permissions
+from onetool.bus.bind import NOTHING, bind, unfreeze, call_error
 from onetool.bus.events import CallFinished, Events, Listener
 from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing
@@ -29,7 +29,7 @@ from onetool_child.errors import TREE, restore
 
 @dataclass(slots=True)
 class _Call:
-    """How far a call has come."""
+    """The state of a call."""
 
     context: ToolContext
     tool: Tool | None = None
@@ -45,21 +45,21 @@ Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
 
 
 class ToolBus:
-    """Register tools, find them, call them. Needs no configuration and starts empty."""
+    """A bus that registers, finds and calls tools. It needs no configuration and starts empty."""
 
     def __init__(
         self,
         *,
         cost_of: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
-        self.threads = ToolThreads()  # for tools alone, so that nothing else waits for them
+        self.threads = ToolThreads()  # used only by tools, so that nothing else waits for them
         self.registered = RegisteredTools(self.threads)
         self.registry = Registry(self.registered)
         self.events = Events()
         self._cost_of = cost_of
         self.admit: Admit | None = None
         self._tracing = Tracing(self.events)
-        self._bound = (ToolContext(), ToolContext())  # the last context that had no bus, and the same with this one
+        self._bound = (ToolContext(), ToolContext())  # the last context without a bus, and the same with this bus
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call the listener with the events of every call and run from now on. Return a function that ends it."""
@@ -74,11 +74,11 @@ class ToolBus:
         positional: Sequence[Any] = (),
         raw: bool = False,
     ) -> Result:
-        """Resolve, bind, validate, authorise, admit, dispatch, check, record. Errors of the call are in the result.
+        """Resolve, bind, validate, authorize, admit, dispatch, check, record. Errors are in the result.
 
-        With `raw`, a large value may be a `RawJson`: for callers that pass it on to another process.
+        With `raw`, a large value may be a `RawJson`, for callers that pass it to another process.
         """
-        result = await self._observed(name, params or NOTHING, positional, _Call(self._bind_context(context)))
+        result = await self._call_observed(name, params or NOTHING, positional, _Call(self._bind_context(context)))
         if raw or not isinstance(result.value, RawJson):
             return result
         try:
@@ -88,13 +88,15 @@ class ToolBus:
         return replace(result, value=value)
 
     def call_from_thread(self, name: str, params: Mapping[str, Any], context: ToolContext) -> Result:
-        """The same for a tool that runs in a thread, which waits."""
+        """Call a tool from a thread and wait for the result."""
         result: Result = wait_for(partial(self.call_tool, name, params, context))
         return result
 
-    async def _observed(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
+    async def _call_observed(
+        self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
+    ) -> Result:
         if not self._tracing.is_decided:
-            self._tracing.look()
+            self._tracing.detect()
         name, context = name[: MAX_NAME_LENGTH + 1], call.context
         call_id, shown = self.events.start_call(name, context, is_known=name in self.registry)
         at, started, result = time.time(), time.perf_counter(), CANCELLED
@@ -106,37 +108,37 @@ class ToolBus:
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
                 facts = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                self.events.tell(CallFinished(call_id, shown, context, seconds, error, *facts, at))
+                self.events.emit(CallFinished(call_id, shown, context, seconds, error, *facts, at))
 
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
     ) -> Result:
         try:
-            return await self._path(name, params, positional, call)
-        except Exception as error:  # noqa: BLE001 - the one place where a tool's error becomes a result
-            return Result(ok=False, error=error, ran=call.is_allowed is True)
-        except SystemExit as exit_:  # a tool may end itself, not the server
-            ended = ToolError(f"{name} tried to end the server (SystemExit: {exit_.code})")
-            return Result(ok=False, error=ended)
+            return await self._run_steps(name, params, positional, call)
+        except Exception as raised:  # noqa: BLE001 - the one place where a tool's error becomes a result
+            return Result(ok=False, error=raised, ran=call.is_allowed is True)
+        except SystemExit as exit_:  # a tool must not exit the server
+            error = ToolError(f"{name} tried to exit the server (SystemExit: {exit_.code})")
+            return Result(ok=False, error=error)
 
-    async def _path(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
+    async def _run_steps(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
         context = call.context
-        name, params = _versioned(name, params)
+        name, params = _split_version(name, params)
         tool = call.tool = await self.resolve(name)
         configured = context.agent_config.get(tool.name, NOTHING)
         args = call.args = bind(tool, positional, params, configured)
-        args = call.args = _validated(tool, dict(args), configured, context)
+        args = call.args = _validate(tool, dict(args), configured, context)
         call.is_allowed = False
-        authorise(tool, args, context)
+        authorize(tool, args, context)
         if self.admit is not None:
             call.admitted = await self.admit(tool, args, context)
         call.is_allowed = True
-        return _checked(tool, await self._dispatch(tool, args, context))
+        return _check_output(tool, await self._dispatch(tool, args, context))
 
     async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)
         if tool.timeout is not None:
-            invoke = partial(_within, tool.timeout, tool.name, invoke)
+            invoke = partial(_with_timeout, tool.timeout, tool.name, invoke)
         with nesting_guard(tool.name):
             if context.budget_guard is None:
                 return await invoke()
@@ -153,7 +155,7 @@ class ToolBus:
         return self._bound[1]
 
     async def resolve(self, name: str) -> Tool:
-        """Return the tool of this name as its source is now, which may have been written or edited a moment ago."""
+        """Return the tool with this name after refreshing its source, if needed."""
         check_name(name)
         registry = self.registry
         tool = registry.peek(name)
@@ -168,27 +170,27 @@ class ToolBus:
         return tool
 
     async def find_tool(self, name: str) -> Tool:
-        """Return the tool of this name. One that is not in memory is looked for, and its name compared, in a thread."""
+        """Return the tool with this name. Tools that are not in memory are looked up in a thread."""
         tool = self.registry.peek(name)
         return tool if tool is not None else await anyio.to_thread.run_sync(self.registry.find, name)
 
     @overload
-    def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module is many
+    def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module has many tools
     @overload
     def register_tool(self, thing: object) -> Tool: ...
     def register_tool(self, thing: object) -> Tool | list[Tool]:
-        """A function (with `@tool` or without), an object or a class that keeps the contract, a module, or a `Tool`."""
+        """Register a function (with or without `@tool`), a tool object or class, a module or a `Tool`."""
         return self.registered.register(thing)
 
     def register_installed(self) -> list[str]:
-        """What installed packages offer in the entry-point group `onetool.packs`; gives what is wrong with any."""
+        """Register the entry points `onetool.packs` of installed packages. Return the problems."""
         return self.registered.register_installed()
 
     def unregister_tool(self, name: str) -> None:
         self.registered.remove(self.registry.find(name).name)
 
     def reload_tool(self, name: str) -> Tool:
-        """The tool from its source as it is now. Where that fails the old one stays; calls under way end on theirs."""
+        """Reload a tool from its source. If that fails, the old one stays; current calls finish with the old code."""
         return self.registered.reload(self.registry.find(name).name)
 
     def list_tools(self) -> list[str]:
@@ -202,7 +204,7 @@ class ToolBus:
         return {
             "name": tool.name,
             "description": tool.description,
-            "permissions": in_order(tool.permissions),
+            "permissions": sort_permissions(tool.permissions),
             "schema": tool.input.json,
             "output_schema": tool.output.json if tool.output else None,
             "source": tool.source,
@@ -210,40 +212,40 @@ class ToolBus:
         }
 
 
-def _versioned(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """`__version__` among the arguments is a part of the name."""
+def _split_version(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Move the argument `__version__` into the name."""
     if VERSION not in params:
         return name, params
     rest = {key: value for key, value in params.items() if key != VERSION}
     return f"{name}@{str(params[VERSION])[: MAX_NAME_LENGTH + 1]}", rest
 
 
-def _validated(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+def _validate(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
     try:
         return tool.input.check(args)
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
-        blamed = path[0] if path[0] in configured and args.get(path[0]) == thawed(configured[path[0]]) else None
-        place = f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{blamed}: ...}}}}}}}} in onetool.yaml"
-        blame = f" (the value comes from {place})" if blamed else ""
+        setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
+        place = f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
+        blame = f" (the value comes from {place})" if setting else ""
         where = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
-        raise wrong_call(tool, f"{tool.name}(): {error.message}{blame}", **where) from None
+        raise call_error(tool, f"{tool.name}(): {error.message}{blame}", **where) from None
 
 
-def _checked(tool: Tool, value: Any) -> Result:
-    """What the tool gave: a value, or a result of its own, fitting what the tool promises."""
+def _check_output(tool: Tool, value: Any) -> Result:
+    """Return the result of a tool after checking its value against the output schema."""
     if isinstance(value, Result):
         if not value.ok:
             return replace(value, error=_as_error(value.error, tool.name))
         value = value.value
     problem = tool.output.problem(value) if tool.output else None
     if problem:
-        raise OutputInvalid(f"{tool.name} gave a value that does not fit its own schema: {problem}")
+        raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
     return Result(ok=True, value=value)
 
 
 def _as_error(error: object, name: str) -> Exception:
-    """Return the error of a failed result: an exception as it is, a text or a dict with its type and fields."""
+    """Return the error of a failed result, which may be an exception, a string or a dict with type and fields."""
     if isinstance(error, Exception):
         return error
     if isinstance(error, Mapping) and error:
@@ -251,11 +253,11 @@ def _as_error(error: object, name: str) -> Exception:
         classes = (each.__name__ for each in TREE.values() if each.type == fields.get("type"))
         kind = next(classes, ToolError.__name__)
         return restore({**fields, "class": kind, "message": error.get("message") or error})
-    return ToolError(str(error) if error else f"{name} failed and did not say why")
+    return ToolError(str(error) if error else f"{name} failed without a message")
 
 
-async def _within(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
+async def _with_timeout(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
     with anyio.move_on_after(seconds) as scope:
         return await invoke()
     assert scope.cancelled_caught
-    raise ToolTimeout(f"{name} took longer than {seconds:g} s and was given up", timeout_ms=round(seconds * 1000))
+    raise ToolTimeout(f"{name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000))

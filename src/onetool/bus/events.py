@@ -1,7 +1,7 @@
 """Events of calls and runs. Listeners run synchronously, must not block, and cannot make a call fail.
 
-Texts that come from code (the name of a call, the command of a run) are redacted and cut here, before any listener
-sees them. Arguments and values are passed on as they are; only the audit log shows arguments, and redacts them.
+Names of calls and commands of runs are redacted and truncated before listeners see them. Arguments and values are
+passed unchanged; only the audit log shows arguments, and redacts them.
 """
 
 import os
@@ -12,14 +12,14 @@ from onetool._tool import Tool
 from onetool.context import ToolContext
 from onetool.redact import Redactor
 
-RUN = "run"  # the name of a run, where a call has the name of its tool
-MAX_NAME = 200
-MAX_COMMAND = 5000
+RUN = "run"  # used as the name of a run
+MAX_NAME_CHARS = 200
+MAX_COMMAND_CHARS = 5000
 
 
 # Named tuples, because a frozen dataclass takes four times as long to make.
 class CallStarted(NamedTuple):
-    """A call that was asked for, whether there is such a tool or not. `call_id` is the same when it finishes."""
+    """A call was requested; the tool may not exist. `CallFinished` has the same `call_id`."""
 
     call_id: int
     name: str
@@ -35,7 +35,7 @@ class CallStarted(NamedTuple):
 
 
 class CallFinished(NamedTuple):
-    """`error` is the type of what went wrong; `is_allowed` is None if the call failed before that was decided."""
+    """A call ended. `error` is the error type; `is_allowed` is None if the call failed before authorization."""
 
     call_id: int
     name: str
@@ -46,7 +46,7 @@ class CallFinished(NamedTuple):
     args: Mapping[str, Any] | None = None
     is_allowed: bool | None = None
     value: Any = None
-    admitted: Any = None  # what the step that admits calls returned
+    admitted: Any = None  # the return value of `ToolBus.admit`
     at: float = 0.0  # when it began, in seconds since 1970
 
     @property
@@ -99,12 +99,12 @@ Listener = Callable[[Any], None]
 class Events:
     def __init__(self) -> None:
         self.redact = Redactor()
-        self.session = os.urandom(8).hex()  # tells this process from others
+        self.session = os.urandom(8).hex()  # identifies this process
         self._listeners: dict[type[Event], dict[object, Listener]] = {kind: {} for kind in EVENTS}
         self._last_id = 0
 
     def subscribe(self, listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
-        """Call the listener with every event of these kinds, or of all. Return a function that ends it."""
+        """Call the listener for every event of these kinds, or all. Return a function that unsubscribes."""
         subscription = object()
         chosen = kinds or EVENTS
         for kind in chosen:
@@ -116,32 +116,32 @@ class Events:
 
         return end
 
-    def run_of(self, event: Event) -> str:
-        """Return the id of the run that the event is part of. A call without a context of its own is one by itself."""
+    def run_id(self, event: Event) -> str:
+        """Return the ID of the run of an event. A call without a run is a run of its own."""
         return event.context.correlation_id or f"{self.session}-{event.call_id}"
 
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
-        """Return the number of the call and the name to show. Code may ask for any name, even one that is a secret."""
+        """Return the ID of the call and its name; an unknown name is redacted, because it may be a secret."""
         self._last_id += 1
-        shown = name if is_known else self.redact.beginning(name, MAX_NAME)
+        shown = name if is_known else self.redact.beginning(name, MAX_NAME_CHARS)
         if self._listeners[CallStarted]:
-            self.tell(CallStarted(self._last_id, shown, context))
+            self.emit(CallStarted(self._last_id, shown, context))
         return self._last_id, shown
 
     def start_run(self, context: ToolContext, command: object) -> int:
         self._last_id += 1
         if self._listeners[RunStarted]:
-            text = self.redact.beginning(command, MAX_COMMAND) if isinstance(command, str) else ""
-            self.tell(RunStarted(self._last_id, context, text))
+            text = self.redact.beginning(command, MAX_COMMAND_CHARS) if isinstance(command, str) else ""
+            self.emit(RunStarted(self._last_id, context, text))
         return self._last_id
 
     def has_listeners(self, kind: type[Event]) -> bool:
         return bool(self._listeners[kind])
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         listeners = self._listeners[type(event)]
         for subscription, listener in list(listeners.items()):
-            if subscription in listeners:  # another listener may have ended it
+            if subscription in listeners:  # another listener may have unsubscribed it
                 try:  # noqa: SIM105 - `suppress` takes three times as long
                     listener(event)
                 except (Exception, SystemExit):  # noqa: BLE001, S110 - a listener cannot make a call fail

@@ -1,7 +1,7 @@
-"""Where registered tools come from in Python: a module's functions, installed packages, and the same again, reloaded.
+"""Registered tools: functions of modules, tools of installed packages, and reloading.
 
-A reload runs the module's source anew, beside the old module: what fails leaves the old one as it was, and calls that
-are under way end in the code they began in.
+A reload executes the source of a module again beside the old module: if it fails, the old one stays, and calls in
+progress finish with the old code.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ GROUP = "onetool.packs"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What was registered, by the place where it is written down."""
+    """The module and the path in it where a tool is defined."""
 
     module: str
     path: str  # within the module, with dots
@@ -40,25 +40,25 @@ class Origin:
 
 
 class RegisteredTools(HeldTools):
-    """Tools that ship with us, and those that programs and installed packages register."""
+    """Built-in tools, and tools that programs and installed packages register."""
 
     def __init__(self, threads: ToolThreads) -> None:
         super().__init__()
         self._threads = threads
         self._origins: dict[str, Origin] = {}
-        self._shipped: tuple[Tool, ...] = ()
-        self.has_installed = False  # whether `refresh` registers what installed packages offer
+        self._builtin: tuple[Tool, ...] = ()
+        self.has_installed = False  # whether `refresh` registers the tools of installed packages
         self.installed_problems: list[str] = []
         self._installing: asyncio.Future[list[str]] | None = None
 
-    def ship(self, tools: Iterable[Tool]) -> None:
-        self._shipped = tuple(tools)
-        for tool in self._shipped:
+    def add_builtin(self, tools: Iterable[Tool]) -> None:
+        self._builtin = tuple(tools)
+        for tool in self._builtin:
             self.add(tool)
 
     def configure(self, loaded: "Loaded", /) -> None:
-        """Apply what `tools.<pack>` says about packs that ship."""
-        for tool in self._shipped:
+        """Apply the settings `tools.<pack>` to built-in packs."""
+        for tool in self._builtin:
             configured = tool
             if (pack := loaded.settings.tools.get(tool.pack)) is not None:
                 timeout = tool.timeout if pack.timeout is None else pack.timeout
@@ -68,140 +68,140 @@ class RegisteredTools(HeldTools):
                 self.replace(configured)
 
     async def refresh(self, _words: Collection[str] | None = None, /) -> None:
-        """Packages are not installed while we run: once is enough. Who is cancelled leaves it to the others."""
+        """Register the tools of installed packages, once. Cancelling one caller does not affect the others."""
         if self.has_installed:
             if self._installing is None:
                 self._installing = asyncio.ensure_future(anyio.to_thread.run_sync(self.register_installed))
             self.installed_problems = await asyncio.shield(self._installing)
 
     async def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: this source starts nothing."""
         return
 
     def register_installed(self) -> list[str]:
-        """Register what installed packages offer; return what is wrong with any."""
+        """Register the tools of installed packages. Return the problems."""
         problems = []
-        for name, load in installed():
+        for name, load in find_installed():
             try:
                 self.register(load())
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - importing somebody's package may raise anything
-                problems.append(f"the tools of {name} cannot be used: {type(error).__name__}: {error}")
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a package may raise anything
+                problems.append(f"cannot load the tools of {name}: {type(error).__name__}: {error}")
         return problems
 
     def register(self, thing: object) -> Tool | list[Tool]:
-        """Register a tool; or all tools of a module, or none."""
+        """Register a tool, or all tools of a module (all or none)."""
         if not isinstance(thing, ModuleType):
             return self._register(as_tool(thing, self._threads), thing)
-        made = [(function_tool(function, name, self._threads), function) for name, function in functions_of(thing)]
-        done: list[Tool] = []
+        prepared = [
+            (function_tool(function, name, self._threads), function) for name, function in find_functions(thing)
+        ]
+        registered: list[Tool] = []
         try:
-            for tool, function in made:
-                done.append(self._register(tool, function))
+            for tool, function in prepared:
+                registered.append(self._register(tool, function))
         except ToolError:
-            for tool in done:
+            for tool in registered:
                 self.remove(tool.name)
             raise
-        return done
+        return registered
 
     def _register(self, tool: Tool, thing: object) -> Tool:
         if "<lambda>" in tool.name:
             raise ToolError("a lambda has no name to register it by", hint="use def, or @tool('pack.tool')")
         self.add(tool)
-        if (origin := origin_of(thing)) is not None:
+        if (origin := find_origin(thing)) is not None:
             self._origins[tool.name] = origin
         return tool
 
     def remove(self, name: str) -> None:
         if name not in self.held:
-            raise ToolError(f"{name} was not registered by a program, so it cannot be unregistered")
+            raise ToolError(f"cannot unregister {name}: it was not registered by a program")
         super().remove(name)
         self._origins.pop(name, None)
 
     def reload(self, name: str) -> Tool:
-        """Put the tool from its source as it is now in its place. If that fails the old one stays."""
+        """Replace the tool by a reloaded one. If that fails, the old one stays."""
         if (origin := self._origins.get(name)) is None:
-            raise ToolError(f"{name} cannot be reloaded: it was not registered as a function, a class or an object")
-        return self.replace(loaded_anew(origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name)))
+            raise ToolError(f"cannot reload {name}: it was not registered as a function, class or object")
+        return self.replace(reload_from(origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name)))
 
 
-def origin_of(thing: object) -> Origin | None:
-    """None for what has no place, such as a `Tool` that a program put together itself."""
+def find_origin(thing: object) -> Origin | None:
+    """Return where a tool is defined; None for a `Tool` that a program created."""
     if inspect.isfunction(thing) or isinstance(thing, type):
         return Origin(thing.__module__, thing.__qualname__)
     kind = type(thing)
     return Origin(kind.__module__, kind.__qualname__, is_instance=True) if hasattr(thing, "call") else None
 
 
-def functions_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The tools of a module with their names: those in its `__all__`, else its public functions."""
+def find_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the tools of a module with their names: those in `__all__`, or its public functions."""
     named = getattr(module, "pack", None)
     pack = named if isinstance(named, str) else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
     functions = inspect.getmembers(module, inspect.isfunction)
-    own = {name: function for name, function in functions if function.__module__ == module.__name__}
-    offered = getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
-    for name in own.keys() - set(offered):  # who writes `@tool` means it; without a word it would not be there
-        if hasattr(own[name], DECLARED):
-            raise ToolError(f"{module.__name__} has the @tool {name!r}, but not in its __all__: add it there")
+    defined = {name: function for name, function in functions if function.__module__ == module.__name__}
+    offered = getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
+    for name in defined.keys() - set(offered):  # a function with @tool would be missing silently
+        if hasattr(defined[name], DECLARED):
+            raise ToolError(f"{module.__name__} defines the @tool {name!r}, but __all__ does not list it: add it")
     for name in offered:
         function = getattr(module, name, None)
         if not inspect.isfunction(function):
-            raise ToolError(
-                f"{module.__name__} names {name!r} in its __all__, which is no function: it cannot be a tool"
-            )
+            raise ToolError(f"{module.__name__} lists {name!r} in __all__, which is not a function")
         yield declaration_of(function).name or (f"{pack}.{name}" if pack else name), function
 
 
-def installed() -> Iterator[tuple[str, Callable[[], object]]]:
-    """What installed packages offer, and how to load each. What cannot be read of one says nothing of the others."""
+def find_installed() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the entry points of installed packages and how to load each. Unreadable packages are skipped."""
     from importlib.metadata import distributions
 
     seen = set()
     for package in distributions():
-        if package.name in seen:  # the first on the path is the one that is imported
+        if package.name in seen:  # Python imports the first on the path
             continue
         seen.add(package.name)
         try:
             entries = package.entry_points.select(group=GROUP)
-        except Exception:  # noqa: BLE001, S112 - no proper text; nobody knows whether it was meant for us
+        except Exception:  # noqa: BLE001, S112 - broken metadata
             continue
         for entry in entries:
             yield f"{entry.name} = {entry.value}", entry.load
 
 
-def loaded_anew(origin: Origin, name: str, make: Callable[[object], Tool]) -> Tool:
-    """The tool that stands at the place now. Whatever goes wrong, the old module stays the one that is imported."""
+def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> Tool:
+    """Return the tool from a new execution of its module. If that fails, the old module stays imported."""
     old = sys.modules.get(origin.module)
     try:
-        module = _executed(origin.module, old)
-        made = make(_thing_at(origin, module))
+        module = _execute(origin.module, old)
+        made = make(_resolve(origin, module))
     except BaseException as error:
         if old is not None:
             sys.modules[origin.module] = old
         if not isinstance(error, Exception | SystemExit):
             raise
         reason = error.message if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
-        raise ToolError(f"{name} was not reloaded: {reason}") from error
-    package, _, own_name = origin.module.rpartition(".")
+        raise ToolError(f"cannot reload {name}: {reason}") from error
+    package, _, module_name = origin.module.rpartition(".")
     if package in sys.modules:  # `from package import module` looks there
-        setattr(sys.modules[package], own_name, module)
+        setattr(sys.modules[package], module_name, module)
     return made
 
 
-def _thing_at(origin: Origin, module: ModuleType) -> object:
+def _resolve(origin: Origin, module: ModuleType) -> object:
     try:
         thing: Any = attrgetter(origin.path)(module)
     except AttributeError:
-        raise ToolError(f"{origin.module} has no {origin.path} that could be found by its name") from None
+        raise ToolError(f"{origin.module} has no {origin.path}") from None
     return thing() if origin.is_instance else thing
 
 
-def _executed(name: str, old: ModuleType | None) -> ModuleType:
+def _execute(name: str, old: ModuleType | None) -> ModuleType:
     spec = getattr(old, "__spec__", None)
     if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-        raise ToolError(f"it comes from {name}, which is no file that can be read again")
+        raise ToolError(f"its module {name} was not loaded from a source file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # what the source defines looks for itself there
+    sys.modules[name] = module  # the source may look up its own module
     path = spec.loader.get_filename(name)
-    code = spec.loader.source_to_code(spec.loader.get_data(path), path)  # never a cached one
+    code = spec.loader.source_to_code(spec.loader.get_data(path), path)  # never cached bytecode
     exec(code, module.__dict__)  # noqa: S102 - as import does
     return module

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for calls, if its SDK is installed and the program has set it up."""
+"""OpenTelemetry spans for calls, if the SDK is installed and configured."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -7,16 +7,16 @@ from onetool.bus.events import CallFinished, CallStarted, Events
 
 
 class Tracing:
-    """Listens from the call on that finds a provider: opens a span when a call starts, closes it when it finishes."""
+    """A listener that opens a span when a call starts and closes it when the call finishes."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
         self._open: dict[int, tuple[Any, Any]] = {}
         self._trace: Any = None
-        self.is_decided = False  # whether it listens, or never will
+        self.is_decided = False  # whether it subscribed, or never will
 
-    def look(self) -> None:
-        """Listen if a program has set the SDK up. Whether there is an SDK is found out once."""
+    def detect(self) -> None:
+        """Subscribe if the program has configured the SDK. The SDK is searched for once."""
         if self._trace is None and not self._find_sdk():
             self.is_decided = True
             return
@@ -36,7 +36,7 @@ class Tracing:
         return True
 
     def _start(self, event: CallStarted) -> None:
-        """Arguments and values are never part of a span: they may be secret."""
+        """Open a span. It never contains arguments or values, which may be secret."""
         trace = self._trace
         agent, run = event.context.agent_id, event.context.correlation_id
         facts = {"onetool.tool": event.name, "onetool.agent": agent, "onetool.run": run}

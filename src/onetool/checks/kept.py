@@ -19,7 +19,7 @@ from onetool.errors import ToolError
 from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
 from onetool.stats import record, shapes
-from onetool.util.newer import Newer, refuse_newer
+from onetool.util.versioning import Newer, refuse_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"

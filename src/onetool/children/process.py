@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import anyio.to_thread
 
-from onetool_child.guard import end_family
+from onetool_child.guard import kill_descendants
 
 MAX_KEPT, MAX_SHOWN = 4000, 1500  # characters of what a process printed
 MAX_LINE = 8000  # characters; a longer line is not waited for
@@ -114,7 +114,7 @@ class Process(asyncio.SubprocessProtocol):
         if not await self._has_ended_within(seconds):
             self.kill()
         if not await self._has_ended_within(AFTER_KILL_SECONDS) and sys.platform != "win32":
-            await anyio.to_thread.run_sync(end_family, self.pid, self.pid)
+            await anyio.to_thread.run_sync(kill_descendants, self.pid, self.pid)
             await self._has_ended_within(AFTER_KILL_SECONDS)
         self._transport.close()
 

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 
 import onetool_child
 from onetool.errors import ToolError
-from onetool_child.guard import end_family
+from onetool_child.guard import kill_descendants
 
 if sys.platform != "win32":
     import fcntl
@@ -247,7 +247,7 @@ class _Running:
     async def _end(self) -> None:
         try:
             if self._guarded and not self.ended.done():  # the guard may be stopped, or not running yet
-                await _in_own_thread(partial(end_family, self._process.pid, self._process.pid))
+                await _in_own_thread(partial(kill_descendants, self._process.pid, self._process.pid))
             if self._closed:
                 await asyncio.wait(self._closed, timeout=DRAIN_SECONDS)
             await asyncio.wait([self.ended], timeout=KILLED_SECONDS)

@@ -12,8 +12,8 @@ from onetool.cli.identity import user_name
 from onetool.cli.opening import with_settings
 from onetool.cli.terminal import is_terminal, print_notices
 from onetool.errors import BundleError, ToolError
-from onetool.registry import nearest, python_name, shown
-from onetool.sanitise import clean
+from onetool.registry import join_names, nearest, python_name
+from onetool.sanitize import clean
 from onetool_child.summary import number
 
 if TYPE_CHECKING:

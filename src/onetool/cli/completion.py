@@ -29,7 +29,7 @@ from onetool.errors import ToolError
 from onetool.extensions.source import NAMED, SUFFIX, outline
 from onetool.proxy.pins import Pins
 from onetool.registry import python_name
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 MAX_FILES = 2000
 SHIPPED = Path(__file__).parents[2]
@@ -263,7 +263,7 @@ class _Names:
 def _read(file: Path) -> dict[str, Any]:
     """Return the content of a YAML or JSON file; an empty mapping if it cannot be read."""
     with suppress(OSError, ToolError, ValueError, RecursionError):
-        return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml12.read_file(file).data)
+        return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml_loader.read_file(file).data)
     return {}
 
 

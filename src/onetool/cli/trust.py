@@ -18,7 +18,7 @@ from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, fact
 from onetool.errors import ConfigError, ToolError
 from onetool.paths import FOLDER, Folders, find_folders, is_folder
 from onetool.redact import Redactor
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 from onetool.util.secret_finder import secrets_in
 
 QUESTION = "Trust it? [y/N] "
@@ -105,7 +105,7 @@ def _summarize(project: Path, folders: Folders) -> Summary:
 
 def _read(file: Path, unreadable: list[str]) -> Mapping[str, Any]:
     try:
-        return _mapping(yaml12.read_file(file).data)
+        return _mapping(yaml_loader.read_file(file).data)
     except FileNotFoundError:
         return {}
     except ConfigError as error:

@@ -11,14 +11,14 @@ from typing import Any
 
 from onetool.clients.edits import Edit, apply_edits, insertion, line_break_of, line_start, verify, with_value
 from onetool.errors import ConfigError
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def data_of(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
-    data = yaml12.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
+    data = yaml_loader.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{source}:1: the file must contain `key: value` lines")
     return data or {}
@@ -107,7 +107,7 @@ def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Ed
 
 
 def _verify(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], message: str) -> str:
-    return verify(apply_edits(text, edits), lambda edited: yaml12.read(edited, source).data, wanted, message)
+    return verify(apply_edits(text, edits), lambda edited: yaml_loader.read(edited, source).data, wanted, message)
 
 
 def _line_end(text: str, position: int) -> int:

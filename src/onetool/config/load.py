@@ -24,8 +24,8 @@ from onetool.config.trust import Facts, Verdict, judge
 from onetool.errors import ConfigError
 from onetool.paths import Folders
 from onetool.problem import WARNING, Location, Problem
-from onetool.util import yaml12
-from onetool.util.newer import Newer, refuse_newer
+from onetool.util import yaml_loader
+from onetool.util.versioning import Newer, refuse_newer
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
@@ -134,8 +134,8 @@ def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = No
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, folders.project)),
         snapshot=verdict.snapshot,
     )
-    in_order = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
-    return Examined(loaded, tuple(in_order), merged.locate)
+    sort_permissions = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
+    return Examined(loaded, tuple(sort_permissions), merged.locate)
 
 
 def _check_trust(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
@@ -171,9 +171,9 @@ class _Reader:
     def parts(self) -> list[_Part]:
         return [part for folder in self._folders.layers for part in self._parts_of(folder)]
 
-    def _mapping(self, path: Path, *, typed: bool = True) -> yaml12.Document | None:
+    def _mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.Document | None:
         try:
-            document = yaml12.read_file(path, typed=typed)
+            document = yaml_loader.read_file(path, typed=typed)
         except FileNotFoundError:
             if path == self._folders.config_file:
                 self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
@@ -187,7 +187,7 @@ class _Reader:
             return None
         return document if not typed or self._check_version(document) else None
 
-    def _check_version(self, document: yaml12.Document) -> bool:
+    def _check_version(self, document: yaml_loader.Document) -> bool:
         """Return whether this version can read the file; if not, that is the only error reported for it."""
         place = Location(document.source, document.line((_VERSION_KEY,)))
         try:
@@ -243,14 +243,14 @@ def _is_open_to_others(path: Path) -> bool:
         return False
 
 
-def _inline_agents(document: yaml12.Document | None) -> dict[str, Location]:
+def _inline_agents(document: yaml_loader.Document | None) -> dict[str, Location]:
     agents = (document.data or {}).get("agents") if document else None
     if document is None or not isinstance(agents, dict):
         return {}
     return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
-def _part(document: yaml12.Document, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
+def _part(document: yaml_loader.Document, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
     data: Any = {key: value for key, value in (document.data or {}).items() if key not in leave_out}
     for key in reversed(prefix):
         data = {key: data}
@@ -280,7 +280,7 @@ class _Merged:
         place = Location(f"environment variable {name}")
         try:
             loc = _resolve_path(segments, self._raw)
-            data: Any = yaml12.read(text, str(place)).data if text.strip() else text
+            data: Any = yaml_loader.read(text, str(place)).data if text.strip() else text
         except _UnknownKeyError as error:
             # Another program may use a name such as ONETOOL_X; only names with two underscores are surely settings.
             message, is_ours = f"{place}: {error.message}", len(segments) > 1

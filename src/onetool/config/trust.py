@@ -21,10 +21,10 @@ from onetool import paths
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.problem import UNTRUSTED, Location, Problem, storage_problem
 from onetool.storage import TrustStorage
-from onetool.util import atomic, yaml12
+from onetool.util import atomic, yaml_loader
 from onetool.util.locks import locked
-from onetool.util.newer import Newer, refuse_newer
 from onetool.util.storage_errors import storage_error
+from onetool.util.versioning import Newer, refuse_newer
 
 STORE = "trust.json"
 VERSION = 2
@@ -170,7 +170,7 @@ def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
 def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
     is_secret = file.name == paths.SECRETS
     try:
-        data = yaml12.read_file(file, typed=not is_secret).data
+        data = yaml_loader.read_file(file, typed=not is_secret).data
     except FileNotFoundError:
         return None
     except ConfigError as error:  # it cannot be loaded; once corrected, it counts as changed
@@ -233,7 +233,7 @@ def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
         document, made = None, []
         if keys and file in after and file != EXTENSIONS:
             with suppress(ConfigError, FileNotFoundError):
-                document = yaml12.read_file(project / file)
+                document = yaml_loader.read_file(project / file)
         for key in {*keys, *(old.keys() - new.keys())}:
             shown = key if file == EXTENSIONS else _dotted(json.loads(key))
             line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0

@@ -17,8 +17,8 @@ from onetool.proxy.definitions import Definition
 from onetool.storage import Pinned, PinStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
-from onetool.util.newer import refuse_newer
 from onetool.util.storage_errors import storage_error
+from onetool.util.versioning import refuse_newer
 
 VERSION = 1
 MAX_DIFF_LINES = 40

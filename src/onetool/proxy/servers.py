@@ -25,7 +25,7 @@ from onetool.proxy.pins import Differences, Pins, accept, compare
 from onetool.proxy.upstream import NEEDS, Upstream, is_chosen
 from onetool.redact import Redactor
 from onetool.registry import HeldTools, python_name
-from onetool.sanitise import clean, clean_schema
+from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.storage import MediaStorage, PinStorage, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks

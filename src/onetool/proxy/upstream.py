@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import anyio.to_thread
 
 from onetool._tool import Tool
-from onetool.bus.authorise import authorise
+from onetool.bus.authorize import authorize
 from onetool.config.model import Server
 from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import Cancelled, PermissionDenied, ToolError
@@ -200,7 +200,7 @@ class Upstream(ConnectionManager):
         if not feature and context.admits_some_of(name):
             context = replace(context, tools=None)  # each listed item is checked on its own
         target, schema = f"{name}.{feature or '*'}", UpstreamSchema.from_json(ANY_OBJECT)
-        authorise(self._switched(_Feature(name=target, backend=self, input=schema, permissions=NEEDS)), {}, context)
+        authorize(self._switched(_Feature(name=target, backend=self, input=schema, permissions=NEEDS)), {}, context)
 
     def _is_allowed(self, feature: str, context: ToolContext) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The folder of results: names, files for their owner only that are seen whole or not at all, and cleaning up.
+"""The directory of results: names, atomic writing with owner-only permissions, and cleanup.
 
 What stands in the files, and what a missing one means to whoever asked for it, is not known here.
 """
@@ -20,10 +20,10 @@ from onetool.util.locks import locked
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
 LOCK = "results.lock"
-_REMEMBERED = 86_400.0  # for how long, in seconds, a handle that expired is told from one that never was
-_ABANDONED = 600.0  # seconds after which an unfinished file was left by a process that died
+_REMEMBERED = 86_400.0  # seconds for which expired handles are remembered
+_ABANDONED = 600.0  # seconds after which an unfinished file is considered abandoned
 DEFAULT_MAX_REMEMBERED = 1_000
-_BLOCK_BYTES = 4_096  # what a small file takes on a disk
+_BLOCK_BYTES = 4_096  # disk space of a small file
 HANDLE = re.compile("[0-9a-f]{32}")
 _OUR_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
 
@@ -33,13 +33,13 @@ def new_handle() -> str:
 
 
 def is_handle(handle: object) -> TypeGuard[str]:
-    """Whether it may stand in the name of a file."""
+    """Return whether this is a valid handle, which is safe in a file name."""
     return isinstance(handle, str) and HANDLE.fullmatch(handle) is not None
 
 
 @dataclass(slots=True)
 class Found:
-    """The files of one result: when the last was written, and what they take on the disk."""
+    """The files of one result, with their last modification time and disk usage."""
 
     written: float = 0.0
     size: int = 0
@@ -55,12 +55,12 @@ class Found:
         return not self.parts <= {"meta.json"}
 
     def is_being_written(self, now: float) -> bool:
-        """Return whether somebody may be about to finish it: the meta file is written last."""
+        """Return whether it may still be being written: the meta file is written last."""
         return "meta.json" not in self.parts and now - self.written <= _ABANDONED
 
 
 class Files:
-    """`max_remembered` is how many handles of results that are gone are told from ones that never were."""
+    """The files of all results. `max_remembered` limits the number of remembered handles of removed results."""
 
     def __init__(self, folder: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED) -> None:
         self._folder = folder
@@ -70,12 +70,12 @@ class Files:
     def prepare(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._folder.is_symlink():
-            raise OSError(0, "the folder is a link")
+            raise OSError(0, "the directory is a symbolic link")
         if self._folder.stat().st_mode & 0o077:
             self._folder.chmod(0o700)
 
     def clean(self, ttl: float) -> dict[str, Found]:
-        """Remove what has expired and what dead processes have left. Return the results that remain, by handle."""
+        """Remove expired results and abandoned files. Return the remaining results by handle."""
         now = self._clock()
         results: dict[str, Found] = {}
         with os.scandir(self._folder) as entries:
@@ -83,7 +83,7 @@ class Files:
                 name = _OUR_FILE.fullmatch(entry.name)
                 if name is None:
                     continue
-                with suppress(OSError):  # another process was faster
+                with suppress(OSError):  # another process may have removed it
                     status = entry.stat(follow_symlinks=False)
                     is_meta = entry.name.endswith(".meta.json")
                     life = _ABANDONED if name[3] else ttl + _REMEMBERED if is_meta else ttl
@@ -92,16 +92,16 @@ class Files:
                     else:
                         results.setdefault(name[1], Found()).add(f"{name[2]}{name[3] or ''}", status)
         gone = (handle for handle in results if not results[handle].takes_room)
-        for handle in islice(gone, self._max_remembered, None):  # the last traces, if there are too many of them
+        for handle in islice(gone, self._max_remembered, None):  # forget the oldest
             self.remove(handle)
         return {handle: found for handle, found in results.items() if found.takes_room}
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the lock of the folder, which all processes share."""
+        """Hold the lock of the directory, which all processes share."""
         return locked(self._folder / LOCK)
 
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
-        """Write a file that is seen whole or not at all. What a machine loses with its power may be lost."""
+        """Write a file atomically. It may be lost in a power failure."""
         with atomic.replacing(self._path(handle, part)) as temporary:
             with open(temporary, "xb", opener=atomic.owner_only) as file:
                 file.writelines(chunks)
@@ -109,17 +109,17 @@ class Files:
             os.utime(temporary, (now, now))
 
     def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
-        with suppress(OSError):  # the folder cannot be written to, which is being reported already
+        with suppress(OSError):  # the directory is not writable, which is reported elsewhere
             for part in parts:
                 self._path(handle, part).unlink(missing_ok=True)
 
     def evict(self, handle: str) -> None:
-        """Remove the content of a result. Its meta file stays, to tell what became of it."""
+        """Remove the content of a result but keep its meta file, so that later errors can explain it."""
         self.remove(handle, ("txt", "idx", "json"))
 
     @contextmanager
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
-        # Open neither what a link points to nor, for ever, a pipe.
+        # Do not follow links, and do not block on a pipe.
         path, special = self._path(handle, part), getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | special)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

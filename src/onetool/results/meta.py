@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import BinaryIO, Literal
 
-from onetool.util.newer import refuse_newer
+from onetool.util.versioning import refuse_newer
 
 VERSION = 1
 _LONG_LINE = 1_000  # where lines are longer than this on average, they are no help

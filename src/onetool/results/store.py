@@ -1,4 +1,4 @@
-"""The store of results: keep one, see a part of one, load one back.
+"""The store of large results: put, read a part, load.
 
 A result is text in a file of its own, an index of where its pages begin, and a meta file that is written last: what
 has none does not exist. The parts of the work stand in the modules beside this one.
@@ -22,8 +22,8 @@ from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
 
 _SEARCH_SECONDS = 30.0
-_PART = 1 << 20  # characters of a text that crosses in parts
-_SHOWN = 200  # characters of a handle that is none
+_PART = 1 << 20  # characters of one transferred part
+_SHOWN = 200  # characters of an invalid handle in messages
 
 
 class ResultStore:
@@ -58,7 +58,7 @@ class ResultStore:
         beside: str | None = None,
         is_untrusted: bool = False,
     ) -> dict[str, Any]:
-        """Keep the text, or the pieces of one, and return what stands for it.
+        """Store the text, or its pieces, and return the summary that replaces it.
 
         `about` says in a few words what it is. `beside` is the data as JSON, where the text shows it in another way;
         `load` gives that.
@@ -105,7 +105,7 @@ class ResultStore:
         agent: str = "default",
         token_id: str = "",
     ) -> dict[str, Any]:
-        """A part of a result: `limit` lines, or characters, from the `offset`-th on.
+        """Return part of a result: `limit` lines or characters, starting at `offset`.
 
         `lines` joined by line breaks are the text of the window. By characters, `returned` and `offset` count
         characters, and `unit` and `total_chars` are added.
@@ -135,12 +135,12 @@ class ResultStore:
         return window.answer(meta, part, offset, in_chars=in_chars)
 
     def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]:
-        """What it came from, and whether that is to be wrapped whenever it is shown."""
+        """Return the tool that produced the result, and whether it is untrusted."""
         meta = self._meta(handle, agent, token_id)
         return meta.tool, meta.is_untrusted
 
     def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any:
-        """The whole value: data where it was data and JSON can hold it, else the text."""
+        """Return the complete value: data if it was stored as data, else the text."""
         with self._opened(handle, agent, token_id) as (meta, content):
             if meta.kind == "text":
                 return content.whole()
@@ -148,10 +148,10 @@ class ResultStore:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise ToolError(f"The result {handle} cannot be read back as data. Use ot.result().") from None
+            raise ToolError(f"cannot load the result {handle} as data; use ot.result()") from None
 
     def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]:
-        """The same in parts of text, for who cannot take it in one: the part of this number, and that of the next."""
+        """Return one part of the text and the number of the next part, for results that are too large to transfer."""
         if number < 0:
             raise ValueError(f"part must be >= 0, got {number}")
         with self._opened(handle, agent, token_id) as (meta, content):
@@ -169,7 +169,7 @@ class ResultStore:
         except OSError as error:
             self._files.remove(handle)
             raise StorageError(
-                f"The result of {tool} is too large to be shown and could not be stored in {self._folder}: "
+                f"the result of {tool} is too large to show and cannot be stored in {self._folder}: "
                 f"{error.strerror or error}",
                 hint="free space on that disk, or return a smaller part of the result",
                 folder=str(self._folder),
@@ -193,7 +193,7 @@ class ResultStore:
             found, now = self._files.clean(self._ttl), self._clock()
             unfinished = sum(each.size for each in found.values() if each.is_being_written(now))
             whole = {handle: each for handle, each in found.items() if not each.is_being_written(now)}
-            self._agents = {handle: self._agents.get(handle) or self._agent_of(handle) for handle in whole}
+            self._agents = {handle: self._agents.get(handle) or self._find_agent(handle) for handle in whole}
             stored = [Stored(each.written, handle, self._agents[handle], each.size) for handle, each in whole.items()]
             size = whole[meta.handle].size if meta.handle in whole else 0
             new = Stored(meta.created, meta.handle, meta.agent, size)
@@ -202,8 +202,8 @@ class ResultStore:
                 self._files.evict(result.handle)
             return len(surplus)
 
-    def _agent_of(self, handle: str) -> str:
-        """The agent that a result belongs to; empty for one that is not whole."""
+    def _find_agent(self, handle: str) -> str:
+        """Return the agent of a result; empty if the result is incomplete."""
         try:
             with self._files.reading(handle, "meta.json") as file:
                 return facts.read(file).agent
@@ -228,7 +228,7 @@ class ResultStore:
             yield meta, content
 
     def _meta(self, handle: object, agent: str, token_id: str) -> Meta:
-        """Return the facts of a result. Without a token, an agent reads what any of its tokens stored."""
+        """Return the metadata of a result. Without a token, an agent reads the results of all its tokens."""
         if not is_handle(handle):
             raise _not_found(handle)
         try:
@@ -251,23 +251,23 @@ class ResultStore:
             raise self._gone(meta) from None
 
     def _gone(self, meta: Meta) -> ToolError:
-        """Say why a result has a meta file and no content: it was evicted, or has expired meanwhile."""
+        """Return the error for a result without content: it was evicted or has expired."""
         return _expired(meta.handle) if self._clock() - meta.created > self._ttl else _evicted(meta.handle)
 
 
 def _not_found(handle: object) -> ToolError:
-    shown = repr(handle[:_SHOWN]) if isinstance(handle, str) else f"a handle is text, not {type(handle).__name__}"
-    advice = "Take the handle from the answer that named it, or run the call again."
+    shown = repr(handle[:_SHOWN]) if isinstance(handle, str) else f"expected a string, not {type(handle).__name__}"
+    advice = "Use the handle from the summary, or run the call again."
     return ToolError(f"Result not found: {shown}. {advice}", reason="not_found")
 
 
 def _evicted(handle: str) -> ToolError:
     return ToolError(
-        f"The result {handle} was removed to make room for newer ones. Run the call again, and use each result "
-        "before you store many more.",
+        f"the result {handle} was removed to make room for newer ones",
+        hint="run the call again, and use each result before storing many more",
         reason="evicted",
     )
 
 
 def _expired(handle: str) -> ToolError:
-    return ToolError(f"The result {handle} has expired. Run the call again to get a new one.", reason="expired")
+    return ToolError(f"the result {handle} has expired", hint="run the call again", reason="expired")

@@ -1,4 +1,4 @@
-"""A part of a result, by lines or by characters, and the answer that shows it."""
+"""Windows on stored results, by lines or characters."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -69,7 +69,7 @@ def find_largest_limit(shown: dict[str, Any], fits: Callable[[dict[str, Any]], b
 
 
 def _shorten(shown: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return what the answer would be with this limit."""
+    """Return the answer with this limit."""
     if "positions" in shown:
         parts: dict[str, Any] = {"lines": shown["lines"][:limit], "positions": shown["positions"][:limit]}
     elif shown.get("unit") == "chars":

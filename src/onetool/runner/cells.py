@@ -1,8 +1,7 @@
-"""The cells that wait and the cells that run. Each runs once; a new one is started before it is needed.
+"""A pool of cells: confined processes that run code once. New cells are started before they are needed.
 
-It gives a run a fresh process, bounds it in time, output and disk, and makes sure that it is gone afterwards,
-however the run ended. What the code may ask for while it runs is the business of the `Host` that comes with the
-run.
+Each run gets a fresh process with limits on time, output and disk, and the process is gone after the run. The `Host` of
+the run answers the requests of its code.
 """
 
 import asyncio
@@ -28,19 +27,19 @@ from onetool_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
 GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
-LINGER_SECONDS = 0.05  # for a cell that has answered to be gone
-PUT_OFF_SECONDS = 0.001  # for the answer to be on its way before anything is cleared away or a new cell is made
+LINGER_SECONDS = 0.05  # for a cell that has answered to exit
+CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
 WATCH_SECONDS = 0.1
-LOOKS_TO_CONFIRM = 2
+CHECKS_TO_CONFIRM = 2
 STOPPED, ZOMBIE = "T", "Z"
 BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
-LOOKS_AT_DISK = 5  # of a run's looks, every so many
-BUSY_SHARE = 8  # a run that wrote this part of its limit since the last look at the disk writes fast
+CHECKS_PER_DISK_CHECK = 5
+BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
 PAGE_BYTES = 4096
-MAX_DISK_CHECKS = 4  # at a time, so that they do not depend on the threads that tools occupy
-MOST_THREADS = 1000
-BEGIN_SECONDS = 0.1  # for a run to have begun
-GONE_SECONDS = 3.0  # for what a cell sent before it went to be read
+MAX_DISK_CHECKS = 4  # concurrently, in threads that tools do not use
+MAX_THREADS = 1000
+BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
+GONE_SECONDS = 3.0  # to read what a cell sent before it exited
 START_SECONDS = 30
 PROBE_SECONDS = 10.0
 ATTEMPTS = 3
@@ -48,7 +47,7 @@ NOT_STARTED, NOT_ANSWERING = "not started yet", "not answering"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CellLimits:
     timeout: float = 120
     memory_mb: int = 512
     max_output_bytes: int = 104_857_600
@@ -58,7 +57,7 @@ class Limits:
 
 
 class Host(Protocol):
-    """What stands behind a run: it answers what the code asks for and takes what it prints."""
+    """A handler for the requests and output of a run."""
 
     @property
     def has_acted(self) -> bool: ...
@@ -68,26 +67,26 @@ class Host(Protocol):
 
 
 @dataclass(eq=False)
-class Cell:
+class CellProcess:
     ident: int
     ready: asyncio.Future[list[str]]
     gone: asyncio.Future[int | None]
     pid: int = 0
     channel: Channel | None = None
     host: Host | None = None
-    verdict: Exception | None = None  # why it was killed, where it was
+    kill_reason: Exception | None = None  # why it was killed, if it was
     began: float = math.inf  # when its run began
-    is_blameless: bool = False  # whether it was lost before its code did anything, so that the run can be repeated
-    state: str = ""  # of its process, at the last look
-    written: int = 0  # bytes, at the last look at the disk
+    is_retryable: bool = False  # whether it was lost before its code did anything
+    state: str = ""  # of its process, at the last check
+    written: int = 0  # bytes, at the last disk check
     disk_check: asyncio.Future[None] | None = None
-    reason: str = ""  # why it never came to be, which may be told just after its end was seen
+    reason: str = ""  # why it did not start; may arrive just after its exit
     watch: asyncio.TimerHandle | None = None
-    on_excess: Callable[["Cell", Exception], None] = lambda _cell, _error: None
+    on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
         if self.host is None:
-            return Result(ok=False, error=ToolError("no run is under way"))
+            return Result(ok=False, error=ToolError("no run in progress"))
         try:
             return await self.host.request(method, params)
         except ToolError as error:
@@ -96,13 +95,13 @@ class Cell:
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         if method != "ready" or self.ready.done():
-            raise ValueError(f"a cell does not send {method!r}")
+            raise ValueError(f"unexpected message {method!r} from a cell")
         self.pid = int(params["pid"])
         self.ready.set_result(list(params["layers"]))
 
     def piece(self, kind: str, data: bytes) -> None:
         if self.host is None or kind not in {"output", "value"}:
-            raise ValueError(f"a cell does not send a piece of {kind!r}")
+            raise ValueError(f"unexpected piece {kind!r} from a cell")
         try:
             (self.host.output if kind == "output" else self.host.value)(data)
         except ToolError as error:
@@ -114,15 +113,15 @@ class Cells:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: CellLimits,
         on_stray: Callable[[str], None] = lambda _text: None,
         make_launcher: Callable[..., Launcher] | None = None,
     ) -> None:
         self._limits = limits
         self._on_stray = on_stray
         self._stray_tail = ""
-        self._waiting: deque[Cell] = deque()
-        self._cells: dict[int, Cell] = {}
+        self._idle: deque[CellProcess] = deque()
+        self._cells: dict[int, CellProcess] = {}
         self._last_id = 0
         self._tasks = BackgroundTasks()
         self._slots = asyncio.Semaphore(limits.at_once)
@@ -147,7 +146,7 @@ class Cells:
         await self._launcher.close()
 
     async def retire(self) -> None:
-        """Let the runs that are under way end, then close."""
+        """Wait for the current runs, then close."""
         for _ in range(self._limits.at_once):
             await self._slots.acquire()
         await self.__aexit__()
@@ -173,84 +172,84 @@ class Cells:
                 answer = await self._run_in(cell, deadline, params, host)
             except BaseException as error:
                 self._end(cell)
-                is_lost = isinstance(error, ToolError) and cell.is_blameless and not host.has_acted
+                is_lost = isinstance(error, ToolError) and cell.is_retryable and not host.has_acted
                 if attempt == ATTEMPTS or not is_lost:
                     raise
             else:
-                asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._end, cell)
+                asyncio.get_running_loop().call_later(CLEANUP_DELAY_SECONDS, self._end, cell)
                 return answer
         raise AssertionError("the last attempt returns or raises")
 
-    async def _run_in(self, cell: Cell, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+    async def _run_in(self, cell: CellProcess, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         cell.host, cell.began = host, loop.time()
         assert cell.channel is not None
         bounds = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
-        seconds_left = max(deadline - cell.began, PUT_OFF_SECONDS)
+        seconds_left = max(deadline - cell.began, CLEANUP_DELAY_SECONDS)
         answer = cell.channel.request("run", {**params, **bounds, "seconds_left": seconds_left})
-        if not self._waiting:  # else it can wait until this run has its answer
+        if not self._idle:  # else it can wait until this run has its answer
             self.warm_up()
         cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell)
         try:
             result = await answer
         except ChannelClosed as closed:
-            error = cell.verdict or await self._autopsy(cell, str(closed))
-            cell.is_blameless |= cell.channel.is_unread and cell.verdict is None
+            error = cell.kill_reason or await self._exit_error(cell, str(closed))
+            cell.is_retryable |= cell.channel.is_unread and cell.kill_reason is None
             raise error from None
         if not isinstance(result, dict):
-            raise ToolError("the run ended with something that is no answer")
+            raise ToolError("the cell returned an invalid response")
         return {**result, "bytes": cell.channel.last_bytes}
 
-    async def _autopsy(self, cell: Cell, reason: str) -> ToolError:
+    async def _exit_error(self, cell: CellProcess, reason: str) -> ToolError:
         self._launcher.kill(cell.ident)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
         status = cell.gone.result() if cell.gone.done() else None
-        return ToolError(f"the run ended without an answer: {reason or _death(status)}")
+        return ToolError(f"the run ended without a response: {reason or _exit_status(status)}")
 
-    def _watch(self, cell: Cell, looks: int = 1) -> None:
-        """Check what the kernel does not limit, ten times a second as long as the run lasts."""
+    def _watch(self, cell: CellProcess, checks: int = 1) -> None:
+        """Check what the kernel does not limit, ten times per second during the run."""
         if cell.ident not in self._cells or cell.gone.done():
             return
-        look = _look_at(cell.pid)
-        self._check_process(cell, look, looks)
-        is_busy = look.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
-        if (is_busy or looks % LOOKS_AT_DISK == 0) and (cell.disk_check is None or cell.disk_check.done()):
-            cell.written = look.written
+        process = _read_process(cell.pid)
+        self._check_process(cell, process, checks)
+        is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
+        if (is_busy or checks % CHECKS_PER_DISK_CHECK == 0) and (cell.disk_check is None or cell.disk_check.done()):
+            cell.written = process.written
             cell.disk_check = self._tasks.start(self._check_disk(cell))
         seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
-        cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, looks + 1)
+        cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, checks + 1)
 
-    def _check_process(self, cell: Cell, look: "_Look", looks: int) -> None:
-        """End a run with too many threads, without a main thread, or that somebody stopped.
+    def _check_process(self, cell: CellProcess, process: "_ProcessState", checks: int) -> None:
+        """Kill a run that has too many threads, no main thread, or was stopped.
 
-        A state counts when two looks in a row found it, because a process passes through it when it ends or is resumed.
+        A state counts if two checks in a row find it, because a process passes through it when it exits or resumes.
         """
-        state, threads = look.state, look.threads
+        state, threads = process.state, process.threads
         repeated, cell.state = state == cell.state, state
-        if threads > MOST_THREADS:
-            self.kill(cell, ToolError(f"the run started more than {MOST_THREADS} threads and was ended"))
+        if threads > MAX_THREADS:
+            self.kill(cell, ToolError(f"the run started more than {MAX_THREADS} threads and was ended"))
         elif repeated and state == STOPPED:
-            cell.is_blameless = looks == LOOKS_TO_CONFIRM  # it was stopped before the code arrived
+            cell.is_retryable = checks == CHECKS_TO_CONFIRM  # it was stopped before the code arrived
             self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
         elif repeated and state == ZOMBIE and threads > 1:
-            self.kill(cell, ToolError("the main thread of the run exited while others went on; the run was ended"))
+            self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
 
-    async def _check_disk(self, cell: Cell) -> None:
+    async def _check_disk(self, cell: CellProcess) -> None:
         limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
         if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid], limiter=self._disk_checks):
-            text = f"the run wrote more than {limit} bytes to its scratch folder, or hid them, and was ended"
+            text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"
             self.kill(cell, ToolError(text))
 
-    def kill(self, cell: Cell, verdict: Exception) -> None:
-        cell.verdict = cell.verdict or verdict
+    def kill(self, cell: CellProcess, reason: Exception) -> None:
+        cell.kill_reason = cell.kill_reason or reason
         self._launcher.kill(cell.ident)
         if cell.channel is not None:
-            cell.channel.close(str(verdict))
+            cell.channel.close(str(reason))
 
-    def _end(self, cell: Cell) -> None:
-        """A cell that answered leaves by itself; one that does not, or that was cut off, is made to."""
-        answered = cell.verdict is None and cell.channel is not None and not cell.channel.busy
+    def _end(self, cell: CellProcess) -> None:
+        """Release a cell. One that has answered exits by itself and is killed only if it lingers."""
+        answered = cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
         if cell.watch is not None:
             cell.watch.cancel()
         if cell.channel is not None:
@@ -265,53 +264,53 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """Of the cells that wait and those that run."""
+        """The number of idle and running cells."""
         return len(self._cells)
 
-    # --- cells that wait -------------------------------------------------------------------------------------------
+    # --- idle cells ----------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Have as many cells waiting as there should be. Returns at once."""
-        while len(self._waiting) < max(1, self._limits.cells):
-            self._waiting.append(self._new())
+        """Start cells until enough are idle. Returns immediately."""
+        while len(self._idle) < max(1, self._limits.cells):
+            self._idle.append(self._new())
 
     @property
     def isolation(self) -> dict[str, str]:
-        """What is really in force, as far as cells have told."""
+        """The isolation that cells report."""
         layers = self._layers
         sandbox = NOT_STARTED if layers is None else "+".join(layers) or "process-only"
         return {"cells": self._launcher.kind, "sandbox": sandbox}
 
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
-        """Return the same, measured: the process that starts cells answers, and a cell is ready, in so many seconds."""
+        """Return the isolation after checking that the zygote answers and a cell is ready within this time."""
         try:
             async with asyncio.timeout(seconds):
                 while not await self._launcher.check():
                     pass
-                for cell in [cell for cell in self._waiting if _look_at(cell.pid).state == STOPPED]:
-                    self._waiting.remove(cell)
+                for cell in [cell for cell in self._idle if _read_process(cell.pid).state == STOPPED]:
+                    self._idle.remove(cell)
                     self._end(cell)
                 self.warm_up()
-                await self._readied(self._waiting[0], math.inf)
+                await self._wait_until_ready(self._idle[0], math.inf)
         except (TimeoutError, ToolError, OSError):
-            if not self._refused():
+            if not self._lacks_isolation():
                 return {**self.isolation, "sandbox": NOT_ANSWERING}
         return self.isolation
 
-    async def _take(self, deadline: float) -> Cell:
+    async def _take(self, deadline: float) -> CellProcess:
         for attempt in range(1, ATTEMPTS + 1):
             self.warm_up()
-            cell = self._waiting.popleft()
+            cell = self._idle.popleft()
             try:
-                return await self._readied(cell, deadline)
-            except BaseException as error:  # also when cancelled: the cell was taken and is nobody's
+                return await self._wait_until_ready(cell, deadline)
+            except BaseException as error:  # also if cancelled: the cell is no longer in the pool
                 self._end(cell)
                 is_late = asyncio.get_running_loop().time() >= deadline
-                if not isinstance(error, ToolError) or is_late or attempt == ATTEMPTS or self._refused():
+                if not isinstance(error, ToolError) or is_late or attempt == ATTEMPTS or self._lacks_isolation():
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def _readied(self, cell: Cell, deadline: float) -> Cell:
+    async def _wait_until_ready(self, cell: CellProcess, deadline: float) -> CellProcess:
         if not cell.ready.done():
             left = deadline - asyncio.get_running_loop().time()
             await asyncio.wait([cell.ready], timeout=max(0.0, min(left, START_SECONDS)))
@@ -319,54 +318,54 @@ class Cells:
                 waited = START_SECONDS if left > START_SECONDS else self._limits.timeout
                 raise ToolTimeout(f"the run did not start: no cell was ready within {waited:g} s")
         self._layers = cell.ready.result()
-        if self._refused():
+        if self._lacks_isolation():
             missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
             raise ToolError(
-                f"execution.isolation is 'require', but this machine has no {missing}. "
-                "Set execution.isolation to 'auto' to run with what there is."
+                f"execution.isolation is 'require', but this machine does not support {missing}",
+                hint="set execution.isolation to 'auto' to run with the isolation that is available",
             )
         return cell
 
-    def _refused(self) -> bool:
+    def _lacks_isolation(self) -> bool:
         complete = self._layers is None or all(layer in self._layers for layer in FULL_SANDBOX)
         return self._limits.isolation == "require" and not complete
 
-    def _new(self) -> Cell:
+    def _new(self) -> CellProcess:
         loop = asyncio.get_running_loop()
         self._last_id += 1
-        cell = Cell(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
+        cell = CellProcess(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
         self._cells[cell.ident] = cell
         self._tasks.start(self._start(cell))
         return cell
 
-    async def _start(self, cell: Cell) -> None:
+    async def _start(self, cell: CellProcess) -> None:
         cell.channel = Channel(cell.request, cell.notify, cell.piece)
-        cell.channel.closed.add_done_callback(lambda closed: self._lost(cell, closed.result()))
+        cell.channel.closed.add_done_callback(lambda closed: self._on_closed(cell, closed.result()))
         try:
             await self._launcher.start(cell.ident, cell.channel)
         except (OSError, ToolError) as error:
             cell.channel.close(str(error))
 
-    def _lost(self, cell: Cell, reason: str) -> None:
-        """A cell that nobody has taken yet must not be given to anybody."""
-        if cell in self._waiting:
-            self._waiting.remove(cell)
+    def _on_closed(self, cell: CellProcess, reason: str) -> None:
+        """Remove a cell whose channel closed from the pool, and report why it did not start."""
+        if cell in self._idle:
+            self._idle.remove(cell)
             self._end(cell)
         if not cell.ready.done():
             why = reason or cell.reason or self._stray_tail
-            cell.ready.set_exception(ToolError(f"a cell could not be started: {why or 'it ended at once'}"))
-            cell.ready.exception()  # nobody may be waiting for it
+            cell.ready.set_exception(ToolError(f"cannot start a cell: {why or 'it exited immediately'}"))
+            cell.ready.exception()  # mark it as retrieved: there may be no waiter
 
     def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
         cell = self._cells.get(ident)
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
             cell.reason = reason
-            began_lately = asyncio.get_running_loop().time() - cell.began <= BEGIN_SECONDS
-            cell.is_blameless = status is None and not reason and cell.verdict is None and began_lately
-            if cell.channel is not None and (reason or cell in self._waiting):
+            began_recently = asyncio.get_running_loop().time() - cell.began <= BEGIN_SECONDS
+            cell.is_retryable = status is None and not reason and cell.kill_reason is None and began_recently
+            if cell.channel is not None and (reason or cell in self._idle):
                 cell.channel.close(reason)
-            elif cell.channel is not None:  # its answer may still lie in the socket, whose end closes the channel
+            elif cell.channel is not None:  # its answer may still be in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
     def _stray(self, text: str) -> None:
@@ -374,22 +373,22 @@ class Cells:
         self._on_stray(text)
 
 
-class _Look(NamedTuple):
-    """What the system says about a process; `written` never grows slower than its files do."""
+class _ProcessState(NamedTuple):
+    """The state of a process; `written` never grows slower than its files."""
 
     state: str = ""
     threads: int = 0
     written: int = 0
 
 
-def _look_at(process: int) -> _Look:
-    """Look at a process, if the system has /proc."""
-    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+def _read_process(pid: int) -> _ProcessState:
+    """Return the state of a process, if the system has /proc."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if not fields:
-        return _Look()
-    calls = _read(f"/proc/{process}/io").partition("wchar:")[2].split()
-    # Writing to a mapped file is no system call, but a page fault.
-    return _Look(fields[0], int(fields[17]), int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7]))
+        return _ProcessState()
+    calls = _read(f"/proc/{pid}/io").partition("wchar:")[2].split()
+    # Writing to a mapped file causes page faults, not system calls.
+    return _ProcessState(fields[0], int(fields[17]), int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7]))
 
 
 def _read(path: str) -> str:
@@ -400,13 +399,13 @@ def _read(path: str) -> str:
         return ""
 
 
-def _death(status: int | None) -> str:
+def _exit_status(status: int | None) -> str:
     if status is None:
         return "its process is gone"
     if status < 0:
         with contextlib.suppress(ValueError):
             name = signal.Signals(-status).name
-            return f"its process was ended by {name}" + (
+            return f"its process was killed by {name}" + (
                 " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""
             )
-    return f"its process ended itself with status {status}"
+    return f"its process exited with status {status}"

@@ -1,21 +1,21 @@
-"""Taking the code out of what a model sent: off come call prefixes, Markdown fences and backticks around it.
+"""Extraction of code from the text of a model: removes call prefixes, Markdown fences and backticks.
 
-Pure text: it does not parse Python, knows no snippets and mends no indentation. What it removes before the
-code leaves its line breaks behind, so that the line in an error is a line of the text that was sent.
+It does not parse Python and does not change indentation. Line breaks before the code are kept, so that line numbers in
+errors match the text that was sent.
 """
 
 import re
 
 from onetool.errors import ToolError
 
-# `__ot = 1` assigns to a name of the user's; a call never goes on with an equals sign.
+# `__ot = 1` is an assignment; a call prefix is never followed by an equals sign.
 _WORD_ENDS = r"(?=[\s`~]|\Z)(?![ \t]*=)"
 
-# The quantifiers are possessive: a million backticks must not send the matcher back over each of them.
+# Possessive quantifiers prevent backtracking over millions of backticks.
 _PREFIX = re.compile(rf"\s*+(?:mcp__onetool__run|__onetool(?:__run)?|__ot(?:__run)?){_WORD_ENDS}[ \t]*+")
 _OLD_PREFIX = re.compile(rf"\s*+(!onetool\b|mcp__ot__run{_WORD_ENDS})")
 
-# An info string may say anything, but a call or a literal on the fence's line is code and must not get lost.
+# An info string may contain anything, but a call or literal on the line of the fence is code and is kept.
 _INFO = r"""[ \t]*+[^\s`(='"\[]*+(?:[ \t][^`()\r\n]*+)?+"""
 _FENCE_LINE = re.compile(rf"\s*+(?P<fence>`{{3,}}+|~{{3,}}+){_INFO}(?:\r\n?|\n)")
 _LANGUAGE = rf"(?<=``)(?i:python3?|py){_WORD_ENDS}"
@@ -25,35 +25,35 @@ _NO_CODE = re.compile(r"[\s`~]*+")
 
 def strip(command: str) -> str:
     text = command.removeprefix("\ufeff")
-    # Once more behind the fence: people copy `__ot ot.health()` from a page with the fence around it.
-    code = _without_prefix(_without_fence(_without_prefix(text)))
+    # The prefix may also be inside the fence, as in documentation: `__ot ot.health()`.
+    code = _remove_prefix(_remove_fence(_remove_prefix(text)))
     if _NO_CODE.fullmatch(code):
-        raise ToolError("The command is empty. Send Python code, for example: ot.tools()")
+        raise ToolError("the command is empty", hint="send Python code, for example ot.tools()")
     return code
 
 
-def _without_prefix(text: str) -> str:
+def _remove_prefix(text: str) -> str:
     if old := _OLD_PREFIX.match(text):
         raise ToolError(
-            f"Invalid syntax: a command does not start with {old[1]}. "
-            "Send the code alone, for example ot.tools(), or with the prefix __ot: __ot ot.tools()"
+            f"invalid syntax: a command does not start with {old[1]}",
+            hint="send only the code, for example ot.tools(), or use the prefix __ot: __ot ot.tools()",
         )
     prefix = _PREFIX.match(text)
-    return _line_breaks(prefix[0]) + text[prefix.end() :] if prefix else text
+    return _keep_line_breaks(prefix[0]) + text[prefix.end() :] if prefix else text
 
 
-def _without_fence(text: str) -> str:
+def _remove_fence(text: str) -> str:
     opening = _FENCE_LINE.match(text)
     if not opening:
-        return _without_backticks(text)
+        return _remove_backticks(text)
     fence, code = opening["fence"], text[opening.end() :]
-    # An answer that was cut off has no closing fence; what arrived of it is code all the same.
+    # Truncated text has no closing fence; the rest is still code.
     if code.rstrip().endswith(fence):
-        code = _before_closing(code.rstrip().rstrip(fence[0]))
-    return _line_breaks(opening[0]) + code
+        code = _trim_before_closing(code.rstrip().rstrip(fence[0]))
+    return _keep_line_breaks(opening[0]) + code
 
 
-def _without_backticks(text: str) -> str:
+def _remove_backticks(text: str) -> str:
     opening = _BACKTICKS.match(text)
     if not opening:
         return text
@@ -61,14 +61,14 @@ def _without_backticks(text: str) -> str:
     runs = re.findall("`++", code)
     if ticks in runs:
         is_whole = code.endswith("`") and runs.index(ticks) == len(runs) - 1
-        return _line_breaks(opening[0]) + _before_closing(code[: -len(ticks)]) if is_whole else text
-    return _line_breaks(opening[0]) + code if ticks.startswith("```") else text
+        return _keep_line_breaks(opening[0]) + _trim_before_closing(code[: -len(ticks)]) if is_whole else text
+    return _keep_line_breaks(opening[0]) + code if ticks.startswith("```") else text
 
 
-def _before_closing(text: str) -> str:
-    """The code before a closing fence, without that fence's indentation and the one break before it."""
+def _trim_before_closing(text: str) -> str:
+    """Return the code before a closing fence, without the indentation of the fence and the line break before it."""
     return text.rstrip(" \t").removesuffix("\n").removesuffix("\r")
 
 
-def _line_breaks(head: str) -> str:
+def _keep_line_breaks(head: str) -> str:
     return re.sub(r"[^\r\n]++", "", head)

@@ -1,4 +1,4 @@
-"""Snippets: code with blanks, from the configuration. `expansion` is the way in; nothing here runs code."""
+"""Snippets: code templates from the settings. This package expands them and never runs code."""
 
 from onetool.snippets.expansion import describe, expand, expand_call, is_snippet, signature
 

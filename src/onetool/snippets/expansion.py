@@ -1,7 +1,7 @@
-"""Snippets: `$name key=value` becomes the Python code of a template, and no value ever becomes code.
+"""Expansion of `$name key=value` to the Python code of a template. Values never become code.
 
-Here are the command, its parameters, snippets that call snippets, and the description of one. Templates are rendered
-by `template`, and values are put into the code by `values`. No code is run.
+This module parses commands, binds parameters, expands nested snippets and describes snippets. `template` renders
+templates and `values` inserts values into code. No code is run.
 """
 
 import json
@@ -14,9 +14,10 @@ from typing import Any
 
 from onetool.config.model import Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.registry import nearest, shown
+from onetool.registry import join_names, nearest
 from onetool.render import render
-from onetool.snippets.values import PLACEHOLDER, exactly, insert, restored, shortened
+from onetool.snippets.values import PLACEHOLDER, insert, parse_exactly, restore, truncate
+from onetool.util.text import did_you_mean
 
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
@@ -31,18 +32,18 @@ _PIECE = re.compile(r"""\\([\s\S])|'([^']*+)'|"((?:[^"\\]++|\\[\s\S])*+)\"""")
 
 
 def is_snippet(command: str) -> bool:
-    """No Python code starts with a dollar."""
+    """Return whether the command calls a snippet; no Python code starts with a dollar sign."""
     return command.lstrip().startswith("$")
 
 
 def expand(command: str, snippets: Mapping[str, Snippet]) -> str:
-    """The code that `$name key=value …`, or `$name` over lines of `key: value`, stands for."""
+    """Return the code for `$name key=value …`, or for `$name` followed by lines of `key: value`."""
     name, values = _parse(command)
     return _expand(name, values, snippets, ())
 
 
 def expand_call(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet]) -> str:
-    """The code of a snippet that code calls, with values of any kind."""
+    """Return the code of a snippet that code calls, with values of any type."""
     return _expand(name.removeprefix("$"), values, snippets, ())
 
 
@@ -51,12 +52,12 @@ def signature(name: str, snippet: Snippet) -> str:
     for key, param in snippet.params.items():
         value = param.default
         text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
-        words += [f"{key}=…" if param.required else f"[{key}={shortened(shlex.quote(' '.join(text.split())))}]"]
+        words += [f"{key}=…" if param.required else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"]
     return " ".join(words)
 
 
 def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None = None) -> str:
-    """The definition as YAML, an example call, and what that becomes; `snippets` are those its body may call."""
+    """Return the definition as YAML, an example call and its expansion; the body may call `snippets`."""
     head = render({"name": name, "description": snippet.description}, "yml_h")
     body = render({"body": snippet.body}, "yml_h").removesuffix("\n")
     required = {key: EXAMPLE_VALUE for key, param in snippet.params.items() if param.required}
@@ -64,30 +65,30 @@ def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None
     try:
         code = expand_call(name, required, {**(snippets or {}), name: snippet})
     except ToolError as error:
-        code = textwrap.indent(f"not with this value: {error}", "# ")
+        code = textwrap.indent(f"cannot expand with this value: {error}", "# ")
     return f"{head}\n{_describe_params(snippet)}\n{body}\n\n# Example with defaults:\n# {call}\n# Expands to:\n{code}"
 
 
 def _expand(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet], outer: tuple[str, ...]) -> str:
     chain = (*outer, name)
     if name in outer or len(chain) > MAX_CHAIN:
-        reason = "go round in a circle" if name in outer else f"are nested more than {MAX_CHAIN} deep"
+        reason = "are circular" if name in outer else f"are nested more than {MAX_CHAIN} levels deep"
         raise ToolError(f"snippets {reason}: {' → '.join(f'${link}' for link in chain)}")
     if name not in snippets:
-        word = shortened(name)
+        word = truncate(name)
         near = [f"${match}" for match in nearest(word, dict(snippets))]
-        known = shown([f"${known}" for known in snippets])
-        raise ToolNotFound(f"there is no snippet ${word}.{_guess(near)} Snippets: {known}.", nearest=near)
+        known = join_names([f"${known}" for known in snippets])
+        raise ToolNotFound(f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {known}.", nearest=near)
     code, placed = _render(name, snippets[name].body, _bind(name, snippets[name], values))
     if not is_snippet(code):
         return code
     inner, given = _parse(code)
-    passed = {str(restored(key, placed)): restored(value, placed) for key, value in given.items()}
+    passed = {str(restore(key, placed)): restore(value, placed) for key, value in given.items()}
     return _expand(inner, passed, snippets, chain)
 
 
 def _render(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The code of a body, or, if that is the call of another snippet, the call and what its placeholders stand for."""
+    """Return the code of a body and the values of its placeholders, which a nested call needs."""
     from onetool.snippets.template import Rendering
 
     rendering = Rendering()
@@ -97,11 +98,7 @@ def _render(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Ma
     except ArgumentError as error:
         raise ArgumentError(f"${name}: {error}") from None
     except ToolError as error:
-        raise ToolError(f"the body of ${name} cannot be rendered: {error}") from None
-
-
-def _guess(near: list[str]) -> str:
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ToolError(f"cannot render the body of ${name}: {error}") from None
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -110,20 +107,22 @@ def _guess(near: list[str]) -> str:
 def _bind(name: str, snippet: Snippet, values: Mapping[str, Any]) -> dict[str, Any]:
     for key in values:
         if key not in snippet.params:
-            word = shortened(key)
-            raise _wrong(name, snippet, f"has no parameter {word!r}.{_guess(nearest(word, dict(snippet.params)))}")
+            word = truncate(key)
+            raise _call_error(
+                name, snippet, f"has no parameter {word!r}.{did_you_mean(nearest(word, dict(snippet.params)))}"
+            )
     missing = [key for key, param in snippet.params.items() if param.required and key not in values]
     if missing:
-        raise _wrong(name, snippet, f"needs {' and '.join(missing)}.")
+        raise _call_error(name, snippet, f"requires {' and '.join(missing)}.")
     bound = {key: param.default for key, param in snippet.params.items()}
     for key, value in values.items():
-        # A text beside a default that is something else is meant to be that too: `false` beside `default: true`.
-        is_text = not isinstance(value, str) or bound[key] is None or isinstance(bound[key], str)
-        bound[key] = value if is_text else exactly(value)
+        # A string is converted if the default is not a string: `false` for `default: true`.
+        is_kept = not isinstance(value, str) or bound[key] is None or isinstance(bound[key], str)
+        bound[key] = value if is_kept else parse_exactly(value)
     return bound
 
 
-def _wrong(name: str, snippet: Snippet, what: str) -> ArgumentError:
+def _call_error(name: str, snippet: Snippet, what: str) -> ArgumentError:
     return ArgumentError(f"${name} {what} Call it as: {signature(name, snippet)}", expected=signature(name, snippet))
 
 
@@ -151,27 +150,27 @@ def _quote(value: Any) -> str:
 def _parse(command: str) -> tuple[str, dict[str, str]]:
     head = _NAME.match(command)
     if not head or not head[1] or PLACEHOLDER.search(head[1]):
-        raise ToolError("a snippet is called like this: $name key=value other='two words'")
+        raise ToolError("invalid snippet call: expected $name key=value other='two words'")
     name, rest = head[1], command[head.end() :]
-    pairs = _pairs_in_lines(name, rest) if _STARTS_LINES.match(rest) else _pairs_in_words(name, rest)
+    pairs = _parse_lines(name, rest) if _STARTS_LINES.match(rest) else _parse_words(name, rest)
     values: dict[str, str] = {}
     for key, value in pairs:
         if key in values:
-            raise ArgumentError(f"${name} is given {key!r} twice")
+            raise ArgumentError(f"${name} got {key!r} twice")
         values[key] = value
     return name, values
 
 
-def _pairs_in_words(name: str, text: str) -> Iterator[tuple[str, str]]:
+def _parse_words(name: str, text: str) -> Iterator[tuple[str, str]]:
     for found in _TOKEN.finditer(text):
         if found["unclosed"]:
             rest = text[found.start("unclosed") :][:20]
-            raise ArgumentError(f"${name}: the {rest[0]} in {rest!r} is never closed")
+            raise ArgumentError(f"${name}: unclosed {rest[0]} in {rest!r}")
         if found["word"]:
             word = _PIECE.sub(_unquote, found["word"])
             key, equals, value = word.partition("=")
             if not equals:
-                raise ArgumentError(f"${name} takes values by name; write key=value for {shortened(word)!r}")
+                raise ArgumentError(f"${name} accepts only named values: write key=value for {truncate(word)!r}")
             yield key, value
 
 
@@ -182,7 +181,7 @@ def _unquote(piece: re.Match[str]) -> str:
     return escaped if escaped is not None else single
 
 
-def _pairs_in_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
+def _parse_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
     pairs: list[tuple[str, list[str]]] = []
     for line in textwrap.dedent(re.sub(r"\r\n?", "\n", text).strip("\n")).split("\n"):
         start = _LINE.match(line)
@@ -192,13 +191,13 @@ def _pairs_in_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
             pairs[-1][1].append(line)
         elif line:
             raise ArgumentError(
-                f"${name}: {shortened(line)!r} is no line like `key: value`; indent what goes on with a value"
+                f"${name}: invalid line {truncate(line)!r}: expected `key: value`; indent continuation lines"
             )
-    return ((key, _joined(lines)) for key, lines in pairs)
+    return ((key, _join_lines(lines)) for key, lines in pairs)
 
 
-def _joined(lines: list[str]) -> str:
-    """The value of a key: the rest of its line, quoted or not, or the indented lines below it."""
+def _join_lines(lines: list[str]) -> str:
+    """Return the value of a key: the rest of its line, quoted or not, or the indented lines below it."""
     first, more = lines[0], textwrap.dedent("\n".join(lines[1:])).rstrip()
     if more:
         return more if first in {"", "|"} else f"{first}\n{more}"

@@ -1,8 +1,7 @@
 """Render the body of a snippet with Jinja's sandbox, with placeholders where values go.
 
-Bodies are settings, values come from the model: what is bounded is what a value can make large or slow. Strings that
-the author of a body wrote into `{{ }}` are code like the rest of the body; all else is a value. Importing this loads
-Jinja.
+Bodies come from the settings, values from the model: size and time are limited because of the values. String literals
+inside `{{ }}` are code like the rest of the body; everything else is a value. Importing this module loads Jinja.
 """
 
 import json
@@ -19,11 +18,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from onetool.errors import ToolError
 from onetool.snippets.values import Name, literal
 
-MAX_CODE = 100_000  # parsing it holds the interpreter lock for less than a tenth of a second
-MAX_SIZE = 1_000_000
+MAX_CODE_CHARS = 100_000  # parsing takes less than 0.1 s, with the interpreter lock held
+MAX_RENDERED_CHARS = 1_000_000
 MAX_SECONDS = 1.0
 
-# The filters whose result is about as large as what they are given.
+# Filters whose output is about as large as their input.
 _FILTERS = (
     "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last", "length",
     "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort", "string",
@@ -35,13 +34,13 @@ _GROWING_METHODS = frozenset(
 
 
 class AuthoredCode(str):
-    """A string that the author wrote as part of the code: `{{ ", " if not loop.last }}`."""
+    """A string literal in a body, which is code: `{{ ", " if not loop.last }}`."""
 
     __slots__ = ()
 
 
 class Rendering(ImmutableSandboxedEnvironment):
-    """One rendering: the values that it has put placeholders for, and what it may still cost."""
+    """A rendering of one body, with the values of its placeholders and its remaining limits."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -67,21 +66,21 @@ class Rendering(ImmutableSandboxedEnvironment):
                 self._spend(len(chunk))
         except ToolError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a template does wrong is to be told to its author
+        except Exception as error:  # noqa: BLE001 - report every error to the author of the template
             raise ToolError(_reason(error)) from None
-        code = re.sub(r"\r\n?", "\n", "".join(chunks))  # as Python itself does before it reads code
-        if len(code) > MAX_CODE:
-            raise ToolError(f"it becomes {len(code)} characters of code, the limit is {MAX_CODE}")
+        code = re.sub(r"\r\n?", "\n", "".join(chunks))  # as Python does
+        if len(code) > MAX_CODE_CHARS:
+            raise ToolError(f"the result has {len(code)} characters, the limit is {MAX_CODE_CHARS}")
         return code
 
     def _prepare(self, body: str) -> nodes.Template:
-        """Refuse blocks whose output becomes a value again, mark what is code, and let loops be stopped."""
+        """Reject blocks whose output would be a value, mark literals as code, and make loops interruptible."""
         tree = self.parse(body)
         for node in tree.find_all(nodes.Stmt):
             is_plain = isinstance(node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
             if not is_plain or (isinstance(node, nodes.For) and node.recursive):
                 kind = type(node).__name__
-                raise TemplateSyntaxError(f"{kind} has no place here; there are for, if, set and with", node.lineno)
+                raise TemplateSyntaxError(f"{kind} is not supported (supported: for, if, set, with)", node.lineno)
             if isinstance(node, nodes.Output):
                 node.nodes = [_mark_code(child) for child in node.nodes]
             if isinstance(node, nodes.For):
@@ -89,12 +88,12 @@ class Rendering(ImmutableSandboxedEnvironment):
         tree.set_environment(self)
         return tree
 
-    @pass_context  # keeps Jinja from working out constant expressions while it compiles
+    @pass_context  # prevents constant folding in Jinja
     def _replace_value(self, _context: Context, value: Any) -> str:
         if isinstance(value, AuthoredCode | Undefined):
-            return str(value)  # raises for a name that is not defined
+            return str(value)  # raises for undefined names
         kept = list(self._each(value)) if isinstance(value, Iterator | range) else value
-        self._spend(len(literal(kept)))  # raises here, where the body is known, for what cannot be written down
+        self._spend(len(literal(kept)))  # raises if the value has no literal
         mark = f"ot_{self._key}_{len(self.values)}_"
         self.values[mark] = kept
         return mark
@@ -103,8 +102,10 @@ class Rendering(ImmutableSandboxedEnvironment):
 
     def _spend(self, size: int) -> None:
         self._size += size
-        if self._size > MAX_SIZE or thread_time() > self._deadline:
-            raise ToolError(f"it makes more than {MAX_SIZE} characters or takes longer than {MAX_SECONDS:g} s")
+        if self._size > MAX_RENDERED_CHARS or thread_time() > self._deadline:
+            raise ToolError(
+                f"rendering produced more than {MAX_RENDERED_CHARS} characters or took longer than {MAX_SECONDS:g} s"
+            )
 
     def _each(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
@@ -123,12 +124,12 @@ class Rendering(ImmutableSandboxedEnvironment):
         return str(separator).join(texts)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Arithmetic is for numbers, `+` also for two of a kind: nothing that it makes is larger than both together."""
+        """Allow arithmetic on numbers and `+` on equal types, so that results stay small."""
         is_sum = operator == "+" and type(left) is type(right)
         if operator == "**":
-            raise ToolError("** has no place here, because a power can be too large")
+            raise ToolError("** is not supported, because the result can be too large")
         if not is_sum and any(isinstance(side, str | list | tuple) for side in (left, right)):
-            raise ToolError(f"{operator} is for numbers; write name|int for one, and ~ to put texts together")
+            raise ToolError(f"{operator} requires numbers; write name|int to convert, and ~ to concatenate strings")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
@@ -142,7 +143,7 @@ class Rendering(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _GROWING_METHODS and super().is_safe_attribute(obj, attr, value)
 
-    def wrap_str_format(self, value: Any) -> None:  # noqa: ARG002 - overrides; what it wraps would be safe, not small
+    def wrap_str_format(self, value: Any) -> None:  # noqa: ARG002 - overrides; the wrapped result would be safe, but not small
         return None
 
 
@@ -159,5 +160,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TemplateSyntaxError):
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, UndefinedError) and str(error).endswith("is undefined"):
-        return f"{error}; declare what the body uses under params:"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+        return f"{error}; declare it under params:"
+    return "the body is nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"

@@ -18,8 +18,8 @@ from onetool.errors import ToolError
 from onetool.stats import rollup
 from onetool.stats.rollup import DAY
 from onetool.util.background import Background, alone, put_aside
-from onetool.util.newer import refuse_newer
 from onetool.util.storage_errors import is_full_disk
+from onetool.util.versioning import refuse_newer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onetool.util import atomic
 from onetool.util.background import Background, alone, put_aside
-from onetool.util.newer import Newer, refuse_newer
+from onetool.util.versioning import Newer, refuse_newer
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

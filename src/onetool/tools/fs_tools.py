@@ -1,4 +1,4 @@
-"""The `fs` pack: files and folders. It speaks of texts and results; what may be touched, and how, is in `ot.files`."""
+"""The `fs` pack: files and directories. `onetool.files` decides which paths are allowed and how they are opened."""
 
 import base64
 import binascii
@@ -12,40 +12,41 @@ from onetool._tool import tool
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
 from onetool.files import Files
+from onetool.util.text import pluralize, quote
 
 __all__ = ["copy", "delete", "edit", "list", "move", "read", "stat", "write"]
 
 Entries = builtins.list[dict[str, Any]]
 Encoding = Literal["utf-8", "utf-16", "latin-1", "base64"]
 DEFAULT_SIZE: Final = 2_097_152
-LARGEST_SIZE: Final = 134_217_728  # the server holds it in memory
-LARGEST_EDIT: Final = 16_777_216
-LONGEST_PATTERN: Final = 4096
+MAX_SIZE_BYTES: Final = 134_217_728  # the server holds it in memory
+MAX_EDIT_BYTES: Final = 16_777_216
+MAX_PATTERN_CHARS: Final = 4096
 
 
 @tool(permissions=["read"], limits=("max_size",))
 def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> dict[str, Any]:
     """Read a file: its content, full path and size in bytes.
 
-    For whatever is text: open a document, a log, a spreadsheet (CSV) and see what it says. Code takes it apart:
-    fs.read("table.csv")["content"].splitlines() are the rows of a table, with its columns between commas.
+    Use it to open any text: a document, a log, a spreadsheet (CSV). Parse the content in code:
+    fs.read("table.csv")["content"].splitlines() returns the rows of a table, with columns separated by commas.
 
     Args:
-        path: The file. A relative path starts at the working folder, ~ is the home folder.
-        max_size: The most bytes to read. A larger file is an error, not a part of it.
-        encoding: How the text is encoded. base64 gives the bytes of any file as base64 text.
+        path: The file, relative to the working directory; ~ is the home directory.
+        max_size: Maximum size in bytes. A larger file is an error; content is never truncated.
+        encoding: Text encoding; "base64" returns the bytes of any file, base64-encoded.
 
     Example:
         fs.read("README.md")["content"]
     """
-    if not 0 <= max_size <= LARGEST_SIZE:
-        raise ArgumentError(f"max_size is between 0 and {LARGEST_SIZE}", field="max_size")
+    if not 0 <= max_size <= MAX_SIZE_BYTES:
+        raise ArgumentError(f"invalid max_size {max_size} (expected 0-{MAX_SIZE_BYTES})", field="max_size")
     content = files.read(Files(context), path, max_size)
-    return {"content": _text(content.data, encoding, path), "path": content.path, "size": len(content.data)}
+    return {"content": _decode(content.data, encoding, path), "path": content.path, "size": len(content.data)}
 
 
 @tool(permissions=["write"])
-def write(  # noqa: PLR0917 - so many arguments may be given by position
+def write(  # noqa: PLR0917 - callers may pass all of these by position
     path: str,
     content: str,
     context: ToolContext,
@@ -54,56 +55,56 @@ def write(  # noqa: PLR0917 - so many arguments may be given by position
     create_folders: bool = False,
     encoding: Encoding = "utf-8",
 ) -> dict[str, Any]:
-    """Write a file whole. Whoever reads it meanwhile sees the old content or the new, never a part.
+    """Write a file, atomically: readers see the old content or the new content, never a part.
 
     Args:
-        path: The file. A relative path starts at the working folder, ~ is the home folder.
-        content: What it will hold, all of it.
-        backup: Whether the old file is kept beside it as <name>.bak.
-        mode: Permissions such as "0644" or 0o644. Left out, a new file gets 0644 and an old one keeps its own.
-        create_folders: Whether folders that are missing on the way are made.
-        encoding: How the text is encoded. With base64 the content is the bytes of any file as base64 text.
+        path: The file, relative to the working directory; ~ is the home directory.
+        content: The complete new content.
+        backup: Whether to keep the old file as <name>.bak.
+        mode: Permissions such as "0644" or 0o644. By default 0644 for a new file; an existing file keeps its mode.
+        create_folders: Whether to create missing parent directories.
+        encoding: Text encoding; with "base64" the content is base64-encoded bytes.
 
     Example:
         fs.write("notes/today.md", "# Today", create_folders=True)
     """
-    data, bits = _bytes(content, encoding), _mode(mode)
+    data, bits = _encode(content, encoding), _parse_mode(mode)
     try:
         written = files.write(Files(context), path, data, mode=bits, backup=backup, create_folders=create_folders)
     except FileNotFoundError:
-        raise FileNotFoundError(f"Folder not found for {path}; create_folders=True makes it.") from None
+        raise FileNotFoundError(f"directory not found for {path}; create_folders=True creates it") from None
     return asdict(written)
 
 
 @tool(permissions=["read", "write"])
-def edit(  # noqa: PLR0917 - so many arguments may be given by position
+def edit(  # noqa: PLR0917 - callers may pass all of these by position
     path: str, old: str, new: str, context: ToolContext, count: int = 1, backup: bool = True
 ) -> dict[str, Any]:
-    """Replace an exact text in a UTF-8 file. Nothing is changed unless the text is there as often as expected.
+    """Replace exact text in a UTF-8 file. Nothing is changed unless the text occurs as often as expected.
 
     Args:
         path: The file.
-        old: The text to replace, with its white space and line ends.
-        new: What to put in its place.
-        count: How often the text is expected to be there; all of them are replaced.
-        backup: Whether the old file is kept beside it as <name>.bak.
+        old: The exact text to replace, including whitespace and line endings.
+        new: The replacement.
+        count: Expected number of occurrences; all of them are replaced.
+        backup: Whether to keep the old file as <name>.bak.
 
     Example:
         fs.edit("settings.py", "DEBUG = True", "DEBUG = False")
     """
     if not old or old == new:
-        raise ArgumentError("old is empty, or the same as new: there is nothing to replace", field="old")
+        raise ArgumentError("nothing to replace: old is empty or equal to new", field="old")
     opened = Files(context)
-    content = files.read(opened, path, LARGEST_EDIT)
-    text = _text(content.data, "utf-8", path)
+    content = files.read(opened, path, MAX_EDIT_BYTES)
+    text = _decode(content.data, "utf-8", path)
     found = text.count(old)
     if found != count or not found:
-        times = {0: "not at all", 1: "once"}.get(found, f"{found} times")
-        message = f"The text to replace is {times} in {path}, and count says {count}. Nothing was changed."
+        occurrences = pluralize(found, "occurrence")
+        message = f"the text to replace has {occurrences} in {path}, expected {count}; nothing was changed"
         raise ToolError(message, path=path, found=found, count=count)
-    if len(text) + found * (len(new) - len(old)) > LARGEST_SIZE:
-        raise ToolError(f"The edit would make {path} larger than {LARGEST_SIZE} characters.", path=path)
-    data = _bytes(text.replace(old, new), "utf-8")
+    if len(text) + found * (len(new) - len(old)) > MAX_SIZE_BYTES:
+        raise ToolError(f"the edit would make {path} larger than {MAX_SIZE_BYTES} characters", path=path)
+    data = _encode(text.replace(old, new), "utf-8")
     written = files.write(opened, path, data, backup=backup, expected=content.facts)
     return {**asdict(written), "replaced": found}
 
@@ -116,32 +117,32 @@ def list(  # noqa: A001 - the name that callers see
     recursive: bool = False,
     max_results: int = 1000,
 ) -> Entries:
-    """List a folder: name, type (file, dir or other) and size of each entry, in order.
+    """List a directory (folder): name, type (file, dir or other) and size of each entry, sorted.
 
-    Says what is in a directory, or in all below it. Links are shown as what they lead to and are not walked into. What
-    the sandbox denies is not shown.
+    Shows which files a directory contains, optionally recursively. Symbolic links are shown as their targets and are
+    not descended into. Entries that the sandbox denies are omitted.
 
     Args:
-        path: The folder.
-        pattern: Only entries that fit. * stays inside a name, ** stands for any number of folders: "src/**/*.py".
-        recursive: Whether to look into all folders below.
-        max_results: The most entries. More of them are an error, not a part of the list.
+        path: The directory.
+        pattern: Only entries that match. * matches within a name, ** any number of directories: "src/**/*.py".
+        recursive: Whether to include all subdirectories.
+        max_results: Maximum number of entries. More is an error; the list is never truncated.
 
     Example:
         fs.list("src", pattern="**/*.py")
     """
     if max_results < 1:
-        raise ArgumentError("max_results is 1 at least", field="max_results")
-    found = files.entries(Files(context), path, _pattern(pattern, recursive), max_results)
+        raise ArgumentError(f"invalid max_results {max_results} (expected 1 or more)", field="max_results")
+    found = files.entries(Files(context), path, _build_pattern(pattern, recursive), max_results)
     return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in found]
 
 
 @tool(permissions=["read"])
 def stat(path: str, context: ToolContext) -> dict[str, Any]:
-    """What is known about a file or folder: full path, type (file, dir or other), size, time of change, mode.
+    """Return facts about a file or directory: full path, type (file, dir or other), size, modification time, mode.
 
     Args:
-        path: The file or folder.
+        path: The file or directory.
 
     Example:
         fs.stat("README.md")["modified"]
@@ -158,13 +159,13 @@ def stat(path: str, context: ToolContext) -> dict[str, Any]:
 
 @tool(permissions=["write"])
 def delete(path: str, context: ToolContext, recursive: bool = False) -> dict[str, Any]:
-    """Delete a file or folder so that it can be had back: it is moved to .onetool-trash in the allowed folder.
+    """Delete a file or directory by moving it to the trash (`.onetool-trash` in the allowed directory).
 
-    fs.move(kept_at, path) undoes it. Only a person empties the trash.
+    fs.move(kept_at, path) restores it. Only a person empties the trash.
 
     Args:
-        path: The file or folder. A link is deleted itself, not what it leads to.
-        recursive: Needed for a folder, which goes with all that is in it.
+        path: The file or directory. A symbolic link is deleted itself, not its target.
+        recursive: Required for a directory, which is deleted with its contents.
 
     Example:
         fs.delete("build", recursive=True)
@@ -176,13 +177,13 @@ def delete(path: str, context: ToolContext, recursive: bool = False) -> dict[str
 def move(
     source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
 ) -> dict[str, Any]:
-    """Move or rename a file or folder.
+    """Move or rename a file or directory.
 
     Args:
-        source: What to move. A link is moved itself, not what it leads to.
-        target: Its new path, with the name.
-        overwrite: Whether a file that is there already is replaced.
-        create_folders: Whether folders that are missing on the way are made.
+        source: The path to move. A symbolic link is moved itself, not its target.
+        target: The new path, including the name.
+        overwrite: Whether to replace an existing file.
+        create_folders: Whether to create missing parent directories.
 
     Example:
         fs.move("draft.md", "docs/guide.md")
@@ -195,13 +196,13 @@ def move(
 def copy(
     source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
 ) -> dict[str, Any]:
-    """Copy a file. The new one has the same bytes and permissions.
+    """Copy a file with its content and permissions.
 
     Args:
         source: The file to copy.
-        target: The path of the copy, with the name.
-        overwrite: Whether a file that is there already is replaced.
-        create_folders: Whether folders that are missing on the way are made.
+        target: The path of the copy, including the name.
+        overwrite: Whether to replace an existing file.
+        create_folders: Whether to create missing parent directories.
 
     Example:
         fs.copy("settings.yaml", "settings.old.yaml")
@@ -210,32 +211,30 @@ def copy(
     return {"path": copied.path, "size": copied.size}
 
 
-def _text(data: bytes, encoding: str, path: str) -> str:
+def _decode(data: bytes, encoding: str, path: str) -> str:
     if encoding == "base64":
         return base64.b64encode(data).decode("ascii")
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise ToolError(
-            f'{path} is not {encoding} text (byte {error.start}); encoding="base64" reads the bytes of any file.',
+            f'{path} is not valid {encoding} (byte {error.start}); encoding="base64" reads any file',
             path=path,
             position=error.start,
         ) from None
 
 
-def _bytes(content: str, encoding: str) -> bytes:
+def _encode(content: str, encoding: str) -> bytes:
     try:
         return base64.b64decode(content, validate=True) if encoding == "base64" else content.encode(encoding)
     except UnicodeEncodeError as error:
-        raise ToolError(
-            f"The content cannot be written as {encoding}: character {error.start} has no form in it."
-        ) from None
+        raise ToolError(f"cannot encode the content as {encoding}: character {error.start} is not supported") from None
     except (binascii.Error, ValueError) as error:
-        raise ToolError(f"The content is not base64: {error}.") from None
+        raise ToolError(f"the content is not valid base64: {error}") from None
 
 
-def _mode(mode: int | str | None) -> int | None:
-    """The permissions, from a number or from octal text."""
+def _parse_mode(mode: int | str | None) -> int | None:
+    """Return permission bits from an integer or an octal string."""
     if mode is None:
         return None
     try:
@@ -243,14 +242,16 @@ def _mode(mode: int | str | None) -> int | None:
     except ValueError:
         bits = -1
     if not 0 <= bits <= files.PERMISSIONS:
-        raise ArgumentError('mode is permissions such as "0644" or 0o644, and "0777" at most', field="mode")
+        raise ArgumentError(
+            f'invalid mode {quote(mode)}: expected permissions such as "0644" or 0o644, at most "0777"', field="mode"
+        )
     return bits
 
 
-def _pattern(pattern: str | None, recursive: bool) -> str:
+def _build_pattern(pattern: str | None, recursive: bool) -> str:
     names = [] if pattern is None else pattern.split("/")
-    if pattern is not None and (not pattern or not names[0] or ".." in names or len(pattern) > LONGEST_PATTERN):
+    if pattern is not None and (not pattern or not names[0] or ".." in names or len(pattern) > MAX_PATTERN_CHARS):
         raise ArgumentError(
-            f"the pattern {pattern[:200]!r} is empty, too long, or leads out of the folder", field="pattern"
+            f"invalid pattern {quote(pattern)}: it is empty, too long, or leaves the directory", field="pattern"
         )
     return f"**/{pattern or '*'}" if recursive else pattern or "*"

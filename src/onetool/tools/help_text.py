@@ -1,7 +1,6 @@
-"""The texts of `ot.help`: an overview, one thing, or what a search found. Written for a model to act on.
+"""The texts of `ot.help`: an overview, one tool or pack in detail, or search results.
 
-It reads the registry and the settings; finding things is the business of `ot.search`. Both may change while a text is
-made: what is gone by then is left out.
+The registry and the settings may change while a text is rendered: entries that disappear are omitted.
 """
 
 import inspect
@@ -12,13 +11,14 @@ from typing import Any, Literal
 
 from onetool._tool import Tool
 from onetool.errors import ToolNotFound
-from onetool.registry import Registry, python_name, shown
+from onetool.registry import Registry, join_names, python_name
 from onetool.render import render
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
-from onetool.signature import short_call, signature, type_word
+from onetool.signature import short_call, signature, type_name
 from onetool.snippets import describe, signature as snippet_call
 from onetool.system import System
+from onetool.util.text import pluralize
 from onetool_child.names import OWN_PACK, is_reserved
 
 DOC_SLUGS = {
@@ -31,101 +31,101 @@ DOC_SLUGS = {
 }
 SHIPPED = {path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")} | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
-MOST_IN_FULL = 5
-LONGEST_LINE = 300
-LONGEST_QUERY = 100
+MAX_DETAILED_HITS = 5
+MAX_LINE_CHARS = 300
+MAX_QUERY_CHARS = 100
 OVERVIEW = """\
-OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the answer.
+OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the result.
 
 Find tools:
-  ot.search(query="free disk space")   by what they are for; misspelt names are found too
-  ot.tools()                      all tools with a line each; ot.tools(pattern="disk") those with "disk" in the name
-  ot.packs()                      the packs that tools come in
-  ot.help(query="machine.disk")   all about one tool; also for a pack, an alias, a $snippet, or words to search for
-  ot.aliases(), ot.snippets()     short names for tools, and code with blanks: $name key=value
-  ot.health(), ot.config(), ot.stats()   what is running and what is wrong, what is configured, what was called
+  ot.search(query="free disk space")   by purpose; also finds misspelled names
+  ot.tools()                      all tools, one line each; ot.tools(pattern="disk") filters by name
+  ot.packs()                      all packs (namespaces of tools)
+  ot.help(query="machine.disk")   details of a tool, pack, alias or $snippet, or a search
+  ot.aliases(), ot.snippets()     short names for tools; code templates: $name key=value
+  ot.health(), ot.config(), ot.stats()   status and problems, configuration, usage
 
-How much you see: info="list" (names), info="min" (the default, a line each), info="full" (everything).
+Level of detail: info="list" (names), info="min" (default, one line each), info="full" (everything).
 
 Call tools:
   machine.disk()                                          one call
-  {"disk": machine.disk(), "memory": machine.memory()}    several, one answer
-  ot.call("machine.disk", unit="MiB")                       by name, also one that Python cannot write
-  ot.pack("machine").disk()                                 of a pack whose name a builtin, import or variable hides
-  ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   side by side
-  ot.snippet("name", key="value")                         a snippet from code
+  {"disk": machine.disk(), "memory": machine.memory()}    several calls, one result
+  ot.call("machine.disk", unit="MiB")                       by name, also if it is not a valid Python name
+  ot.pack("machine").disk()                                 if a builtin, import or variable hides the pack
+  ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   concurrently
+  ot.snippet("name", key="value")                         a snippet, from code
 
-Large results are kept for you: the answer then has a handle. Look into it with
-  ot.result(handle="...", search="error", limit=20)       a window, or the lines that match
-  ot.load(handle="...")                                   all of it as data, for the code
+Large results are stored, and you get a handle instead. Read them with
+  ot.result(handle="...", search="error", limit=20)       a range of lines, or matching lines
+  ot.load(handle="...")                                   the complete result as data, for code
 
-For people: ot.notify(topic="notes", message="...") leaves a message. After a change of the configuration: ot.reload().
+ot.notify(topic="notes", message="...") leaves a message for people. ot.reload() reloads the configuration.
 
-Tips: argument names may be shortened (p= for pattern=). Filter and combine in code, and return only what you need.
-Set __format__ to "json", "json_h", "yml", "yml_h" or "raw" to choose how the answer is written.\
+Tips: argument names may be abbreviated (p= for pattern=). Filter and combine in code, and return only what you need.
+Set __format__ to "json", "json_h", "yml", "yml_h" or "raw" to choose the output format.\
 """
 
 
-def of_name(query: str, system: System, full: bool) -> str | None:
-    """All about the one thing of this name; None where there is none."""
+def render_name(query: str, system: System, full: bool) -> str | None:
+    """Return the help for the tool, pack, snippet or alias with this name, or None."""
     registry: Registry = system.registry
     if query in IN_CODE:
-        there = IN_CODE[query]
-        return f"# {query}\n\n{there.description}\n\nSignature: {there.signature}\n\nExample:\n{there.example}"
+        function = IN_CODE[query]
+        return f"# {query}\n\n{function.description}\n\nSignature: {function.signature}\n\nExample:\n{function.example}"
     if (entry := registry.known(query) or registry.known(python_name(query))) is not None:
-        return of_tool(entry, system, full=full)
+        return render_tool(entry, system, full=full)
     if registry.is_pack(python_name(query)):
-        return of_pack(python_name(query), system, with_url=True, full=full)
+        return render_pack(python_name(query), system, with_url=True, full=full)
     if query.startswith("$"):
-        return of_snippet(query[1:], system)
-    return _of_alias(query, system, full=full) or of_snippet(query, system)
+        return render_snippet(query[1:], system)
+    return _render_alias(query, system, full=full) or render_snippet(query, system)
 
 
-def of_tool(entry: Tool, system: System, *, full: bool = False) -> str:
+def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
     texts = {
         name: " ".join(str(part.get("description") or "").split()) for name, part in entry.input.properties.items()
     }
     described = "\n".join(
-        f"- {name} ({type_word(entry.input.properties[name])}){text and f' - {text}'}" for name, text in texts.items()
+        f"- {name} ({type_name(entry.input.properties[name])}){text and f' - {text}'}" for name, text in texts.items()
     )
     observed = system.stores.shapes.text(entry.name)
     needs = ", ".join(sorted(entry.permissions))
     parts = [
         f"# {entry.name}",
-        "" if entry.enabled else "It is disabled: calls are refused.",
+        "" if entry.enabled else "Disabled: calls are rejected.",
         entry.description,
         f"Signature: {signature(entry)}",
-        _how_to_write(entry.name),
+        _call_note(entry.name),
         f"Arguments:\n{described}" if described else "",
         f"Returns: {entry.returns}" if entry.returns else "",
-        f"Returns, as observed so far: {observed}" if observed else "",
+        f"Observed return value: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
         f"Example:\n{entry.example}" if entry.example else "",
         f"Source: {entry.source}" if full else "",
         f"Input schema:\n{render(dict(entry.input.json), 'json')}" if full else "",
         f"Output schema:\n{render(dict(entry.output.json), 'json')}" if full and entry.output is not None else "",
-        _where_from([entry], system),
+        _render_origin([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def of_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:
-    entries = tools_of(pack, system.registry)
-    lines = [_listed(signature(entry), entry.summary) for entry in entries]
+def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:
+    entries = enabled_tools(pack, system.registry)
+    lines = [_format_item(signature(entry), entry.summary) for entry in entries]
     lines += [
-        _listed(there.signature, there.description)
-        for name, there in IN_CODE.items()
+        _format_item(function.signature, function.description)
+        for name, function in IN_CODE.items()
         if name.rpartition(".")[0] == pack
     ]
     parts = [f"# {pack}", f"source: {pack_facts(pack, system.registry)['source']}", _instructions(pack, system)]
     parts.append("\n".join(lines))
-    parts += [of_tool(entry, system, full=True) for entry in entries] if full else []
-    parts.append(_where_from(entries, system) if with_url else "")
+    parts += [render_tool(entry, system, full=True) for entry in entries] if full else []
+    parts.append(_render_origin(entries, system) if with_url else "")
     return "\n\n".join(part for part in parts if part)
 
 
-def tools_of(pack: str, registry: Registry) -> list[Tool]:
-    """Those that can be called, by name."""
+def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
+    """Return the enabled tools of a pack, sorted by name."""
     found = (registry.get(entry.name) for entry in registry.entries(pack))
     return [entry for entry in found if entry is not None and entry.enabled]
 
@@ -135,143 +135,143 @@ def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 
 
-def of_snippet(name: str, system: System) -> str | None:
+def render_snippet(name: str, system: System) -> str | None:
     snippets = system.settings.snippets
     return describe(name, snippets[name], snippets) if name in snippets else None
 
 
-def of_hits(query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"]) -> str:
-    """What was found, by kind, the best first in each."""
-    lines = {hit: text for hit in in_order(hits) if (text := line(hit, system)) is not None}
+def render_hits(query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"]) -> str:
+    """Return the hits grouped by kind, best first."""
+    lines = {hit: text for hit in sort_hits(hits) if (text := describe_hit(hit, system)) is not None}
     if not lines:
-        return _nothing(query, system)
+        return _render_no_hits(query, system)
     if info == "list":
-        return "\n".join(dict.fromkeys(map(_called, lines)))
+        return "\n".join(dict.fromkeys(map(_display_name, lines)))
     parts = []
     for kind, title in GROUPS.items():
-        found = [_listed(_called(hit), text) for hit, text in lines.items() if hit.kind == kind]
+        found = [_format_item(_display_name(hit), text) for hit, text in lines.items() if hit.kind == kind]
         parts += ["\n".join([f"## {title}", *found])] if found else []
-    parts.append(f"Type ot.help(query={_called(next(iter(lines)))!r}) to see how it is called.")
+    parts.append(f"Call ot.help(query={_display_name(next(iter(lines)))!r}) for details.")
     if info == "full":
-        parts += [_in_full(hit, system) or "" for hit in list(lines)[:MOST_IN_FULL]]
+        parts += [_render_details(hit, system) or "" for hit in list(lines)[:MAX_DETAILED_HITS]]
     return "\n\n".join(part for part in parts if part)
 
 
-def in_order(hits: list[SearchHit]) -> list[SearchHit]:
-    """The best first; of one name a tool before a pack, a snippet and an alias, as `of_name` looks for them."""
+def sort_hits(hits: list[SearchHit]) -> list[SearchHit]:
+    """Return the hits best first; for equal names in the order in which `render_name` looks them up."""
     kinds = list(GROUPS)
     return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
 
 
-def line(hit: SearchHit, system: System) -> str | None:
-    """A few words on what was found; None where it is gone since."""
+def describe_hit(hit: SearchHit, system: System) -> str | None:
+    """Return a short description of a hit, or None if it no longer exists."""
     registry: Registry = system.registry
     match hit.kind:
         case "tool":
-            there = IN_CODE.get(hit.name) or registry.known(hit.name)
-            return None if there is None else _one_line(there.description.strip().partition("\n")[0])
+            found = IN_CODE.get(hit.name) or registry.known(hit.name)
+            return None if found is None else _join_lines(found.description.strip().partition("\n")[0])
         case "pack":
             names = [
                 python_name(entry.name).rpartition(".")[2] for entry in registry.entries(hit.name) if entry.enabled
             ]
-            return f"{len(names)} tool{'' if len(names) == 1 else 's'}: {shown(names)}" if names else None
+            return f"{pluralize(len(names), 'tool')}: {join_names(names)}" if names else None
         case "snippet":
             snippet = system.settings.snippets.get(hit.name)
-            return None if snippet is None else _one_line(snippet.description)
+            return None if snippet is None else _join_lines(snippet.description)
     target = registry.aliases.get(hit.name)
     return None if target is None else f"alias of {target}"
 
 
-def call(hit: SearchHit, system: System) -> dict[str, str]:
-    """How what was found is called, under `call`; nothing for a pack, which is not."""
+def call_example(hit: SearchHit, system: System) -> dict[str, str]:
+    """Return an example call of a hit under `call`; empty for a pack, which cannot be called."""
     match hit.kind:
         case "tool" if hit.name in IN_CODE:
             return {"call": IN_CODE[hit.name].example}
         case "tool" | "alias":
             entry = system.registry.get(hit.name)
-            return {} if entry is None else {"call": _one_line(short_call(entry, hit.name))}
+            return {} if entry is None else {"call": _join_lines(short_call(entry, hit.name))}
         case "snippet" if hit.name in system.settings.snippets:
-            return {"call": _one_line(snippet_call(hit.name, system.settings.snippets[hit.name]))}
+            return {"call": _join_lines(snippet_call(hit.name, system.settings.snippets[hit.name]))}
     return {}
 
 
-def _in_full(hit: SearchHit, system: System) -> str | None:
-    """By its kind, not by its name: an alias may be called like a pack. The tools of a pack are found themselves."""
+def _render_details(hit: SearchHit, system: System) -> str | None:
+    """Return the help of a hit by its kind, because an alias and a pack may share a name."""
     match hit.kind:
         case "pack":
-            return of_pack(hit.name, system, with_url=True)
+            return render_pack(hit.name, system, with_url=True)
         case "alias":
-            return _of_alias(hit.name, system, full=True)
-    return of_name(_called(hit), system, full=True)
+            return _render_alias(hit.name, system, full=True)
+    return render_name(_display_name(hit), system, full=True)
 
 
-def _listed(name: str, text: str) -> str:
-    return f"- {name}: {_one_line(text)}" if text.strip() else f"- {name}"
+def _format_item(name: str, text: str) -> str:
+    return f"- {name}: {_join_lines(text)}" if text.strip() else f"- {name}"
 
 
-def _one_line(text: str) -> str:
-    """Descriptions come from anywhere, and one must not look like several."""
+def _join_lines(text: str) -> str:
+    """Join the lines of a text, which may come from an upstream server, and truncate it."""
     joined = " ".join(text.split())
-    return joined if len(joined) <= LONGEST_LINE else f"{joined[:LONGEST_LINE]}…"
+    return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[:MAX_LINE_CHARS]}…"
 
 
-def _called(hit: SearchHit) -> str:
+def _display_name(hit: SearchHit) -> str:
     return f"${hit.name}" if hit.kind == "snippet" else hit.name
 
 
-def _nothing(query: str, system: System) -> str:
-    asked = query if len(query) <= LONGEST_QUERY else f"{query[:LONGEST_QUERY]}…"
-    there = [f"packs are {shown(system.registry.packs())}"]
+def _render_no_hits(query: str, system: System) -> str:
+    shown_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
+    available = [f"Packs: {join_names(system.registry.packs())}."]
     if system.settings.snippets:
-        there.append(f"snippets are {shown([f'${name}' for name in system.settings.snippets])}")
+        available.append(f"Snippets: {join_names([f'${name}' for name in system.settings.snippets])}.")
     return (
-        f"Nothing matches {asked!r}. Type ot.tools() or ot.packs() to see what there is, or ask with other words: "
-        f'ot.search(query="..."). Now {"; ".join(there)}.'
+        f"Nothing matches {shown_query!r}. Call ot.tools() or ot.packs() to list all, or use other keywords: "
+        f'ot.search(query="..."). {" ".join(available)}'
     )
 
 
-def _of_alias(alias: str, system: System, *, full: bool) -> str | None:
+def _render_alias(alias: str, system: System, *, full: bool) -> str | None:
     registry: Registry = system.registry
     target = registry.aliases.get(alias)
     if target is None:
         return None
-    heading = f"# {alias}\n\nAlias of {target}: call {alias}(...) as you would {target}(...)."
+    heading = f"# {alias}\n\nAlias of {target}: call it as {alias}(...)."
     try:
-        return f"{heading}\n\n{of_tool(registry.find(alias), system, full=full)}"
+        return f"{heading}\n\n{render_tool(registry.find(alias), system, full=full)}"
     except ToolNotFound as error:
-        return f"{heading}\n\nIt does not work now: {error.message} Aliases stand under aliases: in onetool.yaml."
+        return f"{heading}\n\nNot available: {error.message} Aliases are defined under aliases: in onetool.yaml."
 
 
-def _how_to_write(name: str) -> str:
-    """For a name that Python cannot write as it is."""
+def _call_note(name: str) -> str:
+    """Return how to call a tool whose name is not a valid or free Python name; empty otherwise."""
     written = python_name(name)
     pack, _, short = written.rpartition(".")
     if is_reserved(pack or written) and pack != OWN_PACK and not iskeyword(short):
         hidden = f'ot.pack("{pack}").{short}(...)' if pack else f'ot.call("{name}", ...)'
         return f"Call it as {hidden}: {pack or written} means something else in Python."
     if any(map(iskeyword, written.split("."))):
-        return f'Call it as ot.call("{name}", ...): Python cannot write its name.'
+        return f'Call it as ot.call("{name}", ...): its name is not a valid Python name.'
     return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'
 
 
 def _instructions(pack: str, system: System) -> str:
     configured: Mapping[str, str] = system.settings.prompts.packs
-    told = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
-    return told or system.registry.describe(pack).strip()
+    text = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
+    return text or system.registry.describe(pack).strip()
 
 
-def _where_from(entries: Iterable[Tool], system: System) -> str:
-    """Our packs have a page; those of the user have a file."""
+def _render_origin(entries: Iterable[Tool], system: System) -> str:
+    """Return the documentation URL of built-in packs and the file of others."""
     local = [entry for entry in entries if entry.source == "local" and not entry.file]
-    ours = {entry.pack for entry in local if entry.pack in SHIPPED}
+    built_in = {entry.pack for entry in local if entry.pack in SHIPPED}
     base = str(system.settings.docs_url).rstrip("/")
-    lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(ours)]
-    files = {file for entry in entries if entry.pack not in ours and (file := _file(entry))}
+    lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(built_in)]
+    files = {file for entry in entries if entry.pack not in built_in and (file := _find_file(entry))}
     return "\n".join([*lines, *(f"File: {file}" for file in sorted(files))])
 
 
-def _file(entry: Tool) -> str | None:
-    """Where it is written down. Not every backend has a function, and not every function a file."""
+def _find_file(entry: Tool) -> str | None:
+    """Return the source file of a tool, if its backend has a function and the function a file."""
     function = getattr(entry.backend, "function", None)
     try:
         return entry.file or None if function is None else inspect.getsourcefile(inspect.unwrap(function))

@@ -1,75 +1,75 @@
-"""The `json` pack: JSON text as data, however hostile the text. Writing JSON is Python's own `json.dumps`."""
+"""The `json` pack: a parser for untrusted JSON. `json.dumps` of Python writes JSON."""
 
 from math import isfinite
 from typing import Any, NoReturn
 
 from onetool._tool import tool
 from onetool.errors import ArgumentError
-from onetool.tools.parsing import MAX_DEPTH, check, is_deeper_than
+from onetool.tools.parsing import MAX_DEPTH, is_deeper_than, validate
 from onetool_child.messages import MAX_VALUES, has_few_values
 
 __all__ = ["parse"]
 
-MAX_BYTES = 8 << 20  # more would hold the server up for too long
-LONGEST_NUMBER_SHOWN = 40
+MAX_BYTES = 8 << 20  # more would block the server for too long
+MAX_NUMBER_CHARS = 40
 
 
 @tool(permissions=["read"])
 def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
-    """JSON text as data: what the text says, and an error where it is not JSON.
+    """Parse JSON text into data. Raises an error if the text is not valid JSON.
 
-    Of two equal keys the last one counts. NaN and Infinity are no JSON; integers are exact, however large. A text has
-    at most 120,000 values; for more, use json.loads of Python.
+    If a key occurs twice, the last one wins. NaN and Infinity are invalid; integers are exact. The limit is 120,000
+    values; for more, use Python's json.loads.
 
     Args:
-        json: The text.
-        schema: A JSON Schema that the data must fit. It may not refer to other documents.
+        json: The JSON text.
+        schema: A JSON Schema to validate the data against. References to other documents are rejected.
 
     Example:
         json.parse(json='{"name": "Otto"}', schema={"type": "object", "required": ["name"]})
     """
     size = len(json.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise _wrong(f"the text has {size:,} bytes; at most {MAX_BYTES:,} are read")
+        raise _error(f"the text has {size:,} bytes, the limit is {MAX_BYTES:,}")
     if not has_few_values(json):
-        hint = "json.loads() parses it in the code"
+        hint = "use json.loads() of Python in the code"
         raise ArgumentError(f"the text has more than {MAX_VALUES:,} values", hint=hint, field="json")
     text = json.removeprefix("\ufeff")
-    data = _loaded(text)
+    data = _load(text)
     if is_deeper_than(data, MAX_DEPTH):
-        raise _too_deep()
+        raise _depth_error()
     if schema is not None:
-        check(data, text, schema, "json")
+        validate(data, text, schema, "json")
     return data
 
 
-def _loaded(text: str) -> Any:
+def _load(text: str) -> Any:
     import json
 
     try:
-        return json.loads(text, parse_float=_number, parse_constant=_no_number)
+        return json.loads(text, parse_float=_parse_float, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
-        raise _wrong(f"the text is not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+        raise _error(f"the text is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise _too_deep() from None
-    except ValueError:  # from Python's own bound on digits
-        raise _wrong("an integer in the text has too many digits; put it in quotes") from None
+        raise _depth_error() from None
+    except ValueError:  # Python limits the number of digits
+        raise _error("an integer has too many digits; put it in quotes") from None
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not isfinite(value):
-        raise _wrong(f"{text[:LONGEST_NUMBER_SHOWN]} is too large for a number; put it in quotes")
+        raise _error(f"{text[:MAX_NUMBER_CHARS]} is out of range; put it in quotes")
     return value
 
 
-def _no_number(text: str) -> NoReturn:
-    raise _wrong(f"the text is not JSON: {text} is no number there; write null, or put it in quotes")
+def _reject_constant(text: str) -> NoReturn:
+    raise _error(f"the text is not valid JSON: {text} is not allowed; write null, or put it in quotes")
 
 
-def _too_deep() -> ArgumentError:
-    return _wrong(f"the text is nested more than {MAX_DEPTH} deep")
+def _depth_error() -> ArgumentError:
+    return _error(f"the text is nested more than {MAX_DEPTH} levels deep")
 
 
-def _wrong(message: str) -> ArgumentError:
+def _error(message: str) -> ArgumentError:
     return ArgumentError(message, field="json")

@@ -1,7 +1,7 @@
-"""The `machine` pack: how the computer that OneTool runs on is doing. Small and real: read it as the example.
+"""The `machine` pack: CPU, memory, disk and time of the computer. A small example of a pack.
 
-A pack is a file `<pack>_tools.py`; a tool is a function named in `__all__`. Its signature is what callers may pass,
-its docstring is what they read, `@tool` says what it needs to be allowed.
+A pack is a module `<pack>_tools.py`; a tool is a function listed in `__all__`. Its signature defines the arguments,
+its docstring is the description, and `@tool` declares its permissions.
 """
 
 import os
@@ -23,7 +23,7 @@ SIZES: dict[str, int] = {"bytes": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @tool(permissions=["read"])
 def cpu() -> dict[str, Any]:
-    """Processor cores and how busy they are.
+    """Return the number of processor cores and how busy they are (load).
 
     Example:
         machine.cpu()
@@ -35,26 +35,26 @@ def cpu() -> dict[str, Any]:
 
 @tool(permissions=["read"])
 def memory(unit: Unit = "MiB") -> dict[str, Any]:
-    """Memory of the machine: total and available.
+    """Return the memory of the machine: total and available.
 
     Args:
-        unit: In what to count.
+        unit: Unit of the result.
 
     Example:
         machine.memory(unit="GiB")
     """
-    facts = _meminfo()
+    facts = _read_meminfo()
     return {name: round(facts[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {"unit": unit}
 
 
 @tool(permissions=["read"])
 def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
-    """Space on the disk that holds the working folder.
+    """Return the space on the disk that holds the working directory.
 
-    How much storage the drive has, how much is used, and how much room is left: what is available is `free`.
+    How much storage the drive has, how much is used, and how much room is left (available): total, used, free.
 
     Args:
-        unit: In what to count.
+        unit: Unit of the result.
 
     Example:
         machine.disk()
@@ -65,10 +65,10 @@ def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
 
 @tool()
 async def now(utc: bool = False) -> str:
-    """The time now, as ISO text with the offset from UTC.
+    """Return the current time in ISO 8601 format with the UTC offset.
 
     Args:
-        utc: Whether to tell the time in UTC instead of the machine's own zone.
+        utc: Whether to use UTC instead of the local time zone.
 
     Example:
         machine.now(utc=True)
@@ -81,10 +81,10 @@ async def now(utc: bool = False) -> str:
 MEMORY = {"total": "MemTotal", "available": "MemAvailable"}
 
 
-def _meminfo() -> dict[str, int]:
-    """Kibibytes by name, as Linux tells them."""
+def _read_meminfo() -> dict[str, int]:
+    """Return the values of /proc/meminfo in KiB by name."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        raise ToolError(f"the memory of {platform.system()} cannot be read yet; Linux can") from None
+        raise ToolError(f"reading memory is not supported on {platform.system()}, only on Linux") from None
     return {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}

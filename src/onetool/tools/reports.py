@@ -1,7 +1,7 @@
-"""What runs of tests leave behind, read into one form: pytest's JUnit file, and what `mix test` prints.
+"""Parsers of test reports: the JUnit file of pytest and the output of `mix test`.
 
-A report was written by the tests that it is about, so nothing in it is trusted: it is bounded, it may not declare
-entities, and what does not add up is no report. Whether a run was a success is decided in `test_tools`.
+The tests themselves may have written the report, so it is not trusted: its size is limited, it may not declare
+entities, and inconsistent reports are rejected. `test_tools` decides whether a run succeeded.
 """
 
 import os
@@ -13,16 +13,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # loaded by the first report
+if TYPE_CHECKING:  # imported for the first report
     from xml.etree.ElementTree import Element
 
-MOST_BYTES = 64 << 20
-MOST_FAILURES = 1000
-LONGEST_MESSAGE = 4000
+MAX_REPORT_BYTES = 64 << 20
+MAX_FAILURES = 1000
+MAX_MESSAGE_CHARS = 4000
 FAILED, SKIPPED = {"failure", "error"}, "skipped"
 COLLECTION = "collection failure"
 PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 MIX_SUMMARY = re.compile(r"^(?:\d+ [a-z]+, )*\d+ (?:tests?|failures?)\b[^\n]*$", re.MULTILINE)
 MIX_COUNT = re.compile(r"(\d+) ([a-z]+)")
 MIX_TESTS = ("test", "tests", "doctest", "doctests", "property", "properties", "feature", "features")
@@ -34,12 +34,12 @@ MIX_FAILURE = re.compile(
 )
 
 
-class NoReport(Exception):
-    """There is none, or none that can be believed."""
+class ReportError(Exception):
+    """The report is missing or cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedTest:
     name: str
     message: str
     file: str | None
@@ -47,11 +47,11 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SuiteReport:
     passed: int
     failed: int
     skipped: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedTest, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -61,75 +61,75 @@ class Report:
 # --- JUnit ----------------------------------------------------------------------------------------------------------
 
 
-def from_junit(file: Path) -> Report:
-    suites = list(_parsed(_text_of(file)).iter("testsuite"))
+def parse_junit(file: Path) -> SuiteReport:
+    suites = list(_parse_xml(_read(file)).iter("testsuite"))
     cases = [case for suite in suites for case in suite.iter("testcase")]
-    if not suites or sum(_number(suite.get("tests")) for suite in suites) > len(cases):
-        raise NoReport("its report names fewer tests than it counts")
-    # A test that failed, and whose cleaning up failed too, stands there twice.
+    if not suites or sum(_parse_count(suite.get("tests")) for suite in suites) > len(cases):
+        raise ReportError("its report lists fewer tests than it counts")
+    # A test whose teardown failed too is listed twice.
     tests = groupby(cases, lambda case: (case.get("file"), case.get("classname"), case.get("name")))
-    outcomes = [_outcome(list(parts)) for _, parts in tests]
-    failures = tuple(failure for failure in outcomes if isinstance(failure, Failure))
+    outcomes = [_read_outcome(list(parts)) for _, parts in tests]
+    failures = tuple(failure for failure in outcomes if isinstance(failure, FailedTest))
     skipped = outcomes.count(SKIPPED)
-    return Report(len(outcomes) - len(failures) - skipped, len(failures), skipped, failures[:MOST_FAILURES])
+    return SuiteReport(len(outcomes) - len(failures) - skipped, len(failures), skipped, failures[:MAX_FAILURES])
 
 
-def _text_of(file: Path) -> str:
-    # Without waiting and without following a link: the tests may have put anything there.
+def _read(file: Path) -> str:
+    # Do not block and do not follow links: the tests may have put anything there.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with open(file, "rb", opener=lambda path, mode: os.open(path, mode | flags)) as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise NoReport("its report is no file")
-            data = opened.read(MOST_BYTES + 1)
+        with open(file, "rb", opener=lambda path, mode: os.open(path, mode | flags)) as report:
+            if not stat.S_ISREG(os.fstat(report.fileno()).st_mode):
+                raise ReportError("its report is not a regular file")
+            data = report.read(MAX_REPORT_BYTES + 1)
     except OSError:
-        raise NoReport("it left no report") from None
-    if len(data) > MOST_BYTES:
-        raise NoReport(f"its report is larger than {MOST_BYTES >> 20} MiB")
+        raise ReportError("it wrote no report") from None
+    if len(data) > MAX_REPORT_BYTES:
+        raise ReportError(f"its report is larger than {MAX_REPORT_BYTES >> 20} MiB")
     return data.decode("utf-8", "replace")
 
 
-def _parsed(text: str) -> "Element":
-    """Entities can make a small text a huge one; without a document type there are none. pytest writes none."""
+def _parse_xml(text: str) -> "Element":
+    """Parse XML without a document type, which could declare entities that expand to huge texts."""
     from xml.etree import ElementTree as ET
 
     if "<!DOCTYPE" in text:
-        raise NoReport("its report declares a document type")
+        raise ReportError("its report declares a document type")
     try:
         return ET.fromstring(text)  # noqa: S314 - see above
     except (ET.ParseError, ValueError):
-        raise NoReport("its report is damaged or not complete") from None
+        raise ReportError("its report is damaged or incomplete") from None
 
 
-def _number(text: str | None) -> int:
+def _parse_count(text: str | None) -> int:
     try:
         return int(text or "")
     except ValueError:
-        raise NoReport("its report does not say how many tests it is about") from None
+        raise ReportError("its report does not say how many tests it contains") from None
 
 
-def _outcome(parts: list["Element"]) -> Failure | str:
+def _read_outcome(parts: list["Element"]) -> FailedTest | str:
     problems = [problem for case in parts for problem in case if problem.tag in FAILED]
     if problems:
-        return _failure(parts[0], problems)
+        return _read_failure(parts[0], problems)
     return SKIPPED if any(case.find(SKIPPED) is not None for case in parts) else ""
 
 
-def _failure(case: "Element", problems: list["Element"]) -> Failure:
+def _read_failure(case: "Element", problems: list["Element"]) -> FailedTest:
     file = case.get("file")
     lines = [int(place["line"][:9]) for place in PLACE.finditer(problems[0].text or "") if place["file"] == file]
     defined = case.get("line", "")
     line = lines[-1] if lines else int(defined) + 1 if defined.isdecimal() else None
-    return Failure(_name(case), "\n".join(map(_message, problems))[:LONGEST_MESSAGE], file, line)
+    return FailedTest(_build_name(case), "\n".join(map(_read_message, problems))[:MAX_MESSAGE_CHARS], file, line)
 
 
-def _message(problem: "Element") -> str:
-    said, text = problem.get("message") or "", (problem.text or "").strip()
-    return text[-LONGEST_MESSAGE:] if said in {"", COLLECTION} else said
+def _read_message(problem: "Element") -> str:
+    message, text = problem.get("message") or "", (problem.text or "").strip()
+    return text[-MAX_MESSAGE_CHARS:] if message in {"", COLLECTION} else message
 
 
-def _name(case: "Element") -> str:
-    """As pytest takes it: `tests/test_a.py::TestB::test_c`."""
+def _build_name(case: "Element") -> str:
+    """Return the node ID for pytest: `tests/test_a.py::TestB::test_c`."""
     file, name, around = case.get("file") or "", case.get("name") or "", case.get("classname") or ""
     module = file.removesuffix(".py").replace("/", ".")
     if not around:  # a file that could not be collected
@@ -141,21 +141,21 @@ def _name(case: "Element") -> str:
 # --- mix ------------------------------------------------------------------------------------------------------------
 
 
-def from_mix(output: str) -> Report:
-    """Projects under one umbrella print a summary each."""
-    text = COLOURS.sub("", output)
+def parse_mix(output: str) -> SuiteReport:
+    """Parse the output of mix. Each project of an umbrella prints its own summary."""
+    text = COLOR_CODES.sub("", output)
     summaries = [MIX_COUNT.findall(summary[0]) for summary in MIX_SUMMARY.finditer(text)]
     counts: Counter[str] = Counter()
     for summary in summaries:
         by_word = {word: int(number[:18]) for number, word in summary}
         counts.update(by_word if by_word.keys() & {"failure", "failures"} else {})
     if not counts:
-        raise NoReport("it printed no summary")
+        raise ReportError("it printed no summary")
     failed = sum(counts[word] for word in ("failure", "failures", "invalid"))
     skipped = counts["skipped"] + counts["excluded"]
     passed = max(0, sum(counts[word] for word in MIX_TESTS) - failed - skipped)
     failures = []
-    for found in islice(MIX_FAILURE.finditer(text), MOST_FAILURES):
-        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[:LONGEST_MESSAGE]
-        failures.append(Failure(found["name"].strip(), message, found["file"], int(found["line"][:9])))
-    return Report(passed, failed, skipped, tuple(failures))
+    for found in islice(MIX_FAILURE.finditer(text), MAX_FAILURES):
+        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[:MAX_MESSAGE_CHARS]
+        failures.append(FailedTest(found["name"].strip(), message, found["file"], int(found["line"][:9])))
+    return SuiteReport(passed, failed, skipped, tuple(failures))

@@ -62,7 +62,7 @@ class LiveRuns:
             self._watchers.remove(watcher)
 
     def _on_event(self, event: Event) -> None:
-        run_id, now = self._events.run_of(event), time.time()
+        run_id, now = self._events.run_id(event), time.time()
         live = self._live.get(run_id)
         if live is None:
             if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed

@@ -75,12 +75,12 @@ def _json(text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    from onetool.util import yaml12
+    from onetool.util import yaml_loader
 
     try:
-        return _to_json_values(yaml12.read(text, "the document").data)
+        return _to_json_values(yaml_loader.read(text, "the document").data)
     except ConfigError as error:
-        is_large = error.fields.get("code") == yaml12.TOO_LARGE
+        is_large = error.fields.get("code") == yaml_loader.TOO_LARGE
         hint = "convert a document of this size to JSON" if is_large else error.hint
         raise invalid(f"{error.message}; {hint}" if hint else error.message) from None
 

@@ -16,7 +16,7 @@ from onetool.bundles.openapi.swagger import scheme
 from onetool.bundles.openapi.texts import MAX_TOOL_LENGTH, shorten
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
-from onetool.sanitise import clean
+from onetool.sanitize import clean
 
 MAX_NAME_LENGTH = 120
 MAX_PROBLEM_LENGTH = 1_000

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from onetool.bundles.openapi.document import as_list
 from onetool.bundles.openapi.texts import MAX_DETAIL_LENGTH, shorten
-from onetool.sanitise import clean
+from onetool.sanitize import clean
 from onetool.schema import is_data
 
 JSON = dict[str, Any]

@@ -18,12 +18,12 @@ from mcp import MCPError
 
 from onetool._tool import Result, Tool
 from onetool.app import OneTool
-from onetool.bus.authorise import authorise
+from onetool.bus.authorize import authorize
 from onetool.errors import ToolError
 from onetool.proxy.relay import RELAY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
-from onetool.sanitise import sanitise
+from onetool.sanitize import sanitize_text
 from onetool.transports.mcp.client_identity import build_caller
 from onetool.transports.mcp.publish import (
     assign_names,
@@ -219,7 +219,7 @@ class ExposedTools:
 
     def _allow(self, context: Any, name: str) -> None:
         try:
-            authorise(self._app.registry.find(name), {}, build_caller(self._app, context))
+            authorize(self._app.registry.find(name), {}, build_caller(self._app, context))
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
@@ -239,7 +239,7 @@ class ExposedTools:
         answer = to_wire(relay.result, redact)
         upstream = settings.servers.get(server)
         is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
-        return map_texts(answer, lambda text: sanitise(text, server)) if is_marked else answer
+        return map_texts(answer, lambda text: sanitize_text(text, server)) if is_marked else answer
 
     async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""

@@ -17,7 +17,7 @@ from onetool.errors import ToolError
 from onetool.proxy.upstream import Upstream
 from onetool.redact import Redactor
 from onetool.render import render
-from onetool.sanitise import clean, clean_schema
+from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
 from onetool_child.data import NotData, as_data

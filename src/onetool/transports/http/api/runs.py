@@ -26,7 +26,7 @@ from onetool.transports.http.models import Medium, Run, RunAnswer, RunCall, RunL
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool.transports.run_history import ms
-from onetool.util.moments import in_utc
+from onetool.util.time_format import in_utc
 
 T = TypeVar("T")
 ROOT: Final = "/api"

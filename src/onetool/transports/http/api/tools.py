@@ -13,7 +13,7 @@ from starlette.responses import Response
 from onetool._tool import Tool
 from onetool.bundles.model import StoredTool, Switch
 from onetool.bundles.paging import PageTokens
-from onetool.bus.authorise import in_order
+from onetool.bus.authorize import sort_permissions
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.registry import python_name
@@ -39,7 +39,7 @@ from onetool.transports.http.models import (
 )
 from onetool.transports.http.responses import build_precondition, compute_etag, conditional_response, json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
-from onetool.util.moments import in_utc
+from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,7 +223,7 @@ def _common_fields(tool: Tool) -> JSON:
         "kind": get_kind(tool),
         "source": tool.source,
         "signature": signature(tool),
-        "permissions": in_order(tool.permissions),
+        "permissions": sort_permissions(tool.permissions),
         "is_enabled": tool.enabled,
         "disabled_reason": tool.disabled_reason,
     }

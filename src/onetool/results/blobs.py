@@ -1,4 +1,4 @@
-"""Pictures, sounds and other bytes that tools gave: kept on disk for a while, known to code by a handle.
+"""Images, audio and other binary results of tools, stored on disk for a while and identified by a handle.
 
 Code passes the handle on; a run that returns it shows its client the real thing.
 """
@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import HANDLE, is_handle, new_handle
-from onetool.util.newer import refuse_newer
+from onetool.util.versioning import refuse_newer
 
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
 OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 
 
-class Content(NamedTuple):
+class Blob(NamedTuple):
     data: bytes
     mime_type: str
 
 
 class Media:
-    """`max_bytes` is the disk space of all of them; the oldest are removed to make room."""
+    """A store of blobs. If they exceed `max_bytes` in total, the oldest are removed."""
 
     def __init__(
         self, folder: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
@@ -35,7 +35,7 @@ class Media:
         self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
-        """Store it and return the handle under which this agent, with this token, finds it again."""
+        """Store a blob and return its handle, which is valid for this agent and token."""
         handle = new_handle()
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -48,12 +48,12 @@ class Media:
                 with suppress(OSError):
                     self._file(handle, part).unlink()
             reason = error.strerror or error
-            raise StorageError(f"{mime_type} could not be stored in {self._folder}: {reason}") from None
+            raise StorageError(f"cannot store {mime_type} in {self._folder}: {reason}") from None
         return handle
 
-    def get(self, handle: object, agent: str, token_id: str = "") -> Content:
-        """Return what is stored under the handle. Without a token, an agent reads what any of its tokens stored."""
-        missing = ToolError(f"there is no media {str(handle)[:50]!r}, or it has expired; run the call again")
+    def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
+        """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
+        missing = ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
         if not is_handle(handle):
             raise missing
         try:
@@ -62,7 +62,7 @@ class Media:
             is_own = about["agent"] == agent and token_id in {"", about.get("token_id", "")}
             if not is_own or self._is_over(self._file(handle, "bin").stat()):
                 raise missing
-            return Content(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
+            return Blob(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise missing from None
 
@@ -72,10 +72,10 @@ class Media:
             file.write(data)
 
     def _make_room(self, size: int) -> None:
-        """Remove what has expired, and the oldest if there would be too much."""
+        """Remove expired blobs, and the oldest ones if the store is full."""
         kept: list[tuple[float, int, Path]] = []
         for entry in os.scandir(self._folder):
-            with suppress(FileNotFoundError):  # another process cleans too
+            with suppress(FileNotFoundError):  # another process may have removed it
                 status, path = entry.stat(follow_symlinks=False), Path(entry.path)
                 if not OURS.fullmatch(entry.name):
                     continue
@@ -89,7 +89,7 @@ class Media:
                 path.unlink(missing_ok=True)
                 surplus -= found
         if surplus > 0:
-            raise StorageError(f"{size} bytes are too many to be stored: output.max_stored_bytes is {self._max_bytes}")
+            raise StorageError(f"cannot store {size} bytes: the limit is {self._max_bytes} (output.max_stored_bytes)")
 
     def _is_over(self, found: os.stat_result) -> bool:
         return self._clock() - found.st_mtime > self._ttl

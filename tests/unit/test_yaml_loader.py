@@ -15,16 +15,16 @@ from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
 
 from onetool.errors import ConfigError
-from onetool.util import yaml12
+from onetool.util import yaml_loader
 
 
 def value_of(text: str) -> Any:
-    return yaml12.read(f"a: {text}\n", "test.yaml").data["a"]
+    return yaml_loader.read(f"a: {text}\n", "test.yaml").data["a"]
 
 
 def error_of(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        yaml12.read(text, "test.yaml")
+        yaml_loader.read(text, "test.yaml")
     return str(caught.value)
 
 
@@ -56,12 +56,12 @@ def test_not_a_number_is_a_float() -> None:
 
 
 def test_untyped_reading_keeps_every_scalar_as_text() -> None:
-    document = yaml12.read("pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False)
+    document = yaml_loader.read("pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False)
     assert document.data == {"pin": "012", "flag": "true", "none": "", "tagged": "3"}
 
 
 def test_keys_keep_the_text_they_were_written_with() -> None:
-    assert yaml12.read("1: a\ntrue: b\n0x10: c\n~: d", "test.yaml").data == {
+    assert yaml_loader.read("1: a\ntrue: b\n0x10: c\n~: d", "test.yaml").data == {
         "1": "a",
         "true": "b",
         "0x10": "c",
@@ -70,18 +70,18 @@ def test_keys_keep_the_text_they_were_written_with() -> None:
 
 
 def test_an_alias_may_stand_for_a_key() -> None:
-    assert yaml12.read("{a: &k name, *k : 1}", "test.yaml").data == {"a": "name", "name": 1}
+    assert yaml_loader.read("{a: &k name, *k : 1}", "test.yaml").data == {"a": "name", "name": 1}
 
 
 @pytest.mark.parametrize("text", ["[:read, :write]", "[\n  read,\n  :exec,\n]", "{a: :b}", '[":read", :x]'])
 @pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader])
 def test_words_that_start_with_colons_are_read(text: str, loader: Any) -> None:
     reference = YAML(typ="safe", pure=True).load(text)
-    assert yaml12._read(text, "test.yaml", True, loader).data == reference
+    assert yaml_loader._read(text, "test.yaml", True, loader).data == reference
 
 
 def test_quoting_colon_words_never_touches_other_text() -> None:
-    document = yaml12.read('text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml")
+    document = yaml_loader.read('text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml")
     assert document.data == {"text": "[:read, :write]", "block": "[:read]\n", "list": [":read"]}
 
 
@@ -91,7 +91,7 @@ def test_endless_colon_words_are_refused_in_time() -> None:
 
 def test_lines_of_keys_and_items_are_known() -> None:
     text = "# comment\na:\n  b: 1\n  c:\n    - x\n    - y: 2\n"
-    document = yaml12.read(text, "test.yaml")
+    document = yaml_loader.read(text, "test.yaml")
     paths: list[tuple[str | int, ...]] = [
         (),
         ("a",),
@@ -104,7 +104,7 @@ def test_lines_of_keys_and_items_are_known() -> None:
 
 
 def test_unknown_paths_have_the_line_around_them() -> None:
-    document = yaml12.read("\na:\n  b: 1\n", "test.yaml")
+    document = yaml_loader.read("\na:\n  b: 1\n", "test.yaml")
     assert [document.line(("a", "zz", 3)), document.line(("zz",)), document.line(("a", "b", "c"))] == [
         2,
         2,
@@ -113,17 +113,17 @@ def test_unknown_paths_have_the_line_around_them() -> None:
 
 
 def test_an_alias_has_the_line_of_its_key() -> None:
-    document = yaml12.read("base: &b\n  x: 1\n\ncopy: *b\n", "test.yaml")
+    document = yaml_loader.read("base: &b\n  x: 1\n\ncopy: *b\n", "test.yaml")
     assert document.data["copy"] == {"x": 1}
     assert [document.line(("copy",)), document.line(("copy", "x"))] == [4, 2]
 
 
 def test_text_without_values_holds_nothing() -> None:
-    assert [yaml12.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [None] * 3
+    assert [yaml_loader.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [None] * 3
 
 
 def test_a_byte_order_mark_changes_nothing() -> None:
-    assert yaml12.read("\ufeffa: [:read]", "test.yaml").data == {"a": [":read"]}
+    assert yaml_loader.read("\ufeffa: [:read]", "test.yaml").data == {"a": [":read"]}
 
 
 def test_error_messages_name_the_line_and_the_cure() -> None:
@@ -199,7 +199,7 @@ def lists_of_aliases(levels: int, width: int) -> str:
         (nested_lists(500_000), "nested more than 100 deep"),
         ("- " * 500_000, "nested more than 100 deep"),
         ("{a: " * 500_000, "nested more than 100 deep"),
-        ("x" * (yaml12.MAX_BYTES + 1), "at most 4,194,304 are read"),
+        ("x" * (yaml_loader.MAX_BYTES + 1), "at most 4,194,304 are read"),
     ],
     ids=[
         "aliases",
@@ -223,8 +223,8 @@ def test_bombs_are_refused_at_the_cost_of_an_honest_document(text: str, reason: 
 @pytest.fixture(scope="module")
 def honest() -> float:
     """What it costs to read about as much as is allowed."""
-    many = f"[{'x,' * (yaml12.MAX_NODES - 10)}]"
-    return seconds(lambda: yaml12.read(many, "test.yaml"))
+    many = f"[{'x,' * (yaml_loader.MAX_NODES - 10)}]"
+    return seconds(lambda: yaml_loader.read(many, "test.yaml"))
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -240,13 +240,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 def test_the_bounds_leave_honest_documents_alone() -> None:
     shared = "base: &b {x: 1}\n" + "\n".join(f"k{n}: *b" for n in range(1000))
-    assert len(yaml12.read(shared, "test.yaml").data) == 1001
-    assert yaml12.read(nested_lists(100), "test.yaml").data
-    assert len(yaml12.read("a: " + "x" * 4_000_000, "test.yaml").data["a"]) == 4_000_000
+    assert len(yaml_loader.read(shared, "test.yaml").data) == 1001
+    assert yaml_loader.read(nested_lists(100), "test.yaml").data
+    assert len(yaml_loader.read("a: " + "x" * 4_000_000, "test.yaml").data["a"]) == 4_000_000
 
 
 def test_an_anchor_may_be_given_anew() -> None:
-    assert yaml12.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert yaml_loader.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {"a": 1, "b": 1, "c": 2, "d": 2}
 
 
 # What this parser holds for line breaks or refuses outright is left out: the grammar is not under test here.
@@ -272,14 +272,14 @@ def test_what_ruamel_writes_reads_back_alike(data: Any) -> None:
     dumper, written = YAML(typ="safe", pure=True), io.StringIO()
     dumper.default_flow_style = False
     dumper.dump(data, written)
-    read = yaml12.read(written.getvalue(), "test.yaml").data
+    read = yaml_loader.read(written.getvalue(), "test.yaml").data
     assert read == data == YAML(typ="safe", pure=True).load(written.getvalue())
 
 
 @given(plain_data.filter(lambda data: "inf" not in json.dumps(data).lower()))
 @settings(deadline=None)
 def test_what_json_writes_reads_back_alike(data: Any) -> None:
-    assert yaml12.read(json.dumps(data, ensure_ascii=False), "test.yaml").data == data
+    assert yaml_loader.read(json.dumps(data, ensure_ascii=False), "test.yaml").data == data
 
 
 @pytest.mark.slow
@@ -287,22 +287,22 @@ def test_what_json_writes_reads_back_alike(data: Any) -> None:
 @settings(deadline=None)
 def test_the_pure_parser_agrees_with_the_fast_one(data: Any) -> None:
     text = json.dumps(data, ensure_ascii=False).replace("Infinity", ".inf")
-    pure = yaml12._read(text, "test.yaml", True, yaml.SafeLoader)
-    assert pure == yaml12._read(text, "test.yaml", True, yaml.CSafeLoader)
+    pure = yaml_loader._read(text, "test.yaml", True, yaml.SafeLoader)
+    assert pure == yaml_loader._read(text, "test.yaml", True, yaml.CSafeLoader)
 
 
 @given(st.text(max_size=200))
 @settings(deadline=None)
 def test_any_text_is_read_or_refused_cleanly(text: str) -> None:
     try:
-        yaml12.read(text, "test.yaml")
+        yaml_loader.read(text, "test.yaml")
     except ConfigError as error:
         assert str(error).startswith("test.yaml:")  # noqa: PT017 - whether it raises is up to the text
 
 
 def file_error_of(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        yaml12.read_file(path)
+        yaml_loader.read_file(path)
     return str(caught.value).replace(str(path.parent), "~")
 
 
@@ -327,10 +327,10 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        yaml12.read_file(tmp_path / "none.yaml")
+        yaml_loader.read_file(tmp_path / "none.yaml")
 
 
 def test_a_file_is_read_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\n")
-    document = yaml12.read_file(tmp_path / "a.yaml")
+    document = yaml_loader.read_file(tmp_path / "a.yaml")
     assert (document.data, document.source) == ({"a": "é"}, str(tmp_path / "a.yaml"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.util.newer import Newer, refuse_newer
+from onetool.util.versioning import Newer, refuse_newer
 
 
 @pytest.mark.parametrize("version", [2, 99, 1 << 80])

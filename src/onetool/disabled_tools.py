@@ -1,8 +1,7 @@
-"""What a person has switched off, tool by tool or pack by pack, whatever kind it is. Kept in one small file.
+"""Tools and packs that a person has disabled, stored in one small file.
 
-Stored tools and bundles have switches of their own in their files (`onetool.bundles`); the configuration says what is
-on to begin with. Several processes may use one file: it is read again when it has changed. If it cannot be read,
-everything is off, because any tool may be one that a person has switched off.
+Bundles store their own state (`onetool.bundles`). Several processes may share the file: it is read again after changes.
+If it cannot be read, all tools are disabled, because any of them may have been disabled by a person.
 """
 
 import json
@@ -16,12 +15,12 @@ from onetool.errors import BundleError
 from onetool.problem import STORAGE, Problem, storage_problem
 from onetool.util import atomic
 from onetool.util.locks import locked
-from onetool.util.newer import Newer, refuse_newer
 from onetool.util.storage_errors import storage_error
+from onetool.util.versioning import Newer, refuse_newer
 
 FILE = "switches.json"
 VERSION = 1
-EVERYTHING: Final = "*"  # no name of a tool or a pack
+EVERYTHING: Final = "*"  # not a valid name of a tool or pack
 
 
 class Switches:
@@ -32,14 +31,14 @@ class Switches:
         self.problem: Problem | None = None
 
     def off(self) -> frozenset[str]:
-        """The names of tools and packs that are switched off at this moment; `EVERYTHING` if that is not known."""
+        """Return the names of disabled tools and packs; `EVERYTHING` if the file cannot be read."""
         stamp = self._stamp_now()
         if stamp != self._stamp:
             self._stamp, self._off = stamp, self._read()
         return self._off
 
     def set(self, name: str, *, on: bool) -> None:
-        """It waits for the disk."""
+        """Enable or disable a tool or pack. Blocks on the disk."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._file.with_name(f"{FILE}.lock")):

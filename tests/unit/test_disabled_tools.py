@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from onetool.disabled_tools import EVERYTHING, FILE, Switches
 from onetool.errors import BundleError
-from onetool.switches import EVERYTHING, FILE, Switches
 
 
 def test_what_is_switched_off_stays_off_until_it_is_switched_on(tmp_path: Path) -> None:

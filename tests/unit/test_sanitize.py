@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tests.encodings_support import INVISIBLE_CHARACTERS
 
 from onetool.render import render
-from onetool.sanitise import INVISIBLE, TAG, TRIGGER, clean, sanitise
+from onetool.sanitize import INVISIBLE, TAG, TRIGGER, clean, sanitize_text
 from onetool.util.invisible import escape_invisible, find_in_name, replace_in_name
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
@@ -23,7 +23,7 @@ SEEN |= {chr(code) for code in [*range(0x600, 0x606), *range(0x13430, 0x13440)]}
 
 
 def inside(text: str) -> str:
-    found = WRAPPED.fullmatch(sanitise(text, "web"))
+    found = WRAPPED.fullmatch(sanitize_text(text, "web"))
     assert found
     return found[3]
 
@@ -33,14 +33,14 @@ def as_tags(text: str) -> str:
 
 
 def test_text_is_wrapped_in_a_boundary_that_names_its_source() -> None:
-    found = WRAPPED.fullmatch(sanitise("hello", "brave.search"))
+    found = WRAPPED.fullmatch(sanitize_text("hello", "brave.search"))
 
     assert found
     assert found.groups()[1:] == ("brave.search", "hello")
 
 
 def test_no_two_boundaries_are_alike() -> None:
-    assert len({sanitise("x", "web")[:33] for _ in range(100)}) == 100
+    assert len({sanitize_text("x", "web")[:33] for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_no_two_boundaries_are_alike() -> None:
     ],
 )
 def test_a_source_cannot_break_out_of_its_quotes(source: str, shown: str) -> None:
-    found = WRAPPED.fullmatch(sanitise("x", source))
+    found = WRAPPED.fullmatch(sanitize_text("x", source))
 
     assert found
     assert found[2] == shown
@@ -63,7 +63,7 @@ def test_a_source_cannot_break_out_of_its_quotes(source: str, shown: str) -> Non
 @no_deadline
 @given(st.text(), st.text())
 def test_whatever_the_text_it_is_wrapped_once(text: str, source: str) -> None:
-    assert WRAPPED.fullmatch(sanitise(text, source))
+    assert WRAPPED.fullmatch(sanitize_text(text, source))
 
 
 @no_deadline
@@ -260,7 +260,7 @@ def seconds(hostile: str) -> float:
 
     def once() -> float:
         start = time.thread_time()
-        sanitise(hostile, "web")
+        sanitize_text(hostile, "web")
         clean(hostile)
         return time.thread_time() - start
 

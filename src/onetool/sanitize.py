@@ -57,7 +57,7 @@ _TRAPS = re.compile(
 )
 
 
-def sanitise(text: str, source: str) -> str:
+def sanitize_text(text: str, source: str) -> str:
     """The text between a pair of tags that carry a random number and where the text comes from."""
     name = f"external-content-{secrets.token_hex(6)}"
     origin = escape(" ".join(clean(source, MAX_SOURCE).split()))

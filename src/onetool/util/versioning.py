@@ -1,4 +1,4 @@
-"""Files that a newer OneTool has written: they are refused with words and left as they are.
+"""Versions of stored files: files of a newer OneTool are rejected and left unchanged.
 
 Each store keeps its own version and knows what to do with an older one. What is only a cache is made anew instead.
 """
@@ -12,11 +12,11 @@ UPGRADE = "upgrade OneTool, the way it was installed"
 
 
 class Newer(ToolError):
-    """What stands there may mean something that this OneTool does not know."""
+    """The file was written by a newer OneTool."""
 
 
 def refuse_newer(version: object, known: int, what: object) -> None:
-    """`version` is what the file says, which may be anything; who reads the rest of it judges that."""
+    """Raise an error if the version of a file is newer than the known one. Other values are ignored."""
     if isinstance(version, int) and version > known:
         message = f"{what} was written by a newer OneTool (version {version}, this one knows {known})"
         place = {"location": Location(str(what)), "code": STORAGE} if isinstance(what, Path) else {}

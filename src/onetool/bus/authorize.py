@@ -1,0 +1,60 @@
+"""Authorization of calls by the state of the tool and the permissions, tool list and budget of the agent.
+
+Paths and hosts are checked when they are opened, in `onetool.files` and `onetool.net`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from onetool._tool import Tool
+from onetool.context import Permission, ToolContext
+from onetool.errors import PermissionDenied, ToolError
+
+
+def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+    """Raise an error if the agent may not make this call."""
+    if not tool.enabled:
+        reason = f": {tool.disabled_reason}" if tool.disabled_reason else ""
+        raise ToolError(f"{tool.name} is disabled{reason}", tool=tool.name)
+    if not context.admits(tool):
+        allowed = list(context.tools or ())
+        wanted = ", ".join([*allowed, tool.name])
+        raise PermissionDenied(
+            f"agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(allowed)}]. "
+            f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}",
+            tool=tool.name,
+            tools=allowed,
+        )
+    _check_permissions(tool, args, context)
+    if context.budget_guard is not None:
+        context.budget_guard.check_remaining()
+
+
+def required_permissions(tool: Tool, args: Mapping[str, Any]) -> frozenset[Permission]:
+    """Return the permissions that a call needs; some arguments need more than the tool itself."""
+    if not tool.argument_permissions:
+        return tool.permissions
+    return tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
+
+
+def _check_permissions(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+    needed = required_permissions(tool, args)
+    missing = needed - context.permissions
+    if not missing:
+        return
+    granted, lacking = sort_permissions(context.permissions), " and ".join(sort_permissions(missing))
+    raise PermissionDenied(
+        f"Tool requires {lacking} permission but agent only has [{', '.join(granted)}]. "
+        f"To allow it, add this to onetool.yaml: {permission_setting(needed, context)}",
+        required=sort_permissions(needed),
+        granted=granted,
+    )
+
+
+def permission_setting(needed: frozenset[Permission], context: ToolContext) -> str:
+    wanted = ", ".join(sort_permissions(needed | context.permissions))
+    return f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
+
+
+def sort_permissions(permissions: frozenset[Permission]) -> list[str]:
+    return [str(permission) for permission in Permission if permission in permissions]

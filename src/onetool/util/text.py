@@ -1,0 +1,29 @@
+"""Helpers for messages: plurals, quoted values and suggestions for misspelled names."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+MAX_QUOTED_CHARS = 200
+MAX_SUGGESTIONS = 3
+
+
+def pluralize(count: int, singular: str, plural: str | None = None) -> str:
+    """Return the number with its noun, as in "1 tool" and "2 tools"."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def quote(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
+    """Return a value in quotes for a message, truncated if it is long."""
+    text = str(value)
+    return repr(text if len(text) <= max_chars else text[: max_chars - 1] + "…")
+
+
+def did_you_mean(matches: Iterable[object]) -> str:
+    """Return a question that suggests these names, as in " Did you mean a or b?"; empty without names."""
+    names = [str(match) for match in matches][:MAX_SUGGESTIONS]
+    return f" Did you mean {' or '.join(names)}?" if names else ""
+
+
+def suggest(word: str, known: Iterable[str], max_matches: int = 1) -> str:
+    """Return a question that suggests the known names closest to a word; empty if none is close."""
+    return did_you_mean(get_close_matches(word, list(known), max_matches))
