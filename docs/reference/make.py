@@ -395,7 +395,7 @@ def _format_bases(cls: type) -> str:
 
 
 def render_rest() -> Lines:
-    from onetool.faces.http.errors import STATUS
+    from onetool.transports.http.errors import STATUS
 
     document = asyncio.run(_fetch_openapi())
     operations = [said for methods in document["paths"].values() for said in methods.values()]

@@ -101,7 +101,7 @@ def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     return old.stores
 
 
-def _audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
+def _open_audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
     settings = loaded.settings.audit
     file = placed(settings.file, loaded.folders.data, loaded.folders.home)
     audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)

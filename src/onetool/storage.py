@@ -14,7 +14,7 @@ from onetool.problem import Problem
 
 if TYPE_CHECKING:  # types of values only: what is kept does not depend on who uses it
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
-    from onetool.bundles.model import Bundle, BundleDraft, ToolHit, Page, StoredTool, Switch, ToolDraft
+    from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.blobs import Blob
     from onetool.search.index import Shelf

@@ -16,7 +16,7 @@ import anyio.to_thread
 from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, nesting_guard, wait_for
 from onetool.bus.authorize import authorize, sort_permissions
-from onetool.bus.bind import NOTHING, bind, unfreeze, call_error
+from onetool.bus.bind import NOTHING, bind, call_error, unfreeze
 from onetool.bus.events import CallFinished, Events, Listener
 from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing

@@ -300,5 +300,5 @@ def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: s
 def _unknown(kind: str, name: str, known: list[str]) -> ToolError:
     near = nearest(name, known)
     hint = f"did you mean {' or '.join(near)}?" if near else ""
-    expected = f"expected one of {shown(known)}" if known else "none exist"
+    expected = f"expected one of {join_names(known)}" if known else "none exist"
     return ToolError(f"unknown {kind} {name!r}: {expected}", hint=hint)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from onetool.app import OneTool
-from onetool.bus.authorise import line_to_permit
+from onetool.bus.authorize import permission_setting
 from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
 from onetool.runner.answer import Journal
@@ -43,7 +43,7 @@ def require_write_permission(request: Request, app: OneTool) -> None:
         return
     context = build_context(request, app)
     if Permission.WRITE not in context.permissions:
-        line = line_to_permit(frozenset({Permission.WRITE}), context)
+        line = permission_setting(frozenset({Permission.WRITE}), context)
         message = f"agent '{context.agent_id}' may not make changes: it lacks the permission 'write'"
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise ApiError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")

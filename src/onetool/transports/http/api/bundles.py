@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.audit import Facts
-from onetool.bundles.model import Bundle, BundleDraft, ToolHit, Page, StoredTool, Switch
+from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.storage import BundleStorage

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from onetool.bundles.model import Bundle, Switch
 from onetool.context import ToolContext
+from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError
 from onetool.problem import Problem
 from onetool.registry import python_name
-from onetool.switches import EVERYTHING
 from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog, get_kind
 from onetool.transports.http.api.common import Api
