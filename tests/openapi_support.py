@@ -1,7 +1,7 @@
-"""What the tests of OpenAPI documents stand on: the documents, arguments that fit a schema, and prism as the judge.
+"""Support for tests of OpenAPI documents: documents, arguments that fit a schema, and Prism as a validator.
 
-Documents and prism come from npm, once for all runs. A request is made as a call makes it, and sent to a mock that
-knows nothing but the document.
+Documents and Prism are installed from npm once for all runs. A request is built as in a call and sent to a mock server
+of the document.
 """
 
 import http.client
@@ -25,7 +25,7 @@ from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.placeholders import Values
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
-from onetool.net.exchange import Request
+from onetool.net.messages import Request
 from onetool.schema import Schema
 
 NPM = {
@@ -57,20 +57,24 @@ MORE_TEXTS: tuple[str, ...] = (
     "1.2.3",
 )
 MORE_TEXTS = (*MORE_TEXTS, f"sha256:{'a' * 64}", "ssh-rsa AAAA")
-DEEPEST = 12
+MAX_DEPTH = 12
 VIOLATION = re.compile(r'\{"location":\["request"[^}]*"severity":"Error"[^}]*\}')
-Verdict = tuple[int, str]
+Validation = tuple[int, str]
 
 
 # --- documents -----------------------------------------------------------------------------------------------------
 
 
 def packages() -> Path:
-    """The folder with the packages of npm."""
-    folder = CACHE / "openapi"
-    wanted = [f"{name}@{version}" for name, version in NPM.items()]
-    _once(folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), *wanted], wanted)
-    return folder / "node_modules"
+    """Return the directory with the npm packages."""
+    directory = CACHE / "openapi"
+    requirements = [f"{name}@{version}" for name, version in NPM.items()]
+    _once(
+        directory,
+        [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(directory), *requirements],
+        requirements,
+    )
+    return directory / "node_modules"
 
 
 def github() -> Path:
@@ -78,89 +82,97 @@ def github() -> Path:
 
 
 def examples() -> list[Path]:
-    folders = [packages() / "@readme" / "oas-examples" / version for version in ("2.0", "3.0", "3.1")]
-    return sorted(path for folder in folders for path in folder.rglob("*.*") if path.suffix in {".json", ".yaml"})
+    directories = [packages() / "@readme" / "oas-examples" / version for version in ("2.0", "3.0", "3.1")]
+    return sorted(
+        path for directory in directories for path in directory.rglob("*.*") if path.suffix in {".json", ".yaml"}
+    )
 
 
-def document_of(
+def build_document(
     operation: Mapping[str, Any], path: str = "/things", method: str = "get", **more: Any
 ) -> dict[str, Any]:
-    """The smallest document with this one operation."""
+    """Return a minimal document with this operation."""
     base = {"openapi": "3.0.3", "info": {"title": "Things", "version": "1.0"}}
-    own = {"servers": [{"url": "https://api.example.com/v1"}], "paths": {path: {method: dict(operation)}}}
-    return {**base, **own, **more}
+    rest = {"servers": [{"url": "https://api.example.com/v1"}], "paths": {path: {method: dict(operation)}}}
+    return {**base, **rest, **more}
 
 
-def swagger_of(operation: Mapping[str, Any], path: str = "/things", method: str = "get", **more: Any) -> dict[str, Any]:
+def build_swagger(
+    operation: Mapping[str, Any], path: str = "/things", method: str = "get", **more: Any
+) -> dict[str, Any]:
     base = {"swagger": "2.0", "info": {"title": "Things", "version": "1.0"}, "host": "api.example.com"}
     return {**base, "basePath": "/v1", "paths": {path: {method: dict(operation)}}, **more}
 
 
-def imported(document: Mapping[str, Any], **how: Any) -> BundleImport:
-    return to_bundle(json.dumps(document), **how)
+def import_document(document: Mapping[str, Any], **options: Any) -> BundleImport:
+    return to_bundle(json.dumps(document), **options)
 
 
-def tool_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The one tool of a document."""
-    [(_, _, tool)] = imported(document).tools
+def import_tool(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the only tool of a document."""
+    [(_, _, tool)] = import_document(document).tools
     return tool
 
 
-# --- arguments that fit --------------------------------------------------------------------------------------------
+# --- sample arguments ----------------------------------------------------------------------------------------------
 
 
 class Sampler:
-    """Values for a schema: its examples, its choices, else something of the right kind."""
+    """Sample values for a schema: its examples and choices, or a value of its type."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._definitions = schema.get("$defs", {})
         self._schema = schema
 
-    def arguments(self, *, all_of_them: bool) -> dict[str, Any]:
+    def arguments(self, *, include_optional: bool) -> dict[str, Any]:
         required = list(self._schema.get("required", ()))
         for rule in ("anyOf", "oneOf"):
             required += self._schema.get(rule, [{}])[0].get("required", ())
-        names = self._schema["properties"] if all_of_them else required
-        made = {name: self.value(self._schema["properties"][name]) for name in names}
-        if self._fits(made, self._schema):
-            return made
-        return {name: made[name] if name in made else self.value(self._schema["properties"][name]) for name in required}
+        names = self._schema["properties"] if include_optional else required
+        values = {name: self.value(self._schema["properties"][name]) for name in names}
+        if self._fits(values, self._schema):
+            return values
+        return {
+            name: values[name] if name in values else self.value(self._schema["properties"][name]) for name in required
+        }
 
     def value(self, schema: Any, depth: int = 0) -> Any:
-        if not isinstance(schema, dict) or depth > DEEPEST:  # a value that must hold itself has no end
+        if not isinstance(schema, dict) or depth > MAX_DEPTH:  # a schema that requires itself has no finite value
             return "text"
         if "$ref" in schema:
             return self.value(self._definitions[schema["$ref"].removeprefix("#/$defs/")], depth)
-        known = [
+        candidates = [
             *schema.get("examples", ()),
             *schema.get("enum", ()),
             *([schema["default"]] if "default" in schema else []),
         ]
-        fitting = next((value for value in known if self._fits(value, schema)), None)
-        return fitting if fitting is not None else self._made(schema, depth)
+        fitting = next((value for value in candidates if self._fits(value, schema)), None)
+        return fitting if fitting is not None else self._build(schema, depth)
 
-    def _made(self, schema: Mapping[str, Any], depth: int) -> Any:
+    def _build(self, schema: Mapping[str, Any], depth: int) -> Any:
         for key in ("anyOf", "oneOf"):
             if key in schema:
                 return self._alternative(schema, key, depth)
         if "allOf" in schema:
             parts = [self.value(part, depth) for part in schema["allOf"]]
-            own = {key: value for key, value in schema.items() if key != "allOf"}
-            objects = [part for part in [*parts, self._made(own, depth)] if isinstance(part, dict)]
+            rest = {key: value for key, value in schema.items() if key != "allOf"}
+            objects = [part for part in [*parts, self._build(rest, depth)] if isinstance(part, dict)]
             return {key: value for part in objects for key, value in part.items()} if objects else parts[0]
-        return self._of_kind(_kind(schema), schema, depth)
+        return self._build_type(_get_type(schema), schema, depth)
 
     def _alternative(self, schema: Mapping[str, Any], key: str, depth: int) -> Any:
-        own = {name: value for name, value in schema.items() if name != key}
-        for branch in sorted(schema[key], key=lambda branch: _kind(branch) != "string"):  # the same text fits no other
-            together = self.value({**own, **branch}, depth) if "$ref" not in branch else self.value(branch, depth)
-            if isinstance(together, dict) and "required" in branch and "required" in own:
-                together = {**self.value(own, depth), **together}
-            if self._fits(together, schema):
-                return together
+        rest = {name: value for name, value in schema.items() if name != key}
+        for branch in sorted(
+            schema[key], key=lambda branch: _get_type(branch) != "string"
+        ):  # the same text fits no other
+            combined = self.value({**rest, **branch}, depth) if "$ref" not in branch else self.value(branch, depth)
+            if isinstance(combined, dict) and "required" in branch and "required" in rest:
+                combined = {**self.value(rest, depth), **combined}
+            if self._fits(combined, schema):
+                return combined
         return self.value(schema[key][0], depth)
 
-    def _of_kind(self, kind: str, schema: Mapping[str, Any], depth: int) -> Any:
+    def _build_type(self, kind: str, schema: Mapping[str, Any], depth: int) -> Any:
         match kind:
             case "object":
                 return self._object(schema, depth)
@@ -176,9 +188,9 @@ class Sampler:
         properties = schema.get("properties", {})
         names = [name for name in properties if depth < 3 or name in schema.get("required", ())]
         names += [name for name in schema.get("required", ()) if name not in names]
-        made = {name: self.value(properties.get(name, {}), depth + 1) for name in names}
+        values = {name: self.value(properties.get(name, {}), depth + 1) for name in names}
         more = schema.get("additionalProperties")
-        return made or ({"key": self.value(more, depth + 1)} if isinstance(more, dict) else {})
+        return values or ({"key": self.value(more, depth + 1)} if isinstance(more, dict) else {})
 
     def _list(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
         item = self.value(schema.get("items", {}), depth + 1)
@@ -200,36 +212,36 @@ class Sampler:
         return bool(validator.is_valid(value))
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
-    told = schema.get("type", "object" if "properties" in schema or "required" in schema else "")
-    kinds = told if isinstance(told, list) else [told]
+def _get_type(schema: Mapping[str, Any]) -> str:
+    declared = schema.get("type", "object" if "properties" in schema or "required" in schema else "")
+    kinds = declared if isinstance(declared, list) else [declared]
     return str(next((kind for kind in kinds if kind != "null"), "null"))
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-def request_of(tool: Mapping[str, Any], args: Mapping[str, Any]) -> Request:
-    """The request that a call with these arguments makes, defaults filled in, every secret being the same."""
+def build_request(tool: Mapping[str, Any], args: Mapping[str, Any]) -> Request:
+    """Return the request of a call with these arguments and defaults. All secrets have the same value."""
     schema = Schema.from_json(tool["argSchema"])
     values = Values({**schema.defaults, **schema.check(dict(args))}, schema.required, lambda _: "user:secret")
-    return HttpImpl.model_validate(tool["httpImpl"]).request.filled(values)
+    return HttpImpl.model_validate(tool["httpImpl"]).request.fill(values)
 
 
 @dataclass(frozen=True)
 class Prism:
-    """A mock that says what does not fit its document: in a header, or in an answer of its own."""
+    """A mock server that reports violations of its document in a header or in an error response."""
 
     port: int
 
-    def verdict(self, request: Request, base: str = "") -> Verdict:
-        """The status, and what is wrong with the request; nothing where prism found nothing."""
+    def validate(self, request: Request, base: str = "") -> Validation:
+        """Return the status and the violations of the request; an empty string without violations."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         parts = urlsplit(request.url)
         target = parts.path.removeprefix(base) + (f"?{parts.query}" if parts.query else "")
         connection.request(request.method, target or "/", request.content, dict(request.headers))
         answer = connection.getresponse()
-        found = VIOLATION.findall(answer.getheader("sl-violations") or "")  # cut short where there are many
+        found = VIOLATION.findall(answer.getheader("sl-violations") or "")  # truncated if there are many
         text = answer.read().decode(errors="replace")
         connection.close()
         own_error = answer.status >= 400 and "stoplight.io/prism/errors" in text
@@ -243,7 +255,7 @@ def prism(document: Path) -> Iterator[Prism]:
     command = [find_program("node"), str(script), "mock", "--port", str(port), "--host", "127.0.0.1", str(document)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            assert eventually(lambda: process.poll() is not None or _answers(port), 90), "prism does not start"
+            assert eventually(lambda: process.poll() is not None or _is_listening(port), 90), "prism does not start"
             assert process.poll() is None, "prism ended at once"
             yield Prism(port)
         finally:
@@ -256,11 +268,13 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _answers(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def shown(tool: Mapping[str, Any], args: Mapping[str, Any], verdict: Verdict) -> str:
+def format_violation(tool: Mapping[str, Any], args: Mapping[str, Any], validation: Validation) -> str:
     implementation = tool["httpImpl"]
-    return f"{implementation['method']} {implementation['urlTemplate']} {json.dumps(args)[:500]}\n  {verdict[1][:800]}"
+    return (
+        f"{implementation['method']} {implementation['urlTemplate']} {json.dumps(args)[:500]}\n  {validation[1][:800]}"
+    )

@@ -1,4 +1,4 @@
-"""The same calls to the same small tools, built once for every backend: whoever carries a call out, it is alike."""
+"""The contract of backends: the same calls of the same tools have the same results on every backend."""
 
 import asyncio
 import functools
@@ -115,7 +115,7 @@ class OwnBackend:
 
 
 def own_backend(name: str, function: Function) -> object:
-    """A backend that somebody adds, for tools that are known from their source alone."""
+    """A custom backend."""
     schema = Schema.from_source(Path(__file__).read_text("utf-8"), function.__name__)
     return Tool(name, OwnBackend(function), schema, permissions=permissions(needs(function)))
 
@@ -201,7 +201,7 @@ for line in sys.stdin:
 
 
 def write_server(folder: Path) -> dict[str, Any]:
-    """Write its source, and return its settings."""
+    """Write the source of a server, and return its settings."""
     tools = [
         {"name": each.__name__, "inputSchema": Schema.from_callable(each).json, "outputSchema": WRAPPED}
         for each in IN_UPSTREAM
@@ -250,7 +250,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def app(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """Every kind of backend is a pack of its own, with the same tools in it."""
+    """Create an application with one pack per backend, each with the same tools."""
     settings = {**SETTINGS, "servers": {UPSTREAM: write_server(tmp_path_factory.mktemp("server"))}}
     tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
     with opened(settings, tools) as app:
@@ -270,7 +270,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize(("kind", "call"), CASES)
-def test_a_call_comes_out_alike_on_every_backend(app: App, kind: str, call: Call) -> None:
+def test_a_call_has_the_same_result_on_every_backend(app: App, kind: str, call: Call) -> None:
     result = app.call(f"{kind}.{call.name}", call.args, AGENT)
     if result.error is None:
         assert (result.value, None) == (call.value, call.error)
@@ -280,7 +280,7 @@ def test_a_call_comes_out_alike_on_every_backend(app: App, kind: str, call: Call
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "call"), CASES)
-def test_code_sees_every_backend_alike(app: App, kind: str, call: Call) -> None:
+def test_code_gets_the_same_result_from_every_backend(app: App, kind: str, call: Call) -> None:
     answer = app.run(f"[{kind}.{call.name}(**{call.args!r})]", agent=AGENT)
     assert answer.error == call.error, answer.text
     if call.error is None:

@@ -13,7 +13,7 @@ from tests.http_support import served
 from tests.rest_support import Rest, code_of, draft, http_draft, new_id, serving
 from tests.support import PROGRAM, command_line, configure, environment, eventually
 
-from onetool.backends.http_tool.rates import SharedRates
+from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.errors import BudgetExceeded
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
@@ -252,27 +252,27 @@ def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None
 
 def test_a_minute_later_calls_are_allowed_again_and_old_ones_are_forgotten(tmp_path: Path) -> None:
     times = [1000.0]
-    one, other = (SharedRates(tmp_path / "rates.db", lambda: times[0]) for _ in range(2))
-    one.take("tool", 2)
-    other.take("tool", 2)
-    other.take("another", 1)
+    one, other = (SharedRateLimiter(tmp_path / "rates.db", lambda: times[0]) for _ in range(2))
+    one.acquire("tool", 2)
+    other.acquire("tool", 2)
+    other.acquire("another", 1)
     with pytest.raises(BudgetExceeded) as caught:
-        one.take("tool", 2)
+        one.acquire("tool", 2)
     assert caught.value.retry_after == 60
     times[0] += 60
-    one.take("tool", 2)
+    one.acquire("tool", 2)
     times[0] -= 3600  # the clock was set back
-    one.take("tool", 1)
+    one.acquire("tool", 1)
     assert one.problem is None
 
 
 def test_without_a_usable_file_each_process_counts_alone_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    rates = SharedRates(tmp_path / "file" / "rates.db")
-    rates.take("tool", 1)
+    rates = SharedRateLimiter(tmp_path / "file" / "rates.db")
+    rates.acquire("tool", 1)
     assert "maxCallsPerMinute" in (rates.problem or "")
     with pytest.raises(BudgetExceeded):
-        rates.take("tool", 1)
+        rates.acquire("tool", 1)
 
 
 # --- search --------------------------------------------------------------------------------------------------------

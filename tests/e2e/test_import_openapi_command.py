@@ -1,4 +1,4 @@
-"""`onetool import` of an OpenAPI document and of an archive, as a person types it, down to a call over the network."""
+"""`onetool import` of OpenAPI documents and archives, and calls of the imported tools."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.http_support import Site, served
-from tests.openapi_support import document_of, swagger_of
+from tests.openapi_support import build_document, build_swagger
 from tests.support import PROGRAM, command_line, configure, environment
 
 from onetool.bundles.importer import is_bundle
@@ -44,10 +44,10 @@ def write(home: Path, document: Mapping[str, Any], name: str = "petstore.yaml") 
     (home / name).write_text(text, encoding="utf-8")
 
 
-def imported(home: Path, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_import(home: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, "import", *arguments],
-        cwd=folder or home,
+        cwd=directory or home,
         env=environment(home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -57,14 +57,14 @@ def imported(home: Path, *arguments: str, folder: Path | None = None) -> subproc
     )
 
 
-def typed(home: Path, *arguments: str) -> str:
-    done = imported(home, *arguments)
+def import_successfully(home: Path, *arguments: str) -> str:
+    done = run_import(home, *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
 
-def refused(home: Path, *arguments: str) -> str:
-    done = imported(home, *arguments)
+def import_unsuccessfully(home: Path, *arguments: str) -> str:
+    done = run_import(home, *arguments)
     assert done.returncode in {1, 2}, done.stdout
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -77,19 +77,19 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_it_ends_with_what_is_left_to_do(tmp_path: Path) -> None:
+def test_the_import_ends_with_the_remaining_steps(tmp_path: Path) -> None:
     write(tmp_path, petstore(more={"/x": {"trace": {}}}))
-    folder = tmp_path / ".onetool"
-    assert typed(tmp_path, "petstore.yaml").splitlines() == [
-        f"petstore: imported 2 tools of version 1.0 into {folder / 'bundles'}",
+    directory = tmp_path / ".onetool"
+    assert import_successfully(tmp_path, "petstore.yaml").splitlines() == [
+        f"petstore: imported 2 tools of version 1.0 into {directory / 'bundles'}",
         "Not imported, or imported with changes:",
         "  TRACE /x: TRACE is not supported, because it reveals credentials",
-        f"Add these secrets to {folder / 'secrets.yaml'} (it must be readable only by you):",
+        f"Add these secrets to {directory / 'secrets.yaml'} (it must be readable only by you):",
         "  PETSTORE_KEY: ...",
-        f"Allow the host in {folder / 'onetool.yaml'} (or use --write):",
+        f"Allow the host in {directory / 'onetool.yaml'} (or use --write):",
         "  http: {allowedHosts: [pets.example.com]}",
         "Running servers see the tools at once. After changing settings or secrets, run: onetool reload",
-        "Call one:",
+        "Example:",
         "  onetool call petstore.list-pets",
         "  petstore.list_pets()",
         "",
@@ -98,13 +98,13 @@ def test_it_ends_with_what_is_left_to_do(tmp_path: Path) -> None:
             '"What can you do with petstore in OneTool?"'
         ),
     ]
-    assert not (folder / "onetool.yaml").exists()
+    assert not (directory / "onetool.yaml").exists()
 
 
 @pytest.mark.slow
-def test_what_was_imported_is_called_with_its_secret_and_never_shows_it(tmp_path: Path, site: Site) -> None:
+def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, site: Site) -> None:
     write(tmp_path, petstore(site.url("")), "petstore.json")
-    said = typed(tmp_path, "petstore.json", "--write")
+    said = import_successfully(tmp_path, "petstore.json", "--write")
     assert f'+  allowedHosts: ["127.0.0.1:{site.port}"]' in said
     assert "http: {allowPrivateAddresses: true}" in said
     config = tmp_path / ".onetool" / "onetool.yaml"
@@ -116,60 +116,64 @@ def test_what_was_imported_is_called_with_its_secret_and_never_shows_it(tmp_path
     echoed = command_line(tmp_path, "call", "petstore.list-pets", "limit=3")
     assert json.loads(echoed.stdout)["query"] == {"limit": ["3"]}, echoed.stderr
     failed = command_line(tmp_path, "run", "petstore.get_pet(id='a/b')")
-    assert "answered 404 Not Found: there is no such page" in failed.stdout
+    assert "returned 404 Not Found: there is no such page" in failed.stdout
     assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
-    assert "Add these secrets" not in typed(tmp_path, "petstore.json")
+    assert "Add these secrets" not in import_successfully(tmp_path, "petstore.json")
     assert SECRET not in said + echoed.stdout + failed.stdout + failed.stderr
 
 
 @pytest.mark.slow
-def test_a_newer_document_adds_versions_and_the_same_one_nothing(tmp_path: Path) -> None:
+def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path, petstore())
-    typed(tmp_path, "petstore.yaml")
-    assert "already imported (2 tools); nothing was changed." in typed(tmp_path, "petstore.yaml")
+    import_successfully(tmp_path, "petstore.yaml")
+    assert "already imported (2 tools); nothing was changed." in import_successfully(tmp_path, "petstore.yaml")
     write(tmp_path, petstore(version="1.1"))
-    assert "imported 2 tools of version 1.1" in typed(tmp_path, "petstore.yaml")
-    tools = json.loads(typed(tmp_path, "petstore.yaml", "--name", "other", "--json"))
+    assert "imported 2 tools of version 1.1" in import_successfully(tmp_path, "petstore.yaml")
+    tools = json.loads(import_successfully(tmp_path, "petstore.yaml", "--name", "other", "--json"))
     assert tools["tools"] == ["other.list-pets@1.1", "other.get-pet@1.1"]
     listed = json.loads(command_line(tmp_path, "bundles", "--json").stdout)["bundles"]
     assert [(row["slug"], row["toolCount"]) for row in listed] == [("other", 2), ("petstore", 2)]
 
 
-def test_a_changed_document_of_the_same_version_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, petstore())
-    typed(tmp_path, "petstore.yaml")
+    import_successfully(tmp_path, "petstore.yaml")
     write(tmp_path, petstore("https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}}))
-    words = refused(tmp_path, "petstore.yaml")
-    assert "has another list-pets of version 1.0, and a version never changes" in words
-    assert "petstore.yaml --name petstore-2" in words
+    message = import_unsuccessfully(tmp_path, "petstore.yaml")
+    assert "already has a different list-pets@1.0; a stored version never changes" in message
+    assert "petstore.yaml --name petstore-2" in message
     assert "extra" not in command_line(tmp_path, "tools", "petstore").stdout
 
 
-def test_another_api_of_the_same_name_is_refused(tmp_path: Path) -> None:
+def test_another_api_with_the_same_name_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, petstore())
-    typed(tmp_path, "petstore.yaml")
+    import_successfully(tmp_path, "petstore.yaml")
     write(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
-    assert "is there already, with other tools\nHint: choose another name" in refused(tmp_path, "petstore.yaml")
+    assert "already exists, with other tools\nHint: choose another name" in import_unsuccessfully(
+        tmp_path, "petstore.yaml"
+    )
 
 
-def test_an_address_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_base_url_is_requested(tmp_path: Path) -> None:
     write(tmp_path, petstore("/v1"))
-    words = refused(tmp_path, "petstore.yaml")
-    assert words.rstrip().endswith("petstore.yaml --server https://api.example.com/v1")
-    assert "allowedHosts: [api.example.com]" in typed(tmp_path, "petstore.yaml", "--server", "api.example.com")
+    message = import_unsuccessfully(tmp_path, "petstore.yaml")
+    assert message.rstrip().endswith("petstore.yaml --server https://api.example.com/v1")
+    assert "allowedHosts: [api.example.com]" in import_successfully(
+        tmp_path, "petstore.yaml", "--server", "api.example.com"
+    )
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     write(tmp_path, petstore())
-    assert "would import 2 tools" in typed(tmp_path, "petstore.yaml", "--dry-run", "--write")
+    assert "would import 2 tools" in import_successfully(tmp_path, "petstore.yaml", "--dry-run", "--write")
     assert not (tmp_path / ".onetool").exists()
 
 
-def test_hosts_are_merged_and_nothing_of_the_file_is_lost(tmp_path: Path) -> None:
+def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> None:
     text = "# mine\nhttp:\n  allowedHosts:\n    - a.example.com  # the first\nlog_level: INFO\n"
     configure(tmp_path, text)
     write(tmp_path, petstore())
-    done = json.loads(typed(tmp_path, "petstore.yaml", "--write", "--json"))
+    done = json.loads(import_successfully(tmp_path, "petstore.yaml", "--write", "--json"))
     config = tmp_path / ".onetool" / "onetool.yaml"
     added = "    - a.example.com  # the first\n    - pets.example.com\n"
     assert config.read_text("utf-8") == text.replace("    - a.example.com  # the first\n", added)
@@ -178,18 +182,18 @@ def test_hosts_are_merged_and_nothing_of_the_file_is_lost(tmp_path: Path) -> Non
     assert "+    - pets.example.com" in done["diff"]
 
 
-def test_a_host_that_is_allowed_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_an_allowed_host_is_not_requested_again(tmp_path: Path) -> None:
     configure(tmp_path, 'http: {allowedHosts: ["*.example.com"]}\n')
     write(tmp_path, petstore())
-    said = typed(tmp_path, "petstore.yaml", "--write")
+    said = import_successfully(tmp_path, "petstore.yaml", "--write")
     assert "allowedHosts" not in said
     assert "wrote" not in said
 
 
-def test_many_problems_are_told_as_ten_and_a_number(tmp_path: Path) -> None:
+def test_many_problems_are_listed_as_ten_and_a_count(tmp_path: Path) -> None:
     broken = {f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)}
     write(tmp_path, petstore(more=broken))
-    said = typed(tmp_path, "petstore.yaml").splitlines()
+    said = import_successfully(tmp_path, "petstore.yaml").splitlines()
     start = said.index("Not imported, or imported with changes:")
     assert said[start + 11].startswith("  and ")
     assert said[start + 11].endswith(" more; --json shows them all")
@@ -202,18 +206,18 @@ def test_many_problems_are_told_as_ten_and_a_number(tmp_path: Path) -> None:
             "a.yaml",
             "openapi: 3.1.0\ninfo: {title: Things}\nservers: [{url: https://x.example}]\npaths: {/a: {get: {}}}\n",
         ),
-        ("a.json", "\ufeff" + json.dumps(document_of({}))),
-        ("a.conf", json.dumps(swagger_of({}), indent=1)),
+        ("a.json", "\ufeff" + json.dumps(build_document({}))),
+        ("a.conf", json.dumps(build_swagger({}), indent=1)),
         ("a.txt", "# a comment\nswagger: '2.0'\nhost: x.example\ninfo: {title: Things}\npaths: {/a: {get: {}}}\n"),
     ],
 )
-def test_a_document_is_known_by_its_content(tmp_path: Path, name: str, content: str) -> None:
+def test_a_document_is_detected_by_its_content(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
-    assert typed(tmp_path, name, "--dry-run").startswith("things: would import 1 tool of version")
+    assert import_successfully(tmp_path, name, "--dry-run").startswith("things: would import 1 tool of version")
 
 
 @pytest.mark.parametrize(
-    ("content", "is_one"),
+    ("content", "is_document"),
     [
         (b'{"mcpServers": {"openapi": {"command": "x", "args": ["openapi: 3"]}}}', False),
         (b'{"mcpServers": {"a": {"command": "x"}}}', False),
@@ -228,75 +232,78 @@ def test_a_document_is_known_by_its_content(tmp_path: Path, name: str, content: 
         (b"", False),
     ],
 )
-def test_documents_are_told_from_the_files_of_assistants(content: bytes, is_one: bool) -> None:
-    assert is_bundle(content) is is_one
+def test_documents_are_distinguished_from_files_of_assistants(content: bytes, is_document: bool) -> None:
+    assert is_bundle(content) is is_document
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
-        ("openapi: 4.0.0\npaths: {}\n", "OpenAPI '4.0.0' is not known"),
+        ("openapi: 4.0.0\npaths: {}\n", "unsupported OpenAPI version '4.0.0'"),
         ("openapi: 3.0.0\npaths: {}\n", "the document has no operations"),
         ("openapi: 3.0.0\npaths: [", "x.yaml: "),
         ("openapi: &a [*a]\n", "x.yaml: "),
-        ("just: yaml\n", "not an OpenAPI document"),
+        ("just: yaml\n", "unknown format of"),
         ("", "is empty"),
     ],
 )
-def test_a_document_that_is_none_says_why(tmp_path: Path, content: str, words: str) -> None:
+def test_an_invalid_document_is_rejected_with_the_reason(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "x.yaml").write_text(content, encoding="utf-8")
-    assert words in refused(tmp_path, "x.yaml")
+    assert message in import_unsuccessfully(tmp_path, "x.yaml")
     assert not (tmp_path / ".onetool").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (["https://example.com/openapi.json"], "fetch it first: curl -fsSLo api.json https://example.com/openapi.json"),
+        (
+            ["https://example.com/openapi.json"],
+            "download it first: curl -fsSLo api.json https://example.com/openapi.json",
+        ),
         (["missing.yaml"], "file not found: missing.yaml"),
         (["cursor", "--name", "x"], "not to servers"),
     ],
 )
-def test_what_cannot_be_imported_says_what_to_type(tmp_path: Path, arguments: list[str], words: str) -> None:
-    assert words in refused(tmp_path, *arguments)
+def test_an_import_error_names_the_command_to_run(tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert message in import_unsuccessfully(tmp_path, *arguments)
 
 
-def test_importing_into_a_project_trusts_it_and_says_so(tmp_path: Path) -> None:
-    folder, user = tmp_path / "work", tmp_path / ".onetool"
-    configure(folder, "log_level: INFO\n")
-    write(folder, petstore())
-    done = imported(tmp_path, "petstore.yaml", "--write", "--project", folder=folder)
+def test_importing_into_a_project_trusts_it_and_prints_that(tmp_path: Path) -> None:
+    directory, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(directory, "log_level: INFO\n")
+    write(directory, petstore())
+    done = run_import(tmp_path, "petstore.yaml", "--write", "--project", directory=directory)
     assert done.returncode == 0, done.stderr
     assert "is now trusted, including its previous content" in done.stdout
-    assert is_trusted(folder / ".onetool", user, {})
-    assert (folder / ".onetool" / "bundles").is_dir()
-    again = imported(tmp_path, "petstore.yaml", "--user", folder=folder)
+    assert is_trusted(directory / ".onetool", user, {})
+    assert (directory / ".onetool" / "bundles").is_dir()
+    again = run_import(tmp_path, "petstore.yaml", "--user", directory=directory)
     assert f"into {user / 'bundles'}" in again.stdout, again.stderr
 
 
 def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) -> None:
-    folder, user = tmp_path / "work", tmp_path / ".onetool"
+    directory, user = tmp_path / "work", tmp_path / ".onetool"
     configure(tmp_path, "http: {allowedHosts: [mine.example.com]}\n")
-    configure(folder, "log_level: INFO\n")
-    write(folder, petstore())
-    trust(folder / ".onetool", user)
-    done = imported(tmp_path, "petstore.yaml", "--write", folder=folder)
+    configure(directory, "log_level: INFO\n")
+    write(directory, petstore())
+    trust(directory / ".onetool", user)
+    done = run_import(tmp_path, "petstore.yaml", "--write", directory=directory)
     assert "is now trusted" not in done.stdout
-    assert is_trusted(folder / ".onetool", user, {})
-    hosts = read_file(folder / ".onetool" / "onetool.yaml").data["http"]["allowedHosts"]
+    assert is_trusted(directory / ".onetool", user, {})
+    hosts = read_file(directory / ".onetool" / "onetool.yaml").data["http"]["allowedHosts"]
     assert hosts == ["mine.example.com", "pets.example.com"]
 
 
-def test_an_import_in_a_directory_without_settings_makes_them_there(tmp_path: Path) -> None:
-    folder, user = tmp_path / "work", tmp_path / ".onetool"
-    folder.mkdir()
-    write(folder, petstore())
-    tried = imported(tmp_path, "petstore.yaml", "--dry-run", folder=folder)
+def test_an_import_in_a_directory_without_settings_creates_them(tmp_path: Path) -> None:
+    directory, user = tmp_path / "work", tmp_path / ".onetool"
+    directory.mkdir()
+    write(directory, petstore())
+    tried = run_import(tmp_path, "petstore.yaml", "--dry-run", directory=directory)
     assert tried.returncode == 0, tried.stderr
-    assert not (folder / ".onetool").exists()
-    done = imported(tmp_path, "petstore.yaml", folder=folder)
+    assert not (directory / ".onetool").exists()
+    done = run_import(tmp_path, "petstore.yaml", directory=directory)
     assert done.returncode == 0, done.stderr
-    assert f"{folder / '.onetool'} is now trusted" in done.stdout
-    assert is_trusted(folder / ".onetool", user, {})
-    assert list((folder / ".onetool" / "bundles").rglob("*.json"))
+    assert f"{directory / '.onetool'} is now trusted" in done.stdout
+    assert is_trusted(directory / ".onetool", user, {})
+    assert list((directory / ".onetool" / "bundles").rglob("*.json"))
     assert not (user / "bundles").exists()

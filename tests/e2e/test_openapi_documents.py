@@ -1,4 +1,4 @@
-"""Real documents against a real judge: what tools of GitHub's API send is what prism, who knows the document, accepts.
+"""Requests of tools that are imported from real documents, such as the GitHub API, validated by Prism.
 
 Prism validates path, query, headers, body and credentials. A run of CI sends a part of the operations, spread evenly;
 the nightly run sends all.
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.openapi_support import Sampler, examples, github, packages, prism, request_of, shown
+from tests.openapi_support import Sampler, build_request, examples, format_violation, github, packages, prism
 
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
@@ -24,54 +24,54 @@ OPERATIONS = 1_223
 SAMPLE = OPERATIONS if NIGHTLY else 80
 REFERENCE = re.compile(r'"\$ref": "#/components/(\w+)/([^"]+)"')
 ANY_HOST = "https://api.example.com/base"
-# Documents of webhooks alone, of nothing, and of files that are uploaded in parts.
+# Documents with only webhooks, without operations, and with multipart uploads.
 WITHOUT_TOOLS = {"title", "webhooks", "schema-encoding-style"}
-# Where the judge itself works: it falls over some of the other documents.
-JUDGED = ("3.0/json/security.json", "3.1/json/train-travel.json")
-MORE_JUDGED = ("3.0/json/star-trek.json", "3.0/json/form-data.json", "3.0/json/parameters-extreme.json")
+# Prism fails on some of the other documents.
+VALIDATED_DOCUMENTS = ("3.0/json/security.json", "3.1/json/train-travel.json")
+MORE_VALIDATED_DOCUMENTS = ("3.0/json/star-trek.json", "3.0/json/form-data.json", "3.0/json/parameters-extreme.json")
 
 
 @pytest.fixture(scope="module")
-def of_github() -> BundleImport:
+def github_import() -> BundleImport:
     return to_bundle(github().read_bytes())
 
 
-def objections(judge: Any, tools: list[dict[str, Any]], base: str = "") -> list[str]:
+def find_violations(validator: Any, tools: list[dict[str, Any]], base: str = "") -> list[str]:
     found = []
     for tool in tools:
-        for all_of_them in (True, False):
-            args = Sampler(tool["argSchema"]).arguments(all_of_them=all_of_them)
-            verdict = judge.verdict(request_of(tool, args), base)
-            if verdict[1]:
-                found.append(shown(tool, args, verdict))
+        for include_optional in (True, False):
+            args = Sampler(tool["argSchema"]).arguments(include_optional=include_optional)
+            validation = validator.validate(build_request(tool, args), base)
+            if validation[1]:
+                found.append(format_violation(tool, args, validation))
     return found
 
 
-def test_every_operation_of_github_is_a_tool(of_github: BundleImport) -> None:
-    assert len(of_github.tools) == OPERATIONS
-    assert of_github.problems == []
-    assert of_github.hosts == ["api.github.com", "uploads.github.com"]
+def test_every_operation_of_github_is_a_tool(github_import: BundleImport) -> None:
+    assert len(github_import.tools) == OPERATIONS
+    assert github_import.problems == []
+    assert github_import.hosts == ["api.github.com", "uploads.github.com"]
 
 
-def test_the_requests_of_githubs_tools_are_accepted(of_github: BundleImport, tmp_path: Path) -> None:
-    chosen = [of_github.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
-    with prism(_of_these_paths(chosen, tmp_path / "github.json")) as judge:
-        found = objections(judge, chosen)
+def test_the_requests_of_githubs_tools_are_accepted(github_import: BundleImport, tmp_path: Path) -> None:
+    chosen = [github_import.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
+    with prism(_write_partial_document(chosen, tmp_path / "github.json")) as validator:
+        found = find_violations(validator, chosen)
     assert not found, "\n".join(found)
 
 
-def _of_these_paths(tools: list[dict[str, Any]], file: Path) -> Path:
-    """GitHub's document with these paths and what they refer to: the judge takes its time with each thing in it."""
+def _write_partial_document(tools: list[dict[str, Any]], file: Path) -> Path:
+    """Write the GitHub document with only these paths and their components: Prism is slow with large documents."""
     document = json.loads(github().read_text(encoding="utf-8"))
     paths = {re.sub(r"\$\{(?:\w+:)?\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path) for tool in tools}
     kept = {path: item for path, item in document["paths"].items() if re.sub(r"\{[^}]+\}", "{}", path) in paths}
-    smaller = {"paths": kept, "components": _referred_to(kept, document["components"]), "x-webhooks": {}}
+    smaller = {"paths": kept, "components": _collect_components(kept, document["components"]), "x-webhooks": {}}
     file.write_text(json.dumps({**document, **smaller}), encoding="utf-8")
     return file
 
 
-def _referred_to(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """The components that the paths cannot do without, however far away."""
+def _collect_components(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """Return the components to which the paths refer, directly or indirectly."""
     kept: dict[str, Any] = {}
     left: list[Any] = [paths]
     while left:
@@ -82,39 +82,39 @@ def _referred_to(paths: dict[str, Any], components: dict[str, Any]) -> dict[str,
     return kept
 
 
-@pytest.mark.parametrize("name", (*JUDGED, *MORE_JUDGED) if NIGHTLY else JUDGED)
+@pytest.mark.parametrize("name", (*VALIDATED_DOCUMENTS, *MORE_VALIDATED_DOCUMENTS) if NIGHTLY else VALIDATED_DOCUMENTS)
 def test_the_requests_of_small_documents_are_accepted(name: str) -> None:
     document = packages() / "@readme" / "oas-examples" / name
     tools = [tool for _, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools]
-    with prism(document) as judge:
-        found = objections(judge, tools, "/base")
+    with prism(document) as validator:
+        found = find_violations(validator, tools, "/base")
     assert not found, "\n".join(found)
 
 
-def test_the_judge_accepts_the_pet_store_and_objects_to_a_wrong_request() -> None:
+def test_the_validator_accepts_the_pet_store_and_rejects_a_wrong_request() -> None:
     document = packages() / "@readme" / "oas-examples" / "3.0" / "json" / "petstore.json"
     tools = {slug: tool for slug, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools}
     wrong = {**tools["add-pet"], "httpImpl": {**tools["add-pet"]["httpImpl"], "body": {"name": "${name}"}}}
-    with prism(document) as judge:
-        assert not objections(judge, list(tools.values()), "/base")
-        assert "photoUrls" in objections(judge, [wrong], "/base")[0]
+    with prism(document) as validator:
+        assert not find_violations(validator, list(tools.values()), "/base")
+        assert "photoUrls" in find_violations(validator, [wrong], "/base")[0]
 
 
-def test_documents_full_of_edge_cases_become_tools_that_can_be_called() -> None:
-    documents, made, unsampled = examples(), 0, 0
+def test_documents_with_edge_cases_become_callable_tools() -> None:
+    documents, tool_count, unsampled = examples(), 0, 0
     for document in documents:
-        for tool in _tools_of(document):
-            made += 1
+        for tool in _import_tools(document):
+            tool_count += 1
             try:
-                request_of(tool, Sampler(tool["argSchema"]).arguments(all_of_them=True))
-            except ArgumentError:  # a schema that nothing fits, or a pattern that is hard to meet
+                build_request(tool, Sampler(tool["argSchema"]).arguments(include_optional=True))
+            except ArgumentError:  # no sample value fits the schema
                 unsampled += 1
     assert len(documents) > 100
-    assert made > 1_200
+    assert tool_count > 1_200
     assert unsampled < 20
 
 
-def _tools_of(document: Path) -> list[dict[str, Any]]:
+def _import_tools(document: Path) -> list[dict[str, Any]]:
     try:
         return [tool for _, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools]
     except BundleError:

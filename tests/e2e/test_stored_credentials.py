@@ -166,7 +166,7 @@ def test_a_literal_credential_is_taken_out_of_results_and_errors(tmp_path: Path)
         answer = shop.rest.invoke(shop.rest.tool(bundle, "t", "1", **echo)).text
         failed = shop.rest.invoke(shop.rest.tool(bundle, "u", "1", **http_draft(site.url(f"/x?sig={CREDENTIAL}")))).text
         assert "[REDACTED]" in answer
-        assert "answered 404" in failed
+        assert "returned 404" in failed
         for text in (answer, failed):
             assert CREDENTIAL not in text
             assert "a-literal-token" not in text
@@ -198,7 +198,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}, "api": {"ty
     [
         ({"headers": {"Authorization": "Bearer ${API_KEY}"}}, CITY, "${secret:API_KEY}"),
         ({"auth": {"type": "bearer", "value": "${API_KEY}"}}, None, "${secret:API_KEY}"),
-        ({"query": {"q": "${ctiy}"}}, CITY, "did you mean ${city}?"),
+        ({"query": {"q": "${ctiy}"}}, CITY, "Did you mean ${city}?"),
         ({"urlTemplate": f"{URL}/${{town}}"}, {"type": "object", "additionalProperties": True}, "add town"),
         ({"method": "POST", "body": {"a": ["${csv:towns}"]}}, CITY, "Arguments in argSchema: api, city"),
     ],

@@ -1,4 +1,4 @@
-"""Specification 4, HTTP tools: definitions as they are stored, registered on a bus, called against a real server."""
+"""Specification 4, HTTP tools: stored definitions, registered on a bus and called against a real server."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ HOSTILE = [
 
 @dataclass
 class Calls:
-    """Tools on one bus. Pauses are noted and take no time."""
+    """Calls of HTTP tools on a bus. Pauses are recorded and take no time."""
 
     allowed: tuple[str, ...] = ("*",)
     private: bool = True
@@ -113,7 +113,7 @@ def in_turn(*pages: Page) -> Page:
 
 
 @pytest.mark.spec("bundles.http.url-scheme")
-def test_a_url_begins_with_http_or_https() -> None:
+def test_a_url_starts_with_http_or_https() -> None:
     for url in ("ftp://shop.test/", "shop.test", "//shop.test", "${scheme}://shop.test", "file:///etc/passwd"):
         assert "must start with http:// or https://" in refused({"urlTemplate": url})
     for url in ("http://shop.test/", "https://shop.test/"):
@@ -132,7 +132,7 @@ def test_an_object_is_sent_as_json_and_a_string_as_it_is(calls: Calls, site: Sit
 
 
 @pytest.mark.spec("bundles.http.failed-status")
-def test_a_status_outside_the_success_codes_fails_or_is_nothing(calls: Calls, site: Site) -> None:
+def test_a_status_outside_the_success_codes_fails_or_returns_none(calls: Calls, site: Site) -> None:
     tool = {"urlTemplate": site.url("/status/${code}")}
     failure = calls.failure(tool, code=404)
     assert (failure["type"], failure["status"], failure["body"]) == ("http_status", 404, "404")
@@ -142,7 +142,7 @@ def test_a_status_outside_the_success_codes_fails_or_is_nothing(calls: Calls, si
 
 
 @pytest.mark.spec("bundles.http.api-key")
-def test_an_api_key_goes_where_it_belongs(calls: Calls, site: Site) -> None:
+def test_an_api_key_is_sent_in_its_location(calls: Calls, site: Site) -> None:
     key = {"type": "apiKey", "name": "X-Key", "value": "${secret:TOKEN}"}
     calls.value({"urlTemplate": site.url(), "auth": {**key, "in": "header"}})
     assert site.last.header("x-key") == SECRETS["TOKEN"]
@@ -151,7 +151,7 @@ def test_an_api_key_goes_where_it_belongs(calls: Calls, site: Site) -> None:
 
 
 @pytest.mark.spec("bundles.http.bearer")
-def test_a_bearer_token_is_sent_as_such(calls: Calls, site: Site) -> None:
+def test_a_bearer_token_is_sent_in_the_authorization_header(calls: Calls, site: Site) -> None:
     calls.value({"urlTemplate": site.url(), "auth": {"type": "bearer", "value": "${secret:TOKEN}"}})
     assert site.last.header("authorization") == f"Bearer {SECRETS['TOKEN']}"
 
@@ -163,7 +163,7 @@ def test_user_and_password_are_sent_as_basic_authentication(calls: Calls, site: 
 
 
 @pytest.mark.spec("bundles.http.response-modes")
-def test_a_response_is_json_or_text_or_what_it_says_it_is(calls: Calls, site: Site) -> None:
+def test_a_response_is_json_or_text_or_follows_its_content_type(calls: Calls, site: Site) -> None:
     site.pages["/json"] = page(b'{"a": 1}', JSON)
     site.pages["/text"] = page(b'{"a": 1}', ("Content-Type", "text/plain"))
     site.pages["/html"] = page(b"<p>", ("Content-Type", "text/html"))
@@ -176,7 +176,7 @@ def test_a_response_is_json_or_text_or_what_it_says_it_is(calls: Calls, site: Si
 
 
 @pytest.mark.spec("bundles.http.selector")
-def test_a_selector_takes_its_part_of_the_response(calls: Calls, site: Site) -> None:
+def test_a_selector_selects_part_of_the_response(calls: Calls, site: Site) -> None:
     site.pages["/items"] = page(b'{"items": [{"id": 1}, {"id": 2}]}', JSON)
     assert calls.value({"urlTemplate": site.url("/items"), "response": {"selector": "items[].id"}}) == [1, 2]
     assert "JMESPath" in refused({"urlTemplate": site.url(), "response": {"selector": "items[?"}})
@@ -186,7 +186,7 @@ def test_a_selector_takes_its_part_of_the_response(calls: Calls, site: Site) -> 
 
 
 @pytest.mark.spec("bundles.template.arguments")
-def test_placeholders_are_filled_from_deep_inside_the_arguments(calls: Calls, site: Site) -> None:
+def test_placeholders_are_filled_from_nested_arguments(calls: Calls, site: Site) -> None:
     query = {"a": "${a}", "b": "${deep.list[1].name}"}
     tool = {"urlTemplate": site.url(), "query": query, "headers": {"X-A": "is ${a}"}}
     calls.value(tool, a="x", deep={"list": [{}, {"name": "y"}]})
@@ -205,7 +205,7 @@ def test_a_secret_placeholder_is_filled_from_the_secrets(calls: Calls, site: Sit
 
 
 @pytest.mark.spec("bundles.template.literal")
-def test_two_dollars_mean_the_text_itself(calls: Calls, site: Site) -> None:
+def test_two_dollars_escape_a_placeholder(calls: Calls, site: Site) -> None:
     calls.value({"urlTemplate": site.url(), "query": {"q": "$${a} costs $5 {b} ${a}"}}, a="x")
     assert site.last.query == {"q": ["${a} costs $5 {b} x"]}
 
@@ -216,13 +216,13 @@ def test_two_dollars_mean_the_text_itself(calls: Calls, site: Site) -> None:
     ["https://${h}/", "https://${h}.shop.test/", "https://shop.test:${p}/", "https://${u}@shop.test/",
      "https://shop.test${p}"],
 )  # fmt: skip
-def test_a_placeholder_where_the_host_stands_is_refused(url: str) -> None:
+def test_a_placeholder_in_the_host_is_rejected(url: str) -> None:
     assert "in the host" in refused({"urlTemplate": url})
 
 
 @pytest.mark.spec("bundles.template.values-keep-their-place")
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_hostile_value_stays_where_it_stands(calls: Calls, site: Site, value: str) -> None:
+def test_a_hostile_value_stays_in_its_location(calls: Calls, site: Site, value: str) -> None:
     seen = {"urlTemplate": site.url("/echo"), "method": "POST", "query": {"q": "${v}"}, "body": {"b": "${v}", "c": 1}}
     calls.value(seen, v=value)
     assert site.last.path == "/echo"
@@ -239,7 +239,7 @@ def test_a_hostile_value_stays_where_it_stands(calls: Calls, site: Site, value: 
 
 
 @pytest.mark.spec("bundles.template.missing-optional")
-def test_a_missing_optional_argument_drops_its_entry(calls: Calls, site: Site) -> None:
+def test_a_missing_optional_argument_removes_its_parameter(calls: Calls, site: Site) -> None:
     query = {"q": "x ${a}", "r": "${b}"}
     tool = {"urlTemplate": site.url("/echo?u=${a}&v=1"), "query": query, "headers": {"X-A": "${a}"}}
     calls.value({**tool, "method": "POST", "body": {"a": "${a}", "b": "${b}"}}, b=2)
@@ -279,7 +279,7 @@ async def loopback(_host: str, _port: int) -> list[str]:
         (["other.test", "*.shop.test:PORT"], True),
     ],
 )
-def test_a_tool_reaches_the_hosts_that_are_allowed(site: Site, allowed: list[str], admitted: bool) -> None:
+def test_a_tool_reaches_allowed_hosts(site: Site, allowed: list[str], admitted: bool) -> None:
     patterns = tuple(pattern.replace("PORT", str(site.port)) for pattern in allowed)
     result = Calls(patterns, resolve=loopback).result({"urlTemplate": site.url(host="api.shop.test")})
     assert result.ok == admitted
@@ -311,12 +311,12 @@ def test_each_redirect_is_checked_again(site: Site) -> None:
     ["127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "[::1]",
      "[fe80::1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]"],
 )  # fmt: skip
-def test_special_addresses_are_refused_though_their_host_is_allowed(host: str) -> None:
+def test_special_addresses_of_allowed_hosts_are_rejected(host: str) -> None:
     assert Calls(private=False).failure({"urlTemplate": f"http://{host}/"})["reason"] == "address_not_allowed"
 
 
 @pytest.mark.spec("bundles.host.address-really-used")
-def test_the_address_that_is_checked_is_the_one_that_is_used(site: Site) -> None:
+def test_the_checked_address_is_used(site: Site) -> None:
     asked: list[str] = []
 
     async def resolve(host: str, _port: int) -> list[str]:
@@ -332,14 +332,14 @@ def test_the_address_that_is_checked_is_the_one_that_is_used(site: Site) -> None
 
 
 @pytest.mark.spec("bundles.host.allow-private-addresses")
-def test_the_setting_admits_private_addresses(site: Site) -> None:
+def test_the_setting_allows_private_addresses(site: Site) -> None:
     tool = {"urlTemplate": site.url()}
     assert not Calls(private=False).result(tool).ok
     assert Calls(private=True).result(tool).ok
 
 
 @pytest.mark.spec("bundles.host.secrets-stay")
-def test_secrets_reach_no_other_host_and_nobody_who_reads(calls: Calls, site: Site) -> None:
+def test_secrets_are_not_sent_to_other_hosts_and_not_shown(calls: Calls, site: Site) -> None:
     tool: dict[str, Any] = {
         "urlTemplate": site.url("/redirect-to"),
         "query": {"url": "${to}", "status": "${status}", "t": "${secret:TOKEN}"},
@@ -366,7 +366,7 @@ FINE = page(b'"fine"', JSON)
 
 
 @pytest.mark.spec("bundles.retry.what")
-def test_connect_errors_and_four_statuses_are_tried_again_and_nothing_else(site: Site) -> None:
+def test_only_connect_errors_and_four_statuses_are_retried(site: Site) -> None:
     for status in (400, 401, 404, 408, 429, 500, 501, 502, 503, 504, 505):
         site.requests.clear()
         site.pages["/turns"] = in_turn(page(b"", status=status), FINE)
@@ -381,13 +381,13 @@ def test_connect_errors_and_four_statuses_are_tried_again_and_nothing_else(site:
 
 @pytest.mark.spec("bundles.retry.how-often")
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_there_are_no_more_repetitions_than_retries_says(calls: Calls, site: Site, retries: int) -> None:
+def test_retries_limits_the_number_of_attempts(calls: Calls, site: Site, retries: int) -> None:
     calls.result({"urlTemplate": site.url("/status/503"), "retries": retries})
     assert len(site.requests) == retries + 1
 
 
 @pytest.mark.spec("bundles.retry.idempotent-only")
-def test_what_is_not_idempotent_is_tried_again_only_if_the_tool_says_so(calls: Calls, site: Site) -> None:
+def test_non_idempotent_requests_are_retried_only_if_the_tool_allows_it(calls: Calls, site: Site) -> None:
     tool = {"urlTemplate": site.url("/status/503"), "retries": 1}
     for method, requests in (("PUT", 2), ("DELETE", 2), ("POST", 1), ("PATCH", 1)):
         site.requests.clear()
@@ -399,7 +399,7 @@ def test_what_is_not_idempotent_is_tried_again_only_if_the_tool_says_so(calls: C
 
 
 @pytest.mark.spec("bundles.retry.back-off")
-def test_pauses_grow_and_vary_and_the_server_may_ask_for_longer_ones(site: Site) -> None:
+def test_pauses_grow_with_jitter_and_respect_retry_after(site: Site) -> None:
     tool = {"urlTemplate": site.url("/status/503"), "retries": 4, "timeoutMs": 60_000}
     plain, lucky = Calls(), Calls(chance=0.9)
     plain.result(tool)
@@ -414,7 +414,7 @@ def test_pauses_grow_and_vary_and_the_server_may_ask_for_longer_ones(site: Site)
 
 
 @pytest.mark.spec("bundles.retry.within-the-timeout")
-def test_all_attempts_together_stay_inside_the_timeout(calls: Calls, site: Site) -> None:
+def test_all_attempts_share_the_timeout(calls: Calls, site: Site) -> None:
     calls.result({"urlTemplate": site.url("/status/503"), "retries": 10, "timeoutMs": 5_000})
     assert 1 < sum(calls.pauses) < 5
     site.pages["/later"] = page(b"", ("Retry-After", "60"), status=503)
@@ -429,7 +429,7 @@ def test_all_attempts_together_stay_inside_the_timeout(calls: Calls, site: Site)
 
 
 @pytest.mark.spec("bundles.limit.response-while-streaming")
-def test_a_response_is_cut_while_it_comes_and_after_decompression(calls: Calls, site: Site) -> None:
+def test_the_size_limit_applies_while_reading_and_after_decompression(calls: Calls, site: Site) -> None:
     for path in ("/stream/1000000000", "/bomb/10000", "/gzip/100000"):
         failure = calls.failure({"urlTemplate": site.url(path), "maxResponseBytes": 50_000, "timeoutMs": 60_000})
         assert (failure["type"], failure["reason"], failure["limit"]) == ("network", "too_large", 50_000)
@@ -449,7 +449,7 @@ def test_a_request_over_its_limit_is_not_sent(calls: Calls, site: Site) -> None:
 
 
 @pytest.mark.spec("bundles.limit.calls-per-minute")
-def test_calls_over_the_limit_of_a_minute_are_refused(calls: Calls, site: Site) -> None:
+def test_calls_over_the_rate_limit_are_rejected(calls: Calls, site: Site) -> None:
     tool = {"urlTemplate": site.url(), "maxCallsPerMinute": 2}
     first, second, third = calls.run(tool, [{}] * 3, ())
     assert first.ok

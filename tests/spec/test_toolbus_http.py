@@ -1,4 +1,4 @@
-"""Specification 5, the tools that call web addresses: through a bus alone, and inside a OneTool with its settings."""
+"""Specification 5, the tools http.get and http.post: on a bus alone, and in OneTool with its settings."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ LOOPBACK = {"allowed_hosts": ["127.0.0.1"], "allow_private_addresses": True}
 
 
 def call(name: str, params: Mapping[str, Any], config: Mapping[str, Any] = LOOPBACK, granted: str = "network") -> Any:
-    """The value of a call through a bus that has nothing else."""
+    """Return the value of a call on a bus with only these tools."""
     bus = ToolBus()
     bus.register_tool(http_tools)
     context = ToolContext(agent_config={name: config}, permissions=permissions([granted]))
@@ -38,7 +38,7 @@ def post(url: str, body: Any, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("toolbus.http.get")
-def test_a_get_gives_status_headers_body_and_time(site: Site) -> None:
+def test_get_returns_status_headers_body_and_time(site: Site) -> None:
     value = get(site.url("/echo?a=1"))
     assert value["status"] == 200
     assert value["headers"]["content-type"] == "application/json"
@@ -50,7 +50,7 @@ def test_a_get_gives_status_headers_body_and_time(site: Site) -> None:
 
 
 @pytest.mark.spec("toolbus.http.get", "toolbus.http.post")
-def test_both_need_network_and_nothing_is_sent_without_it(site: Site) -> None:
+def test_nothing_is_sent_without_the_network_permission(site: Site) -> None:
     for name, params in (("http.get", {}), ("http.post", {"body": "x"})):
         with pytest.raises(PermissionDenied, match="requires network permission"):
             call(name, {"url": site.url(), **params}, granted="read")
@@ -58,11 +58,11 @@ def test_both_need_network_and_nothing_is_sent_without_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
-def test_a_bad_status_is_an_answer(site: Site, status: int) -> None:
+def test_an_error_status_is_a_response(site: Site, status: int) -> None:
     assert get(site.url(f"/status/{status}"))["status"] == status
 
 
-def test_headers_of_one_name_are_one_line_and_cookies_a_list(site: Site) -> None:
+def test_repeated_headers_are_joined_and_cookies_are_a_list(site: Site) -> None:
     cookies = [("Set-Cookie", "x=1; Expires=Mon, 1 Jan"), ("Set-Cookie", "y")]
     site.pages["/vary"] = page(b"", ("Vary", "a"), ("vary", "b"), *cookies)
     headers = get(site.url("/vary"))["headers"]
@@ -81,7 +81,7 @@ def test_headers_of_one_name_are_one_line_and_cookies_a_list(site: Site) -> None
         ("", b"\xff\xfe\0", None),
     ],
 )
-def test_a_body_is_text_or_base64_that_says_so(site: Site, content_type: str, body: bytes, text: str | None) -> None:
+def test_a_body_is_text_or_marked_base64(site: Site, content_type: str, body: bytes, text: str | None) -> None:
     site.pages["/typed"] = page(body, ("Content-Type", content_type))
     value = get(site.url("/typed"))
     if text is not None:
@@ -107,7 +107,7 @@ def test_a_body_is_text_or_base64_that_says_so(site: Site, content_type: str, bo
         ),
     ],
 )
-def test_a_post_sends_text_as_it_is_and_a_mapping_as_json_or_as_a_form(
+def test_post_sends_text_unchanged_and_a_mapping_as_json_or_form(
     site: Site, body: Any, content_type: str, sent: str
 ) -> None:
     value = post(site.url(), body, content_type=content_type)
@@ -117,7 +117,7 @@ def test_a_post_sends_text_as_it_is_and_a_mapping_as_json_or_as_a_form(
 
 
 @pytest.mark.spec("toolbus.http.post")
-def test_a_post_is_json_unless_it_says_otherwise(site: Site) -> None:
+def test_post_sends_json_by_default(site: Site) -> None:
     post(site.url(), {"a": 1})
     assert site.last.header("content-type") == "application/json"
     post(site.url(), {"a": 1}, headers={"content-type": "application/x-www-form-urlencoded"})
@@ -139,7 +139,7 @@ def test_a_post_is_json_unless_it_says_otherwise(site: Site) -> None:
         (None, "application/json"),
     ],
 )
-def test_a_body_that_cannot_be_sent_so_is_refused(site: Site, body: Any, content_type: str) -> None:
+def test_a_body_that_does_not_fit_its_format_is_rejected(site: Site, body: Any, content_type: str) -> None:
     with pytest.raises(ArgumentError):
         post(site.url(), body, content_type=content_type)
     assert not site.requests
@@ -156,7 +156,7 @@ def test_headers_of_the_caller_are_sent(site: Site) -> None:
 @pytest.mark.parametrize(
     "headers", [{"Host": "b"}, {"X": "a\r\nY: b"}, {"X Y": "a"}, {"Content-Length": "0"}, {"X": 1}]
 )
-def test_headers_that_would_change_the_request_are_refused(site: Site, headers: dict[str, Any]) -> None:
+def test_headers_that_would_change_the_request_are_rejected(site: Site, headers: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         get(site.url(), headers=headers)
     assert not site.requests
@@ -174,7 +174,7 @@ def test_a_request_ends_at_its_timeout(site: Site, path: str) -> None:
 
 
 @pytest.mark.spec("toolbus.http.timeout")
-def test_the_timeout_is_thirty_seconds_unless_said_otherwise_and_can_only_be_lowered(site: Site) -> None:
+def test_the_timeout_is_thirty_seconds_and_can_only_be_lowered(site: Site) -> None:
     for tool in ToolBus().register_tool(http_tools):
         assert tool.input.properties["timeout_ms"]["default"] == 30000
         assert tool.limits == ("timeout_ms",)
@@ -184,20 +184,20 @@ def test_the_timeout_is_thirty_seconds_unless_said_otherwise_and_can_only_be_low
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5])
-def test_no_time_at_all_is_a_mistake(site: Site, timeout_ms: int) -> None:
+def test_a_timeout_of_zero_is_rejected(site: Site, timeout_ms: int) -> None:
     with pytest.raises(ArgumentError, match="timeout_ms"):
         get(site.url(), timeout_ms=timeout_ms)
 
 
 @pytest.mark.spec("toolbus.http.redirects")
-def test_redirects_are_followed_unless_switched_off(site: Site) -> None:
+def test_redirects_are_followed_unless_disabled(site: Site) -> None:
     assert get(site.url("/redirects/2"))["url"] == site.url("/echo")
     value = get(site.url("/redirects/2"), follow_redirects=False)
     assert (value["status"], value["headers"]["location"]) == (302, "/redirects/1")
 
 
 @pytest.mark.spec("toolbus.http.redirects", "toolbus.http.host-rules")
-def test_what_the_caller_sends_stays_with_the_origin_it_was_meant_for(site: Site) -> None:
+def test_headers_of_the_caller_are_sent_only_to_the_origin(site: Site) -> None:
     headers = {"Authorization": "a", "X-Api-Key": "b", "Private-Token": "c", "Accept": "text/plain"}
     with served() as other:
         site.pages["/away"] = page(b"", ("Location", other.url()), status=302)
@@ -214,7 +214,7 @@ def test_what_the_caller_sends_stays_with_the_origin_it_was_meant_for(site: Site
 
 
 @pytest.mark.spec("toolbus.http.host-rules")
-def test_a_bus_alone_reaches_only_what_the_agent_is_given(site: Site) -> None:
+def test_a_bus_alone_reaches_only_hosts_of_the_agent(site: Site) -> None:
     with pytest.raises(NetworkError) as refused:
         get(site.url(), {})
     assert refused.value.message == (
@@ -230,12 +230,12 @@ def test_a_bus_alone_reaches_only_what_the_agent_is_given(site: Site) -> None:
 @pytest.mark.spec("toolbus.http.host-rules")
 def test_each_redirect_is_checked_again(site: Site) -> None:
     site.pages["/away"] = page(b"", ("Location", "http://localhost:1/"), status=302)
-    with pytest.raises(NetworkError, match="Host localhost is not allowed"):
+    with pytest.raises(NetworkError, match="host localhost is not allowed"):
         get(site.url("/away"))
 
 
 @pytest.mark.spec("toolbus.http.host-rules")
-def test_the_settings_decide_and_an_agent_can_only_narrow_them(site: Site) -> None:
+def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
     settings = {
         "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "maxResponseBytes": 1000},
         "agents": {
@@ -267,14 +267,14 @@ def test_the_settings_decide_and_an_agent_can_only_narrow_them(site: Site) -> No
 
 
 @pytest.mark.spec("toolbus.http.host-rules")
-def test_without_settings_nothing_is_reached_and_the_line_to_type_is_there(site: Site) -> None:
+def test_without_settings_no_host_is_allowed_and_the_error_names_the_setting(site: Site) -> None:
     with opened() as app, pytest.raises(NetworkError) as refused:
         app.call("http.get", {"url": "https://api.github.com/user"}).unwrap()
     assert refused.value.message.endswith("add this to onetool.yaml: http: {allowedHosts: [api.github.com]}")
     assert not site.requests
 
 
-def test_code_calls_it_and_reads_the_answer(site: Site) -> None:
+def test_code_calls_the_tool_and_reads_the_response(site: Site) -> None:
     with opened({"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}}) as app:
         code = f"""
 answers = ot.parallel([lambda n=n: http.get({site.url()!r} + f"?n={{n}}") for n in range(3)])
@@ -283,7 +283,7 @@ answers = ot.parallel([lambda n=n: http.get({site.url()!r} + f"?n={{n}}") for n 
         assert app.data(code.strip()) == [["0"], ["1"], ["2"]]
 
 
-def test_a_server_that_dies_half_way_is_an_error_and_the_next_call_works(site: Site) -> None:
+def test_a_dying_server_is_an_error_and_the_next_call_works(site: Site) -> None:
     async def first_only(received: Received, writer: asyncio.StreamWriter) -> None:
         if len(site.requests) == 1:
             writer.transport.abort()

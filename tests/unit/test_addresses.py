@@ -1,4 +1,4 @@
-"""What is public, and that no spelling of an address or of a host gets around it."""
+"""Public addresses and allowed hosts, in every notation."""
 
 import ipaddress
 import socket
@@ -36,17 +36,17 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_an_address_on_the_open_internet_is_public(address: str) -> None:
+def test_an_internet_address_is_public(address: str) -> None:
     assert is_public(address)
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_every_other_address_is_not(address: str) -> None:
+def test_every_other_address_is_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-def wrappings(inner: ipaddress.IPv4Address) -> list[str]:
-    """IPv6 addresses at whose end stands this one."""
+def build_embedding_addresses(inner: ipaddress.IPv4Address) -> list[str]:
+    """Return IPv6 addresses that embed this IPv4 address."""
     number = int(inner)
     teredo = (0x20010000 << 96) | (int(ipaddress.IPv4Address("8.8.8.8")) << 64) | (number ^ 0xFFFFFFFF)
     forms = [
@@ -60,55 +60,55 @@ def wrappings(inner: ipaddress.IPv4Address) -> list[str]:
 
 
 @given(st.ip_addresses(v=4))
-def test_a_wrapped_address_is_as_public_as_the_one_inside(inner: ipaddress.IPv4Address) -> None:
-    assert {is_public(form) for form in wrappings(inner)} == {is_public(str(inner))}
+def test_an_embedded_address_decides_whether_an_address_is_public(inner: ipaddress.IPv4Address) -> None:
+    assert {is_public(form) for form in build_embedding_addresses(inner)} == {is_public(str(inner))}
 
 
-UNWRAPPED = st.ip_addresses().filter(lambda address: address.version == 4 or not _wraps(address))
+UNWRAPPED = st.ip_addresses().filter(lambda address: address.version == 4 or not _is_embedding(address))
 
 
-def _wraps(address: ipaddress.IPv6Address) -> bool:
+def _is_embedding(address: ipaddress.IPv6Address) -> bool:
     return any((address.ipv4_mapped, address.sixtofour, address.teredo, address in NAT64))
 
 
 @pytest.mark.slow
 @given(UNWRAPPED)
-def test_what_python_knows_to_be_special_is_never_public(address: Address) -> None:
+def test_an_address_that_python_considers_special_is_not_public(address: Address) -> None:
     special = address.is_private or address.is_link_local or address.is_multicast or address.is_reserved
     assert not (special and is_public(str(address)))
 
 
-# --- spellings ---------------------------------------------------------------------------------------------
+# --- notations ---------------------------------------------------------------------------------------------
 
 
-def part_spellings(number: int) -> st.SearchStrategy[str]:
-    """How `getaddrinfo` reads one part of an address: decimal, octal, hexadecimal."""
+def list_part_notations(number: int) -> st.SearchStrategy[str]:
+    """Return the notations of a part of an address that `getaddrinfo` accepts: decimal, octal, hexadecimal."""
     return st.sampled_from(
         [str(number), f"0{number:o}", f"000{number:o}", f"0x{number:x}", f"0X{number:X}", f"0x00{number:x}"]
     )
 
 
 @st.composite
-def loopback_spellings(draw: st.DrawFn) -> str:
-    """127.x.y.z with one to four parts, the last of which holds all that is left."""
+def draw_loopback_notation(draw: st.DrawFn) -> str:
+    """Draw a notation of 127.x.y.z with one to four parts; the last part contains the remaining bytes."""
     tail = draw(st.integers(0, 0xFFFFFF))
     count = draw(st.integers(1, 4))
     number = (127 << 24) | tail
     parts = [(number >> (24 - 8 * place)) & 0xFF for place in range(count - 1)]
     parts.append(number & ((1 << (32 - 8 * (count - 1))) - 1))
-    return ".".join(draw(part_spellings(part)) for part in parts) + draw(st.sampled_from(["", "."]))
+    return ".".join(draw(list_part_notations(part)) for part in parts) + draw(st.sampled_from(["", "."]))
 
 
 @pytest.mark.slow
-@given(loopback_spellings(), st.booleans())
-def test_no_spelling_of_loopback_that_the_system_reads_gets_through(host: str, wide: bool) -> None:
+@given(draw_loopback_notation(), st.booleans())
+def test_no_notation_of_loopback_is_accepted(host: str, wide: bool) -> None:
     spelled = host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
     with pytest.raises(NetworkError) as refused:
         PUBLIC_ONLY.check(f"http://{spelled}/")
     assert refused.value.reason in {"host_not_allowed", "address_not_allowed", "protocol"}
 
 
-def test_the_spellings_above_are_what_the_system_reads_as_loopback() -> None:
+def test_the_system_reads_these_notations_as_loopback() -> None:
     for host in ("127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "127.0.0.01"):
         found = socket.getaddrinfo(host, 80, socket.AF_INET, socket.SOCK_STREAM)
         assert {entry[4][0] for entry in found} == {"127.0.0.1"}
@@ -132,7 +132,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("url", REFUSED, ids=range(len(REFUSED)))
-def test_a_url_that_programs_read_differently_is_refused(url: str) -> None:
+def test_an_ambiguous_url_is_rejected(url: str) -> None:
     with pytest.raises(NetworkError):
         ANY.check(url)
 
@@ -153,7 +153,7 @@ def test_a_url_that_programs_read_differently_is_refused(url: str) -> None:
         ("http://my_service/", "my_service", 80),
     ],
 )
-def test_a_host_has_one_spelling(url: str, host: str, port: int) -> None:
+def test_a_host_is_normalized(url: str, host: str, port: int) -> None:
     target = parse_target(url)
     assert (target.host, target.port) == (host, port)
 
@@ -161,20 +161,20 @@ def test_a_host_has_one_spelling(url: str, host: str, port: int) -> None:
 @pytest.mark.parametrize(
     "host", ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "10.0.0.1."]
 )
-def test_an_address_in_a_url_is_judged_before_anything_is_sent(host: str) -> None:
+def test_an_address_in_a_url_is_checked_before_sending(host: str) -> None:
     with pytest.raises(NetworkError, match="allowPrivateAddresses: true") as refused:
         PUBLIC_ONLY.check(f"http://{host}/")
     assert refused.value.reason == "address_not_allowed"
 
 
-def test_an_address_in_the_list_does_not_become_public_by_it() -> None:
+def test_an_allowed_host_may_still_have_a_rejected_address() -> None:
     with pytest.raises(NetworkError, match="not public"):
         HostRules(("127.0.0.1",)).check("http://127.0.0.1/")
     HostRules(("127.0.0.1",), allow_private_addresses=True).check("http://127.0.0.1/")
     HostRules(("1.1.1.1",)).check("http://1.1.1.1/")
 
 
-def test_a_refusal_never_repeats_what_may_be_a_password() -> None:
+def test_a_rejection_never_shows_a_possible_password() -> None:
     for url in (
         "http://user:hunter2@example.com/",
         "http://user:hunter2/",
@@ -219,7 +219,7 @@ def test_a_refusal_never_repeats_what_may_be_a_password() -> None:
         ("[2606:4700::1111]:81", "http://[2606:4700::1111]/", False),
     ],
 )
-def test_a_pattern_admits_what_it_names(pattern: str, url: str, admits: bool) -> None:
+def test_a_pattern_matches_its_hosts(pattern: str, url: str, admits: bool) -> None:
     rules = HostRules((pattern,))
     if admits:
         rules.check(url)
@@ -247,12 +247,12 @@ def test_a_pattern_admits_what_it_names(pattern: str, url: str, admits: bool) ->
         "a b",
     ],
 )
-def test_a_pattern_that_is_no_host_is_an_error_of_the_configuration(pattern: str) -> None:
+def test_an_invalid_pattern_is_a_config_error(pattern: str) -> None:
     with pytest.raises(ConfigError, match="allowedHosts"):
         HostRules((pattern,)).check("http://a.com/")
 
 
-def test_an_empty_list_allows_nothing_and_says_what_to_type() -> None:
+def test_an_empty_list_allows_nothing_and_the_error_names_the_setting() -> None:
     with pytest.raises(NetworkError) as refused:
         HostRules().check("https://api.github.com/user")
     assert refused.value.message == (
@@ -261,7 +261,7 @@ def test_an_empty_list_allows_nothing_and_says_what_to_type() -> None:
     )
 
 
-def test_the_line_to_type_keeps_what_is_allowed_and_is_yaml() -> None:
+def test_the_suggested_setting_is_yaml_and_keeps_allowed_hosts() -> None:
     import yaml
 
     rules = HostRules(("a.com", "*.b.com", "[2606::1]:80", "c.com:8080"))
@@ -283,7 +283,7 @@ NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
 
 @pytest.mark.slow
 @given(NAMES, NAMES)
-def test_a_host_admits_itself_alone_and_a_star_what_is_below(host: str, other: str) -> None:
+def test_a_host_matches_itself_and_a_star_its_subdomains(host: str, other: str) -> None:
     def admits(pattern: str, name: str) -> bool:
         try:
             HostRules((pattern,)).check(f"https://{name}/")
@@ -299,7 +299,7 @@ def test_a_host_admits_itself_alone_and_a_star_what_is_below(host: str, other: s
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_no_text_whatever_makes_it_do_anything_but_admit_or_refuse(host: str, rest: str) -> None:
+def test_any_host_is_either_allowed_or_rejected(host: str, rest: str) -> None:
     rules = HostRules(("example.com", "*.example.com"))
     for url in (host, f"http://{host}", f"http://{host}.example.com{rest}", f"http://example.com{host}/{rest}"):
         try:

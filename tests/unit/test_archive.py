@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.openapi_support import document_of, imported
+from tests.openapi_support import build_document, import_document
 
 from onetool.bundles import archive
 from onetool.bundles.archive import pack, unpack
@@ -72,7 +72,7 @@ def test_a_bundle_comes_back_as_it_went() -> None:
 
 @pytest.mark.spec("bundles.zip.round-trip")
 def test_an_imported_document_comes_back_as_it_went() -> None:
-    given = imported(document_of({"operationId": "x", "parameters": [{"name": "ü", "in": "query"}]}))
+    given = import_document(build_document({"operationId": "x", "parameters": [{"name": "ü", "in": "query"}]}))
     found = unpack(pack(given.bundle, [{"slug": s, "version": v, **body} for s, v, body in given.tools]))
     assert (found.bundle, found.tools, found.hosts) == (given.bundle, given.tools, given.hosts)
 

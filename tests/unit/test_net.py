@@ -1,4 +1,4 @@
-"""The one HTTP client against real servers on loopback: what it sends where, how much it reads, when it gives up."""
+"""The HTTP client against real servers on loopback: requests, redirects, limits and timeouts."""
 
 import asyncio
 import gzip
@@ -29,54 +29,54 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 @pytest.fixture
 def other() -> Iterator[Site]:
-    """Another port, and so another origin."""
+    """Serve another origin: the same host on another port."""
     with served() as site:
         yield site
 
 
-def ask(
+def send(
     url: str, *, rules: HostRules = LOOPBACK, resolve: Resolve | None = None, method: str = "GET", **options: Any
 ) -> Response:
-    """One request by a client of its own."""
+    """Send a request with a new client."""
     sent = {
         name: options.pop(name) for name in ("headers", "content", "credentials", "secret_query") if name in options
     }
 
-    async def go() -> Response:
+    async def run() -> Response:
         net = Net(rules, resolve=resolve)
         try:
             return await net.send(Request(method, url, **sent), **{"timeout": PATIENCE, "max_bytes": LIMIT, **options})
         finally:
             await net.close()
 
-    return anyio.run(go)
+    return anyio.run(run)
 
 
-def reason(url: str, **options: Any) -> str:
+def get_failure_reason(url: str, **options: Any) -> str:
     with pytest.raises(NetworkError) as failed:
-        ask(url, **options)
+        send(url, **options)
     return str(failed.value.reason)
 
 
-def always(*addresses: str) -> Resolve:
+def resolve_to(*addresses: str) -> Resolve:
     async def resolve(_host: str, _port: int) -> Sequence[str]:
         return addresses
 
     return resolve
 
 
-def redirecting(site: Site, to: str, status: int = 302) -> str:
+def add_redirect(site: Site, to: str, status: int = 302) -> str:
     path = f"/to-{len(site.pages)}"
     site.pages[path] = page(b"", ("Location", to), status=status)
     return site.url(path)
 
 
-# --- what is sent ------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------
 
 
-def test_a_request_arrives_as_it_was_given(site: Site) -> None:
+def test_a_request_is_sent_unchanged(site: Site) -> None:
     headers = [("X-One", "1"), ("X-Two", "ü"), ("X-One", " 2 ")]
-    response = ask(site.url("/echo?a=1&b=%20x"), method="post", headers=headers, content=b"body")
+    response = send(site.url("/echo?a=1&b=%20x"), method="post", headers=headers, content=b"body")
     seen = json.loads(response.body)
     assert (response.status, seen["method"], seen["query"], seen["body"]) == (
         200,
@@ -92,16 +92,16 @@ def test_a_request_arrives_as_it_was_given(site: Site) -> None:
     assert response.seconds > 0
 
 
-def test_what_the_caller_says_of_itself_replaces_what_is_said_by_default(site: Site) -> None:
-    ask(site.url())
+def test_headers_of_the_caller_replace_default_headers(site: Site) -> None:
+    send(site.url())
     assert (site.last.header("user-agent") or "").startswith("onetool/")
     assert site.last.header("accept-encoding") == "gzip, deflate"
-    ask(site.url(), headers=[("User-Agent", "me"), ("accept", "text/plain")])
+    send(site.url(), headers=[("User-Agent", "me"), ("accept", "text/plain")])
     assert (site.last.header("user-agent"), site.last.header("accept")) == ("me", "text/plain")
 
 
-def test_a_post_of_nothing_says_so(site: Site) -> None:
-    ask(site.url(), method="POST")
+def test_an_empty_post_has_a_content_length(site: Site) -> None:
+    send(site.url(), method="POST")
     assert site.last.header("content-length") == "0"
 
 
@@ -121,26 +121,26 @@ def test_a_post_of_nothing_says_so(site: Site) -> None:
         ],
     ],
 )
-def test_a_header_that_would_change_the_request_is_refused(site: Site, header: tuple[str, str]) -> None:
+def test_a_header_that_would_change_the_request_is_rejected(site: Site, header: tuple[str, str]) -> None:
     with pytest.raises(ArgumentError) as refused:
-        ask(site.url(), headers=[header])
+        send(site.url(), headers=[header])
     assert not site.requests
     assert "header" in refused.value.message
 
 
 @pytest.mark.parametrize("method", ["", "GET /x", "GET\r\n", "CONNECT", "trace", "Ü"])
-def test_a_method_that_is_none_is_refused(site: Site, method: str) -> None:
+def test_an_invalid_method_is_rejected(site: Site, method: str) -> None:
     with pytest.raises(ArgumentError, match="method"):
-        ask(site.url(), method=method)
+        send(site.url(), method=method)
     assert not site.requests
 
 
-def test_no_url_reaches_into_the_request_line_or_the_headers(site: Site) -> None:
-    ask(site.url("/echo?a= HTTP/1.1&ü=\u2028#fragment"))
+def test_no_url_can_inject_into_the_request_line_or_the_headers(site: Site) -> None:
+    send(site.url("/echo?a= HTTP/1.1&ü=\u2028#fragment"))
     assert site.last.query == {"a": [" HTTP/1.1"], "ü": ["\u2028"]}
 
 
-def test_neither_proxies_nor_passwords_of_the_environment_are_used(
+def test_proxies_and_passwords_of_the_environment_are_ignored(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     passwords = tmp_path / "netrc"
@@ -148,38 +148,38 @@ def test_neither_proxies_nor_passwords_of_the_environment_are_used(
     monkeypatch.setenv("NETRC", str(passwords))
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert ask(site.url()).status == 200
+    assert send(site.url()).status == 200
     assert site.last.header("authorization") is None
 
 
 # --- hosts and addresses -----------------------------------------------------------------------------------
 
 
-def test_a_host_that_is_not_in_the_list_is_not_even_looked_up() -> None:
+def test_a_host_that_is_not_allowed_is_not_resolved() -> None:
     async def resolve(_host: str, _port: int) -> Sequence[str]:
         raise AssertionError("it was looked up")
 
-    assert reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve) == "host_not_allowed"
+    assert (
+        get_failure_reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve) == "host_not_allowed"
+    )
 
 
 @pytest.mark.parametrize(
     "addresses",
     [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["64:ff9b::7f00:1"], ["fe80::1%lo"]],
 )
-def test_a_name_with_an_address_that_is_not_public_is_refused(addresses: list[str]) -> None:
+def test_a_host_with_a_private_address_is_rejected(addresses: list[str]) -> None:
     rules = HostRules(("a.example",))
-    assert reason("http://a.example/", rules=rules, resolve=always(*addresses)) == "address_not_allowed"
+    assert get_failure_reason("http://a.example/", rules=rules, resolve=resolve_to(*addresses)) == "address_not_allowed"
 
 
-def test_localhost_as_the_system_knows_it_is_refused(site: Site) -> None:
-    assert reason(site.url(host="localhost"), rules=HostRules(("localhost",))) == "address_not_allowed"
-    assert ask(site.url(host="localhost"), rules=HostRules(("localhost",), allow_private_addresses=True)).status == 200
+def test_localhost_is_rejected(site: Site) -> None:
+    assert get_failure_reason(site.url(host="localhost"), rules=HostRules(("localhost",))) == "address_not_allowed"
+    assert send(site.url(host="localhost"), rules=HostRules(("localhost",), allow_private_addresses=True)).status == 200
     assert len(site.requests) == 1
 
 
-def test_a_name_is_resolved_once_and_that_very_address_is_connected_to(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_is_resolved_once_and_the_checked_address_is_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2"]]  # the first counts as public here, the next do not
     monkeypatch.setattr("onetool.net.hosts.is_public", lambda address: address == "127.0.0.1")
     asked: list[str] = []
@@ -188,18 +188,18 @@ def test_a_name_is_resolved_once_and_that_very_address_is_connected_to(
         asked.append(host)
         return answers.pop(0)
 
-    assert ask(site.url(host="a.example"), rules=HostRules(("a.example",)), resolve=rebinding).status == 200
+    assert send(site.url(host="a.example"), rules=HostRules(("a.example",)), resolve=rebinding).status == 200
     assert asked == ["a.example"]
     assert site.last.header("host") == f"a.example:{site.port}"
 
 
-def test_the_next_address_is_tried_where_the_first_does_not_answer(site: Site) -> None:
-    assert ask(site.url(host="a.example"), resolve=always("127.0.0.9", "127.0.0.1")).status == 200
+def test_the_next_address_is_tried_if_the_first_does_not_respond(site: Site) -> None:
+    assert send(site.url(host="a.example"), resolve=resolve_to("127.0.0.9", "127.0.0.1")).status == 200
 
 
-def test_narrower_rules_never_meet_a_connection_that_wider_ones_opened(site: Site) -> None:
-    async def go() -> None:
-        net = Net(HostRules(("a.example",), allow_private_addresses=True), resolve=always("127.0.0.1"))
+def test_strict_rules_do_not_reuse_connections_of_permissive_rules(site: Site) -> None:
+    async def run() -> None:
+        net = Net(HostRules(("a.example",), allow_private_addresses=True), resolve=resolve_to("127.0.0.1"))
         request = Request("GET", site.url(host="a.example"))
         await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
         for rules in (HostRules(("a.example",)), HostRules(("b.example",), allow_private_addresses=True)):
@@ -207,18 +207,18 @@ def test_narrower_rules_never_meet_a_connection_that_wider_ones_opened(site: Sit
                 await net.send(request, timeout=PATIENCE, max_bytes=LIMIT, rules=rules)
         await net.close()
 
-    anyio.run(go)
+    anyio.run(run)
     assert len(site.requests) == 1
 
 
-def test_rules_of_a_call_cannot_widen_those_of_the_client(site: Site) -> None:
-    assert reason(site.url(), rules=HostRules(), follow_redirects=True) == "host_not_allowed"
+def test_rules_of_a_call_cannot_extend_those_of_the_client(site: Site) -> None:
+    assert get_failure_reason(site.url(), rules=HostRules(), follow_redirects=True) == "host_not_allowed"
 
-    async def go() -> None:
+    async def run() -> None:
         with pytest.raises(NetworkError, match="not allowed"):
             await Net(HostRules()).send(Request("GET", site.url()), timeout=PATIENCE, max_bytes=LIMIT, rules=LOOPBACK)
 
-    anyio.run(go)
+    anyio.run(run)
     assert not site.requests
 
 
@@ -233,38 +233,38 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
-def test_tls_is_spoken_with_the_name_at_the_address_that_was_checked(secure: Site) -> None:
-    assert ask(secure.url(host="A.example."), resolve=always("127.0.0.1")).status == 200
+def test_tls_uses_the_host_name_at_the_checked_address(secure: Site) -> None:
+    assert send(secure.url(host="A.example."), resolve=resolve_to("127.0.0.1")).status == 200
     assert secure.names == ["a.example"]
     assert secure.last.header("host") == f"a.example:{secure.port}"
-    assert ask(secure.url()).status == 200
+    assert send(secure.url()).status == 200
 
 
-def test_a_certificate_for_another_name_is_refused_before_anything_is_sent(secure: Site) -> None:
+def test_a_certificate_for_another_name_is_rejected_before_sending(secure: Site) -> None:
     with pytest.raises(NetworkError, match="certificate") as failed:
-        ask(secure.url(host="b.example"), resolve=always("127.0.0.1"))
+        send(secure.url(host="b.example"), resolve=resolve_to("127.0.0.1"))
     assert failed.value.reason == "connect"
     assert not secure.requests
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrusted_certificate_is_rejected(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    assert reason(secure.url()) == "connect"
+    assert get_failure_reason(secure.url()) == "connect"
     assert not secure.requests
 
 
-def test_from_https_to_http_nothing_secret_goes_along(secure: Site, site: Site) -> None:
-    start = redirecting(secure, site.url())
+def test_a_redirect_from_https_to_http_drops_credentials(secure: Site, site: Site) -> None:
+    start = add_redirect(secure, site.url())
     headers = [("Authorization", "Bearer x"), ("X-Key", "k"), ("Accept", "text/plain")]
-    ask(start, headers=headers, credentials=frozenset({"x-key"}))
+    send(start, headers=headers, credentials=frozenset({"x-key"}))
     assert site.last.header("accept") == "text/plain"
     assert {site.last.header("authorization"), site.last.header("x-key")} == {None}
 
 
-def test_whoever_leaves_during_the_handshake_leaves_no_connection_behind() -> None:
+def test_cancelling_during_the_handshake_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        async def go() -> bytes:
+        async def run() -> bytes:
             net = Net(LOOPBACK)
             url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
             async with anyio.create_task_group() as group:
@@ -277,16 +277,16 @@ def test_whoever_leaves_during_the_handshake_leaves_no_connection_behind() -> No
             with connection:
                 return await anyio.to_thread.run_sync(connection.recv, 1 << 16)
 
-        assert anyio.run(go) == b""
+        assert anyio.run(run) == b""
 
 
 # --- redirects ---------------------------------------------------------------------------------------------
 
 
-def test_redirects_are_followed_unless_they_are_not_wanted(site: Site) -> None:
-    response = ask(site.url("/redirects/3"))
+def test_redirects_are_followed_unless_disabled(site: Site) -> None:
+    response = send(site.url("/redirects/3"))
     assert (response.status, response.url, len(site.requests)) == (200, site.url("/echo"), 4)
-    response = ask(site.url("/redirects/3"), follow_redirects=False)
+    response = send(site.url("/redirects/3"), follow_redirects=False)
     assert (response.status, response.url, response.header("location")) == (
         302,
         site.url("/redirects/3"),
@@ -295,16 +295,16 @@ def test_redirects_are_followed_unless_they_are_not_wanted(site: Site) -> None:
 
 
 def test_a_redirect_that_is_not_followed_has_its_body(site: Site) -> None:
-    assert ask(site.url("/redirect-to?url=/echo"), follow_redirects=False).body == b"over there"
+    assert send(site.url("/redirect-to?url=/echo"), follow_redirects=False).body == b"over there"
 
 
 @pytest.mark.parametrize("status", [300, 304, 302])
-def test_a_redirect_to_nowhere_is_an_answer(site: Site, status: int) -> None:
-    assert ask(site.url(f"/status/{status}")).status == status
+def test_a_redirect_without_location_is_a_response(site: Site, status: int) -> None:
+    assert send(site.url(f"/status/{status}")).status == status
 
 
-def test_a_circle_ends(site: Site) -> None:
-    assert reason(site.url("/loop")) == "redirects"
+def test_a_redirect_loop_ends(site: Site) -> None:
+    assert get_failure_reason(site.url("/loop")) == "redirects"
     assert len(site.requests) == 11
 
 
@@ -323,8 +323,8 @@ def test_a_circle_ends(site: Site) -> None:
 )
 def test_each_redirect_is_checked_like_the_first_request(site: Site, to: str, why: str) -> None:
     rules = HostRules(("a.example",), allow_private_addresses=True)
-    start = redirecting(site, to).replace("127.0.0.1", "a.example")
-    assert reason(start, rules=rules, resolve=always("127.0.0.1")) == why
+    start = add_redirect(site, to).replace("127.0.0.1", "a.example")
+    assert get_failure_reason(start, rules=rules, resolve=resolve_to("127.0.0.1")) == why
     assert len(site.requests) == 1
 
 
@@ -334,19 +334,19 @@ def test_the_address_behind_a_redirect_is_checked_too(site: Site, monkeypatch: p
     async def resolve(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1" if host == "a.example" else "127.0.0.2"]
 
-    start = redirecting(site, site.url(host="b.example")).replace("127.0.0.1", "a.example")
-    assert reason(start, rules=HostRules(("*.example",)), resolve=resolve) == "address_not_allowed"
-    start = redirecting(site, site.url(host="127.0.0.2")).replace("127.0.0.1", "a.example")
-    assert reason(start, rules=HostRules(("*",)), resolve=resolve) == "address_not_allowed"
+    start = add_redirect(site, site.url(host="b.example")).replace("127.0.0.1", "a.example")
+    assert get_failure_reason(start, rules=HostRules(("*.example",)), resolve=resolve) == "address_not_allowed"
+    start = add_redirect(site, site.url(host="127.0.0.2")).replace("127.0.0.1", "a.example")
+    assert get_failure_reason(start, rules=HostRules(("*",)), resolve=resolve) == "address_not_allowed"
     assert len(site.requests) == 2
 
 
 CREDENTIALS = [("Authorization", "Bearer x"), ("cookie", "a=1"), ("Proxy-Authorization", "y"), ("X-Key", "k")]
 
 
-def test_credentials_stay_with_their_origin_and_are_not_taken_up_again(site: Site, other: Site) -> None:
-    back = redirecting(other, site.url("/echo"))
-    ask(redirecting(site, back), headers=[*CREDENTIALS, ("X-Plain", "p")], credentials=frozenset({"x-key"}))
+def test_credentials_are_dropped_for_other_origins_and_not_restored(site: Site, other: Site) -> None:
+    back = add_redirect(other, site.url("/echo"))
+    send(add_redirect(site, back), headers=[*CREDENTIALS, ("X-Plain", "p")], credentials=frozenset({"x-key"}))
     first, last = site.requests
     assert [first.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
     for received in (other.last, last):
@@ -354,58 +354,60 @@ def test_credentials_stay_with_their_origin_and_are_not_taken_up_again(site: Sit
         assert received.header("x-plain") == "p"
 
 
-def test_credentials_go_along_inside_their_origin(site: Site) -> None:
-    ask(redirecting(site, "/echo"), headers=CREDENTIALS, credentials=frozenset({"x-key"}))
+def test_credentials_are_kept_for_redirects_within_the_origin(site: Site) -> None:
+    send(add_redirect(site, "/echo"), headers=CREDENTIALS, credentials=frozenset({"x-key"}))
     assert [site.last.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_a_post_becomes_a_get_without_its_body(site: Site, other: Site, status: int) -> None:
-    ask(redirecting(site, other.url(), status), method="POST", content=OLD_CONTENT, headers=[("Content-Type", "a/b")])
+def test_a_redirected_post_becomes_a_get_without_body(site: Site, other: Site, status: int) -> None:
+    send(add_redirect(site, other.url(), status), method="POST", content=OLD_CONTENT, headers=[("Content-Type", "a/b")])
     assert (other.last.method, other.last.body, other.last.header("content-type")) == ("GET", b"", None)
     assert other.last.header("content-length") is None
 
 
 @pytest.mark.parametrize(("method", "status"), [("POST", 307), ("POST", 308), ("PUT", 302), ("PATCH", 301)])
-def test_a_repeated_request_keeps_its_body_and_never_takes_it_elsewhere(
+def test_a_repeated_request_keeps_its_body_only_within_the_origin(
     site: Site, other: Site, method: str, status: int
 ) -> None:
-    ask(redirecting(site, "/echo", status), method=method, content=OLD_CONTENT)
+    send(add_redirect(site, "/echo", status), method=method, content=OLD_CONTENT)
     assert (site.last.method, site.last.body) == (method, OLD_CONTENT)
-    assert reason(redirecting(site, other.url(), status), method=method, content=OLD_CONTENT) == "redirects"
+    assert (
+        get_failure_reason(add_redirect(site, other.url(), status), method=method, content=OLD_CONTENT) == "redirects"
+    )
     assert not other.requests
 
 
-def test_a_head_stays_a_head(site: Site) -> None:
-    ask(redirecting(site, "/echo", 303), method="HEAD")
+def test_a_redirected_head_stays_a_head(site: Site) -> None:
+    send(add_redirect(site, "/echo", 303), method="HEAD")
     assert [received.method for received in site.requests] == ["HEAD", "HEAD"]
 
 
-# --- how much ----------------------------------------------------------------------------------------------
+# --- size limits -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [f"/bytes/{LIMIT}", f"/stream/{LIMIT}", f"/gzip/{LIMIT}"])
-def test_as_much_as_is_allowed_is_read(site: Site, path: str) -> None:
-    assert len(ask(site.url(path)).body) == LIMIT
+def test_a_body_of_exactly_the_limit_is_read(site: Site, path: str) -> None:
+    assert len(send(site.url(path)).body) == LIMIT
 
 
 @pytest.mark.parametrize("path", [f"/bytes/{LIMIT + 1}", f"/stream/{LIMIT + 1}", f"/gzip/{LIMIT + 1}", "/bomb/100000"])
-def test_more_is_refused_however_it_comes(site: Site, path: str) -> None:
-    assert reason(site.url(path)) == "too_large"
+def test_a_body_over_the_limit_is_rejected_in_every_encoding(site: Site, path: str) -> None:
+    assert get_failure_reason(site.url(path)) == "too_large"
 
 
-def test_a_response_that_announces_too_much_is_not_waited_for(site: Site) -> None:
+def test_a_content_length_over_the_limit_is_rejected_at_once(site: Site) -> None:
     async def boast(_received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 99999999999999999999999\r\n\r\n")
         await asyncio.Event().wait()
 
     site.pages["/boast"] = boast
-    assert reason(site.url("/boast")) in {"too_large", "protocol"}
-    site.pages["/boast"] = never_ending(b"HTTP/1.1 200 x\r\nContent-Length: 1000001\r\n\r\n", b"")
-    assert reason(site.url("/boast")) == "too_large"
+    assert get_failure_reason(site.url("/boast")) in {"too_large", "protocol"}
+    site.pages["/boast"] = stream_forever(b"HTTP/1.1 200 x\r\nContent-Length: 1000001\r\n\r\n", b"")
+    assert get_failure_reason(site.url("/boast")) == "too_large"
 
 
-def never_ending(start: bytes, more: bytes) -> Page:
+def stream_forever(start: bytes, more: bytes) -> Page:
     async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
         while more:
@@ -416,24 +418,24 @@ def never_ending(start: bytes, more: bytes) -> Page:
     return show
 
 
-def test_what_follows_a_compressed_file_counts(site: Site) -> None:
+def test_data_after_a_gzip_member_counts_toward_the_limit(site: Site) -> None:
     head = b"HTTP/1.1 200 x\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n"
-    site.pages["/tail"] = never_ending(head + gzip.compress(b"small"), b"\0" * 65536)
-    assert reason(site.url("/tail")) == "too_large"
-    site.pages["/tail"] = never_ending(head, gzip.compress(b"") * 1000)
-    assert reason(site.url("/tail")) == "protocol"
+    site.pages["/tail"] = stream_forever(head + gzip.compress(b"small"), b"\0" * 65536)
+    assert get_failure_reason(site.url("/tail")) == "too_large"
+    site.pages["/tail"] = stream_forever(head, gzip.compress(b"") * 1000)
+    assert get_failure_reason(site.url("/tail")) == "protocol"
 
 
-def test_a_flood_of_headers_is_refused(site: Site) -> None:
-    assert len(ask(site.url("/headers/100")).headers) == 101
-    assert reason(site.url("/headers/5000")) == "too_large"
-    site.pages["/one-header"] = never_ending(b"HTTP/1.1 200 x\r\nX: ", b"x" * 65536)
-    assert reason(site.url("/one-header")) == "too_large"
+def test_too_many_headers_are_rejected(site: Site) -> None:
+    assert len(send(site.url("/headers/100")).headers) == 101
+    assert get_failure_reason(site.url("/headers/5000")) == "too_large"
+    site.pages["/one-header"] = stream_forever(b"HTTP/1.1 200 x\r\nX: ", b"x" * 65536)
+    assert get_failure_reason(site.url("/one-header")) == "too_large"
 
 
-def test_a_head_request_may_tell_of_more_than_is_allowed(site: Site) -> None:
-    site.pages["/large"] = never_ending(b"HTTP/1.1 200 x\r\nContent-Length: 99999999\r\n\r\n", b"")
-    assert ask(site.url("/large"), method="HEAD").header("content-length") == "99999999"
+def test_a_head_response_may_announce_more_than_the_limit(site: Site) -> None:
+    site.pages["/large"] = stream_forever(b"HTTP/1.1 200 x\r\nContent-Length: 99999999\r\n\r\n", b"")
+    assert send(site.url("/large"), method="HEAD").header("content-length") == "99999999"
 
 
 # --- compression -------------------------------------------------------------------------------------------
@@ -464,7 +466,7 @@ READ = [
 @pytest.mark.parametrize(("encoding", "body", "text"), READ, ids=range(len(READ)))
 def test_a_compressed_body_is_read(site: Site, encoding: str, body: bytes, text: bytes) -> None:
     site.pages["/packed"] = page(body, ("Content-Encoding", encoding))
-    assert ask(site.url("/packed")).body == text
+    assert send(site.url("/packed")).body == text
 
 
 DAMAGED = [
@@ -481,15 +483,15 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("encoding", "body"), DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_body_or_one_packed_twice_is_an_error(site: Site, encoding: str, body: bytes) -> None:
+def test_a_damaged_or_doubly_compressed_body_is_an_error(site: Site, encoding: str, body: bytes) -> None:
     site.pages["/packed"] = page(body, ("Content-Encoding", encoding))
-    assert reason(site.url("/packed")) == "protocol"
+    assert get_failure_reason(site.url("/packed")) == "protocol"
 
 
 @pytest.mark.slow
 @given(st.binary(max_size=5000), st.lists(st.integers(1, 400), max_size=40), st.sampled_from(["gzip", "zlib", "raw"]))
-def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes, sizes: list[int], form: str) -> None:
-    from onetool.net.bodies import read
+def test_a_compressed_body_is_read_the_same_in_any_chunks(data: bytes, sizes: list[int], form: str) -> None:
+    from onetool.net.response_body import read_body
 
     packed = gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else raw_deflate(data)
 
@@ -501,43 +503,43 @@ def test_however_a_compressed_body_is_cut_into_chunks_it_is_the_same(data: bytes
         yield rest
 
     encoding = "gzip" if form == "gzip" else "deflate"
-    assert anyio.run(read, chunks(), [encoding], LIMIT) == data
+    assert anyio.run(read_body, chunks(), [encoding], LIMIT) == data
 
 
-# --- how long ----------------------------------------------------------------------------------------------
+# --- timeouts ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/never", "/drip-head", "/drip-body", "/continue"])
-def test_one_deadline_holds_for_everything(site: Site, path: str) -> None:
+def test_the_timeout_covers_the_whole_request(site: Site, path: str) -> None:
     with pytest.raises(ToolTimeout, match=r"timed out after 0\.5 s") as late:
-        ask(site.url(path), timeout=0.5)
+        send(site.url(path), timeout=0.5)
     assert late.value.timeout_ms == 500
     assert site.hung_up.wait(PATIENCE)
 
 
-def test_redirects_share_the_deadline(site: Site) -> None:
+def test_redirects_share_the_timeout(site: Site) -> None:
     async def slow(_received: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.1)
         answer(writer, b"", ("Location", "/slow"), status=302)
 
     site.pages["/slow"] = slow
     with pytest.raises(ToolTimeout):
-        ask(site.url("/slow"), timeout=0.35)
+        send(site.url("/slow"), timeout=0.35)
 
 
-def test_a_name_that_takes_for_ever_to_resolve_is_given_up() -> None:
+def test_a_slow_host_lookup_times_out() -> None:
     async def resolve(_host: str, _port: int) -> Sequence[str]:
         await anyio.sleep_forever()
         return []
 
     with pytest.raises(ToolTimeout):
-        ask("http://a.example/", resolve=resolve, timeout=0.1)
+        send("http://a.example/", resolve=resolve, timeout=0.1)
 
 
-def test_whoever_is_cancelled_leaves_no_connection_behind(site: Site) -> None:
+def test_cancelling_closes_the_connection(site: Site) -> None:
 
-    async def go() -> None:
+    async def run() -> None:
         net = Net(LOOPBACK)
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: net.send(Request("GET", site.url("/drip-body")), timeout=60, max_bytes=LIMIT))
@@ -546,10 +548,10 @@ def test_whoever_is_cancelled_leaves_no_connection_behind(site: Site) -> None:
         assert await anyio.to_thread.run_sync(site.hung_up.wait, PATIENCE)
         await net.close()
 
-    anyio.run(go)
+    anyio.run(run)
 
 
-# --- what fails --------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------
 
 
 def closed_port() -> int:
@@ -557,20 +559,20 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_only_what_was_never_sent_is_called_a_failure_to_connect(site: Site) -> None:
-    assert reason(f"http://127.0.0.1:{closed_port()}/") == "connect"
-    assert reason("http://a.example/", resolve=always()) == "connect"
+def test_only_unsent_requests_have_the_reason_connect(site: Site) -> None:
+    assert get_failure_reason(f"http://127.0.0.1:{closed_port()}/") == "connect"
+    assert get_failure_reason("http://a.example/", resolve=resolve_to()) == "connect"
     for path in ("/hang-up", "/cut", "/garbage"):
-        assert reason(site.url(path)) == "protocol"
-    assert reason(redirecting(site, f"http://127.0.0.1:{closed_port()}/")) == "redirects"
+        assert get_failure_reason(site.url(path)) == "protocol"
+    assert get_failure_reason(add_redirect(site, f"http://127.0.0.1:{closed_port()}/")) == "redirects"
 
 
-def test_an_answer_in_another_protocol_is_an_error(site: Site) -> None:
-    site.pages["/upgrade"] = never_ending(b"HTTP/1.1 101 x\r\nUpgrade: foo\r\nConnection: Upgrade\r\n\r\n", b"")
-    assert reason(site.url("/upgrade")) == "protocol"
+def test_a_response_in_another_protocol_is_an_error(site: Site) -> None:
+    site.pages["/upgrade"] = stream_forever(b"HTTP/1.1 101 x\r\nUpgrade: foo\r\nConnection: Upgrade\r\n\r\n", b"")
+    assert get_failure_reason(site.url("/upgrade")) == "protocol"
 
 
-def test_http_where_https_was_asked_for_is_a_failure_to_connect() -> None:
+def test_https_to_a_plain_http_server_is_a_connect_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def refuse() -> None:
@@ -580,7 +582,7 @@ def test_http_where_https_was_asked_for_is_a_failure_to_connect() -> None:
 
         thread = threading.Thread(target=refuse)
         thread.start()
-        assert reason(f"https://127.0.0.1:{listener.getsockname()[1]}/") == "connect"
+        assert get_failure_reason(f"https://127.0.0.1:{listener.getsockname()[1]}/") == "connect"
         thread.join(PATIENCE)
 
 
@@ -591,11 +593,11 @@ SECRET = "hunter2"
 @pytest.mark.parametrize(
     "path", ["/never", "/cut", "/hang-up", "/loop", "/bytes/9999999", "/status/200", "/redirect-to"]
 )
-def test_secret_parameters_are_in_no_error_and_in_no_answer(site: Site, path: str) -> None:
+def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path: str) -> None:
     url = site.url(f"{path}?key={SECRET}&%6bey={SECRET}&url=http://b.example/?key={SECRET}")
     rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
     try:
-        shown = ask(
+        shown = send(
             url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else PATIENCE
         ).url
     except ToolError as error:
@@ -607,7 +609,7 @@ def test_secret_parameters_are_in_no_error_and_in_no_answer(site: Site, path: st
 # --- connections -------------------------------------------------------------------------------------------
 
 
-def test_connections_are_used_again_and_closed_at_the_end() -> None:
+def test_connections_are_reused_and_closed_at_the_end() -> None:
     async def go(site: Site) -> None:
         net = Net(LOOPBACK)
         for path in ("/echo", "/status/404", "/gzip/10", "/stream/10"):
@@ -620,8 +622,8 @@ def test_connections_are_used_again_and_closed_at_the_end() -> None:
         assert eventually(lambda: site.open_connections == 0)
 
 
-def test_a_server_that_hangs_up_without_a_word_costs_a_new_connection_and_no_error() -> None:
-    """It closes while the next request is on its way: only what may be sent twice is sent again."""
+def test_a_closed_idle_connection_is_replaced_without_an_error() -> None:
+    """Send requests while the server closes idle connections: only idempotent ones are sent again."""
 
     async def hang_up_later(received: Received, writer: asyncio.StreamWriter) -> None:
         asked = [request for request in moody.requests if request.path == received.path]
@@ -630,27 +632,27 @@ def test_a_server_that_hangs_up_without_a_word_costs_a_new_connection_and_no_err
         else:
             writer.transport.abort()
 
-    async def go() -> None:
+    async def run() -> None:
         net = Net(LOOPBACK)
 
-        async def ask(method: str) -> Response:
+        async def send(method: str) -> Response:
             request = Request(method, moody.url("/moody"), content=None)
             return await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
 
-        assert [(await ask("GET")).body for _ in range(3)] == [b"fine"] * 3
+        assert [(await send("GET")).body for _ in range(3)] == [b"fine"] * 3
         assert [request.method for request in moody.requests] == ["GET"] * 5
         with pytest.raises(NetworkError) as failed:
-            await ask("POST")
+            await send("POST")
         assert failed.value.reason == "protocol"
         await net.close()
 
     with served() as moody:
         moody.pages["/moody"] = hang_up_later
-        anyio.run(go)
+        anyio.run(run)
         assert [request.method for request in moody.requests] == ["GET"] * 5 + ["POST"]
 
 
-def test_many_requests_at_once_do_not_mix() -> None:
+def test_concurrent_requests_do_not_mix() -> None:
     async def go(site: Site) -> list[str]:
         net, seen = Net(LOOPBACK), []
 
@@ -672,17 +674,17 @@ def test_many_requests_at_once_do_not_mix() -> None:
 
 
 def test_cookies_are_not_kept(site: Site) -> None:
-    async def go() -> None:
+    async def run() -> None:
         net = Net(LOOPBACK)
         for path in ("/cookies", "/echo"):
             await net.send(Request("GET", site.url(path)), timeout=PATIENCE, max_bytes=LIMIT)
         await net.close()
 
-    anyio.run(go)
+    anyio.run(run)
     assert site.last.header("cookie") is None
 
 
-def test_closing_waits_for_nobody_and_ends_nothing_that_is_under_way() -> None:
+def test_closing_does_not_wait_and_does_not_stop_active_requests() -> None:
     go_on = threading.Event()
 
     async def wait(_received: Received, writer: asyncio.StreamWriter) -> None:
@@ -708,17 +710,17 @@ def test_closing_waits_for_nobody_and_ends_nothing_that_is_under_way() -> None:
         assert eventually(lambda: site.open_connections == 0)
 
 
-def test_nothing_heavy_is_loaded_before_something_is_sent() -> None:
+def test_the_http_library_is_imported_with_the_first_request() -> None:
     heavy = "{'httpx2', 'httpcore2', 'ssl'}"
     code = f"import sys; from onetool.net import HostRules, Net; Net(HostRules()); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in {"set()", "{'ssl'}"}  # ssl comes with asyncio
 
 
-# --- texts -------------------------------------------------------------------------------------------------
+# --- text --------------------------------------------------------------------------------------------------
 
 
-def text_of(body: bytes, content_type: str) -> str:
+def decode_text(body: bytes, content_type: str) -> str:
     return Response(200, (("Content-Type", content_type),), body, "http://a/", 0.0).text()
 
 
@@ -743,15 +745,15 @@ def text_of(body: bytes, content_type: str) -> str:
         (b"a", "text/plain; charset*=utf-8''latin-1", "a"),
     ],
 )
-def test_a_text_is_read_by_its_charset(body: bytes, content_type: str, text: str) -> None:
-    assert text_of(body, content_type) == text
+def test_text_is_decoded_by_its_charset(body: bytes, content_type: str, text: str) -> None:
+    assert decode_text(body, content_type) == text
 
 
 @pytest.mark.slow
 @given(st.binary(max_size=100), st.text(max_size=50))
-def test_no_body_and_no_charset_makes_reading_a_text_fail(body: bytes, charset: str) -> None:
-    assert isinstance(text_of(body, f"text/plain; charset={charset}"), str)
-    assert isinstance(text_of(body, charset), str)
+def test_decoding_text_never_fails(body: bytes, charset: str) -> None:
+    assert isinstance(decode_text(body, f"text/plain; charset={charset}"), str)
+    assert isinstance(decode_text(body, charset), str)
 
 
 # --- OneTool's own servers -----------------------------------------------------------------------------------------
@@ -761,43 +763,43 @@ OWN_HOSTS = ("127.0.0.1", "127.8.9.10", "0.0.0.0", "localhost", "[::1]", "[::]",
 
 
 @pytest.mark.parametrize("host", [*OWN_HOSTS, "own.example", "lan.example"])
-def test_servers_of_ours_are_not_called_by_any_name_of_this_machine(site: Site, host: str) -> None:
+def test_onetool_servers_are_rejected_under_every_local_name(site: Site, host: str) -> None:
     async def resolve(name: str, _port: int) -> list[str]:
-        known = {"own.example": ["192.0.2.1", "127.0.0.1"], "lan.example": [_own_address()]}
+        known = {"own.example": ["192.0.2.1", "127.0.0.1"], "lan.example": [_get_local_address()]}
         return known.get(name, ["::1", "127.0.0.1"])
 
-    async def go() -> None:
+    async def run() -> None:
         net = Net(LOOPBACK, resolve=resolve, own_ports=lambda: {site.port})
         with pytest.raises(NetworkError, match="is a OneTool server") as failed:
             await net.send(Request("GET", f"http://{host}:{site.port}/"), timeout=PATIENCE, max_bytes=LIMIT)
         assert failed.value.reason == "address_not_allowed"
         await net.close()
 
-    anyio.run(go)
+    anyio.run(run)
     assert not site.requests
 
 
-def test_a_redirect_does_not_lead_to_a_server_of_ours(site: Site, other: Site) -> None:
-    async def go() -> None:
+def test_a_redirect_to_a_onetool_server_is_rejected(site: Site, other: Site) -> None:
+    async def run() -> None:
         net = Net(LOOPBACK, own_ports=lambda: {other.port})
-        url = redirecting(site, other.url())
+        url = add_redirect(site, other.url())
         with pytest.raises(NetworkError, match="is a OneTool server"):
             await net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT)
         await net.close()
 
-    anyio.run(go)
+    anyio.run(run)
     assert not other.requests
 
 
-def test_every_request_says_that_a_tool_sent_it(site: Site, other: Site) -> None:
-    ask(redirecting(site, other.url()), headers=[("User-Agent", "me")])
+def test_every_request_has_the_outgoing_header(site: Site, other: Site) -> None:
+    send(add_redirect(site, other.url()), headers=[("User-Agent", "me")])
     assert site.last.header("onetool-outgoing") == other.last.header("onetool-outgoing") == "1"
     with pytest.raises(ArgumentError):
-        ask(site.url(), headers=[("OneTool-Outgoing", "0")])
+        send(site.url(), headers=[("OneTool-Outgoing", "0")])
 
 
-def _own_address() -> str:
-    """An address of this machine on a network, if it has one."""
+def _get_local_address() -> str:
+    """Return the address of this machine on its network, or 127.0.0.1 without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -1,4 +1,4 @@
-"""Names that come out of documents: legal for the store, readable, and unique."""
+"""Names of imported bundles, tools, arguments and secrets: valid, readable and unique."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -27,12 +27,12 @@ from onetool.bundles.openapi import names
         (" ".join(["word"] * 20), "-".join(["word"] * 13)),
     ],
 )
-def test_an_operation_is_called_by_readable_words(operation_id: str, slug: str) -> None:
-    assert names.operation_slug(operation_id, "get", "/pets/{petId}") == slug
+def test_an_operation_has_a_readable_slug(operation_id: str, slug: str) -> None:
+    assert names.build_operation_slug(operation_id, "get", "/pets/{petId}") == slug
 
 
-def test_an_operation_without_any_name_is_called_by_its_method() -> None:
-    assert names.operation_slug("", "get", "/") == "get"
+def test_an_operation_without_a_name_is_named_after_its_method() -> None:
+    assert names.build_operation_slug("", "get", "/") == "get"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_an_operation_without_any_name_is_called_by_its_method() -> None:
         ("import", "x", "api-import"),
     ],
 )
-def test_a_bundle_is_called_as_told_or_by_the_telling_words_of_its_title(name: str, title: str, slug: str) -> None:
-    assert names.bundle_slug(name, title) == slug
+def test_a_bundle_is_named_by_the_user_or_after_its_title(name: str, title: str, slug: str) -> None:
+    assert names.build_bundle_slug(name, title) == slug
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_bundle_is_called_as_told_or_by_the_telling_words_of_its_title(name: s
         ("a/b", "a-b"),
     ],
 )
-def test_a_version_is_made_legal(given: object, legal: str) -> None:
-    assert names.version(given) == legal
+def test_a_version_is_made_valid(given: object, legal: str) -> None:
+    assert names.to_version(given) == legal
 
 
-def test_tags_are_legal_and_stand_once() -> None:
+def test_tags_are_valid_and_unique() -> None:
     given = ["Pull Requests", "pull-requests", "2fa", "Größe", "", "日本", "x" * 70]
-    assert names.tags(given) == ["pull-requests", "_2fa", "groe", "x" * 64]
+    assert names.to_tags(given) == ["pull-requests", "_2fa", "groe", "x" * 64]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_tags_are_legal_and_stand_once() -> None:
         ("__format__", "format"),
     ],
 )
-def test_an_argument_has_a_name_that_python_can_write(name: str, argument: str) -> None:
-    assert names.argument(name, "query", names.UniqueNames("_")) == argument
+def test_an_argument_name_is_a_python_identifier(name: str, argument: str) -> None:
+    assert names.to_argument_name(name, "query", names.UniqueNames("_")) == argument
 
 
-def test_a_second_argument_of_a_name_says_where_it_stands() -> None:
+def test_a_second_argument_with_a_name_gets_its_location() -> None:
     taken = names.UniqueNames("_")
-    made = [names.argument("id", place, taken) for place in ("path", "header", "body", "body", "body")]
+    made = [names.to_argument_name("id", place, taken) for place in ("path", "header", "body", "body", "body")]
     assert made == ["id", "id_header", "id_body", "id_body_2", "id_body_3"]
 
 
@@ -116,30 +116,30 @@ def test_a_second_argument_of_a_name_says_where_it_stands() -> None:
     ],
 )
 def test_a_secret_is_named_after_the_bundle_and_the_scheme(bundle: str, scheme: str, secret: str) -> None:
-    assert names.secret(bundle, scheme) == secret
+    assert names.to_secret_name(bundle, scheme) == secret
 
 
 @given(st.text(), st.sampled_from(["get", "post"]), st.text())
-def test_slugs_are_legal_whatever_the_document_says(operation_id: str, method: str, path: str) -> None:
-    made = names.operation_slug(operation_id, method, path)
+def test_slugs_are_valid_for_any_document(operation_id: str, method: str, path: str) -> None:
+    made = names.build_operation_slug(operation_id, method, path)
     assert rules.slug_problem(made) is None
-    assert names.is_callable_name(made)
-    assert rules.slug_problem(names.bundle_slug(operation_id, path)) is None
+    assert names.is_python_name(made)
+    assert rules.slug_problem(names.build_bundle_slug(operation_id, path)) is None
 
 
 @given(st.text(), st.lists(st.text()))
-def test_versions_tags_and_secrets_are_legal_whatever_the_document_says(text: str, many: list[str]) -> None:
-    assert rules.version_problem(names.version(text)) is None
-    assert rules.tags_problem(names.tags(many)) is None
-    assert names.secret(text, text).isidentifier()
-    assert names.secret(text, text).isascii()
+def test_versions_tags_and_secrets_are_valid_for_any_document(text: str, many: list[str]) -> None:
+    assert rules.version_problem(names.to_version(text)) is None
+    assert rules.tags_problem(names.to_tags(many)) is None
+    assert names.to_secret_name(text, text).isidentifier()
+    assert names.to_secret_name(text, text).isascii()
 
 
 @given(st.lists(st.text(max_size=70), max_size=20))
-def test_names_stay_unique_and_legal_however_many_are_alike(texts: list[str]) -> None:
+def test_many_equal_names_stay_unique_and_valid(texts: list[str]) -> None:
     for_slugs, for_arguments = names.UniqueNames(), names.UniqueNames("_")
-    slugs = [for_slugs.claim(names.operation_slug(text, "get", "/x")) for text in texts * 3]
-    arguments = [names.argument(text, "query", for_arguments) for text in texts * 3]
+    slugs = [for_slugs.claim(names.build_operation_slug(text, "get", "/x")) for text in texts * 3]
+    arguments = [names.to_argument_name(text, "query", for_arguments) for text in texts * 3]
     assert len(set(slugs)) == len(slugs)
     assert len(set(arguments)) == len(arguments)
     assert not [slug for slug in slugs if rules.slug_problem(slug)]

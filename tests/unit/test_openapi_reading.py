@@ -1,4 +1,4 @@
-"""Whole documents: JSON, YAML and what is neither; and nothing that is sent breaks more than its own import."""
+"""Import of whole documents: JSON, YAML, invalid and hostile input."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tests.openapi_support import document_of, imported
+from tests.openapi_support import build_document, import_document
 
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.bundles.imported import BundleImport
@@ -37,13 +37,13 @@ def test_yaml_is_read_as_yaml_1_2() -> None:
     assert found.tools[1][2]["argSchema"]["properties"]["q"]["description"] == 'Default: "no".'
 
 
-def test_bytes_with_a_mark_at_their_beginning_are_read() -> None:
-    assert to_bundle(b"\xef\xbb\xbf" + json.dumps(document_of({})).encode()).tools
+def test_a_byte_order_mark_is_accepted() -> None:
+    assert to_bundle(b"\xef\xbb\xbf" + json.dumps(build_document({})).encode()).tools
 
 
-def test_the_bundle_says_what_the_document_says() -> None:
+def test_the_bundle_has_the_metadata_of_the_document() -> None:
     info = {"title": "Things API", "version": "2", "description": "All things."}
-    found = imported(document_of({}, info=info))
+    found = import_document(build_document({}, info=info))
     assert found.bundle == {
         "slug": "things",
         "displayName": "Things API",
@@ -54,12 +54,12 @@ def test_the_bundle_says_what_the_document_says() -> None:
 
 
 def test_problems_are_safe_to_print() -> None:
-    found = imported(document_of({}, paths={"/\x1b[31m": {"trace": {}}, "/a": {"get": {}}}))
+    found = import_document(build_document({}, paths={"/\x1b[31m": {"trace": {}}, "/a": {"get": {}}}))
     assert found.problems == ["TRACE /: TRACE is not supported, because it reveals credentials"]
 
 
-def test_a_name_of_ones_own_wins() -> None:
-    assert imported(document_of({}), name="My Things").bundle["slug"] == "my-things"
+def test_a_name_of_the_user_takes_precedence() -> None:
+    assert import_document(build_document({}), name="My Things").bundle["slug"] == "my-things"
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_name_of_ones_own_wins() -> None:
         ("&a [" + "*a, " * 3 + "]", "inside the very value"),
     ],
 )
-def test_what_is_no_document_is_refused_with_a_reason(text: str | bytes, reason: str) -> None:
+def test_an_invalid_document_is_rejected_with_a_reason(text: str | bytes, reason: str) -> None:
     with pytest.raises(BundleError, match=reason) as caught:
         to_bundle(text)
     assert caught.value.code == "invalid"
 
 
-def test_an_alias_bomb_is_refused() -> None:
+def test_an_alias_bomb_is_rejected() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     with pytest.raises(BundleError, match="too many"):
@@ -100,15 +100,17 @@ def test_a_document_that_is_too_large_is_not_read() -> None:
         to_bundle(b" " * (MAX_BYTES + 1))
 
 
-def test_a_reference_that_goes_round_is_a_problem_of_its_path() -> None:
+def test_a_circular_path_reference_is_a_problem() -> None:
     paths = {"/a": {"$ref": "#/paths/~1b"}, "/b": {"$ref": "#/paths/~1a"}, "/c": {"get": {}}}
-    found = imported(document_of({}, paths=paths))
+    found = import_document(build_document({}, paths=paths))
     assert len(found.tools) == 1
     assert "is circular" in found.problems[0]
 
 
-def test_webhooks_and_extensions_are_no_operations() -> None:
-    found = imported(document_of({}, webhooks={"x": {"post": {}}}, paths={"/a": {"get": {}}, "x-b": {"get": {}}}))
+def test_webhooks_and_extensions_are_ignored() -> None:
+    found = import_document(
+        build_document({}, webhooks={"x": {"post": {}}}, paths={"/a": {"get": {}}, "x-b": {"get": {}}})
+    )
     assert [slug for slug, _, _ in found.tools] == ["get-a"]
 
 
@@ -132,29 +134,29 @@ def schema_ref(name: object) -> dict[str, str]:
         | {str(n): {"properties": {f"q{m}": schema_ref((n * m) % 500) for m in range(100)}} for n in range(500)},
     ],
 )
-def test_schemas_that_grow_without_end_do_not(schemas: Any) -> None:
+def test_exponentially_growing_schemas_are_limited(schemas: Any) -> None:
     places = [{"name": "f", "in": "query", "style": "deepObject", "schema": schema_ref("A")}]
     body = {"content": {"application/x-www-form-urlencoded": {"schema": schema_ref("A")}}}
     json_body = {"content": {"application/json": {"schema": schema_ref("A")}}}
     item = {"get": {"parameters": places}, "post": {"requestBody": body}, "put": {"requestBody": json_body}}
-    found = imported(document_of({}, paths={"/a": item, "/b": {"get": {}}}, components={"schemas": schemas}))
+    found = import_document(build_document({}, paths={"/a": item, "/b": {"get": {}}}, components={"schemas": schemas}))
     assert len(json.dumps(found.tools)) < 2_000_000
 
 
 @pytest.mark.slow
-def test_many_operations_of_one_name_are_told_apart_quickly() -> None:
+def test_many_operations_with_one_name_are_renamed_quickly() -> None:
     paths = {f"/{n}": {"get": {"operationId": "x" * 64}} for n in range(3_000)}
-    assert len({slug for slug, _, _ in imported(document_of({}, paths=paths)).tools}) == 3_000
+    assert len({slug for slug, _, _ in import_document(build_document({}, paths=paths)).tools}) == 3_000
 
 
 @pytest.mark.slow
-def test_a_document_that_is_small_but_means_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_document_that_expands_too_much_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onetool.bundles.openapi.schemas.MAX_WORK", 10_000)
     schemas = {"A": {"properties": {f"p{n}": {"type": "string"} for n in range(100)}}}
     operation = {"requestBody": {"content": {"application/json": {"schema": schema_ref("A")}}}}
     paths = {f"/{n}": {"post": operation, "put": operation} for n in range(80)}
     with pytest.raises(BundleError) as caught:
-        imported(document_of({}, paths=paths, components={"schemas": schemas}))
+        import_document(build_document({}, paths=paths, components={"schemas": schemas}))
     assert caught.value.code == "too_large"
 
 
@@ -173,7 +175,7 @@ def is_sound(found: BundleImport) -> bool:
 
 
 @given(st.one_of(st.binary(), st.text()))
-def test_no_text_raises_anything_but_a_refusal(text: bytes | str) -> None:
+def test_any_text_is_imported_or_rejected(text: bytes | str) -> None:
     with pytest.raises(BundleError):
         to_bundle(text)
 
@@ -281,7 +283,7 @@ DOCUMENT = st.fixed_dictionaries(
 @pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None)
 @given(DOCUMENT, st.sampled_from([{"openapi": "3.0.0"}, {"openapi": "3.1.0"}, {"swagger": "2.0"}]), SCALARS)
-def test_no_document_raises_anything_but_a_refusal(document: Any, version: Any, title: Any) -> None:
+def test_any_document_is_imported_or_rejected(document: Any, version: Any, title: Any) -> None:
     text = json.dumps({"info": {"title": title, "version": title}, **document, **version})
     found: BundleImport | None = None
     with contextlib.suppress(BundleError):

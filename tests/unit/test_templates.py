@@ -1,4 +1,4 @@
-"""Placeholders in each place of a request: what is taken, what is refused, and that no value leaves its place."""
+"""Placeholders in each part of a request: accepted and rejected templates, and escaping of values."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.placeholders import Placeholder, Values, parse
 from onetool.errors import ArgumentError, ToolError
-from onetool.net.exchange import Request
+from onetool.net.messages import Request
 from onetool.net.urls import parse_target
 
 HOSTILE = st.one_of(
@@ -38,17 +38,17 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 SECRETS = {"KEY": "k-3y/ä", "PAIR": "bob:p:w", "LINES": "one\ntwo"}
 
 
-def impl(**fields: Any) -> HttpImpl:
+def build_impl(**fields: Any) -> HttpImpl:
     return HttpImpl.model_validate({"method": "GET", "urlTemplate": "https://api.test/v1", **fields})
 
 
-def filled(made: HttpImpl, required: tuple[str, ...] = (), **args: Any) -> Request:
-    return made.request.filled(Values(args, frozenset(required), SECRETS.get))
+def fill(definition: HttpImpl, required: tuple[str, ...] = (), **args: Any) -> Request:
+    return definition.request.fill(Values(args, frozenset(required), SECRETS.get))
 
 
-def refusal(**fields: Any) -> str:
+def get_rejection(**fields: Any) -> str:
     with pytest.raises(ValidationError) as caught:
-        impl(**fields)
+        build_impl(**fields)
     return str(caught.value)
 
 
@@ -56,7 +56,7 @@ def as_text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def loaded(request: Request) -> Any:
+def load_body(request: Request) -> Any:
     assert request.content is not None
     return json.loads(request.content)
 
@@ -78,12 +78,12 @@ def loaded(request: Request) -> Any:
         ("$$$${a}", ("$${a}",)),
         ("${a}${b}", (Placeholder("a"), Placeholder("b"))),
         ("${größe}", (Placeholder("größe"),)),
-        ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), joined="csv"),)),
-        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, joined=by) for name, by in JOINED.items())),
+        ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), list_format="csv"),)),
+        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, list_format=by) for name, by in JOINED.items())),
         ("${csv}", (Placeholder("csv"),)),
     ],
 )
-def test_a_text_is_taken_apart(text: str, parts: tuple[Any, ...]) -> None:
+def test_a_template_is_parsed(text: str, parts: tuple[Any, ...]) -> None:
     assert parse(text) == parts
 
 
@@ -93,30 +93,30 @@ def test_a_text_is_taken_apart(text: str, parts: tuple[Any, ...]) -> None:
      "${a b}", "${a|b}", "${${a}}", "${env:HOME}", "${a\n}", "${a[1234567890]}", "${csv:}", "${csv:secret:KEY}",
      "${secret:csv:a}", "${csv:pipes:a}", "${CSV:a}"],
 )  # fmt: skip
-def test_a_placeholder_that_is_not_well_formed_is_refused(text: str) -> None:
+def test_an_invalid_placeholder_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected \$\{name\}"):
         parse(text)
 
 
 @given(st.lists(st.sampled_from(["a", "$", "${", "}", "{", "x", "${x}"]), max_size=12).map("".join))
-def test_doubled_dollars_give_back_any_text(text: str) -> None:
+def test_doubled_dollars_escape_any_text(text: str) -> None:
     escaped = text
     for run in range(12, 0, -1):  # every run of dollars before a brace, longest first
         escaped = escaped.replace("$" * run + "{", "\0" * 2 * run + "{")
     assert "".join(map(str, parse(escaped.replace("\0", "$")))) == text
 
 
-def test_a_placeholder_shows_as_it_was_written() -> None:
+def test_a_placeholder_is_formatted_as_written() -> None:
     for text in ("${a.b[0].c}", "${secret:KEY}", "${a}", "${csv:a}", "${pipes:a.b[0]}"):
         assert str(parse(text)[0]) == text
 
 
-def test_many_dollars_take_no_time() -> None:
+def test_many_dollars_are_parsed_quickly() -> None:
     assert parse("$" * 1_000_000) == ("$" * 1_000_000,)
 
 
 def test_the_definition_names_its_arguments_and_secrets() -> None:
-    made = impl(
+    definition = build_impl(
         urlTemplate="https://api.test/${a.id}?b=${b}",
         query={"c": "${c}"},
         headers={"X": "${d} ${secret:ONE}"},
@@ -124,8 +124,8 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
         auth={"type": "bearer", "value": "${secret:TWO}"},
         method="POST",
     )
-    assert made.placeholders == {"a", "b", "c", "d", "e"}
-    assert made.required_secrets == {"ONE", "TWO"}
+    assert definition.placeholders == {"a", "b", "c", "d", "e"}
+    assert definition.required_secrets == {"ONE", "TWO"}
 
 
 # --- the URL -----------------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
         ("https://api.test/?a=1&${x}", "name of a parameter"),
     ],
 )
-def test_a_url_that_could_lead_elsewhere_is_refused(template: str, words: str) -> None:
-    assert words in refusal(urlTemplate=template)
+def test_an_invalid_url_template_is_rejected(template: str, words: str) -> None:
+    assert words in get_rejection(urlTemplate=template)
 
 
 @pytest.mark.parametrize(
@@ -173,16 +173,18 @@ def test_a_url_that_could_lead_elsewhere_is_refused(template: str, words: str) -
     ["http://api.test", "https://api.test:8443/a/", "https://[::1]:80/x", "https://api.test?a", "https://bücher.test/ä",
      "https://api.test/a%20b;v=1/:x@y?q=a+b&q=c%26d", "https://api.test//double"],
 )  # fmt: skip
-def test_a_url_is_sent_as_it_was_written(template: str) -> None:
-    sent, meant = parse_target(filled(impl(urlTemplate=template)).url), parse_target(template)
+def test_a_url_without_placeholders_is_sent_as_written(template: str) -> None:
+    sent, meant = parse_target(fill(build_impl(urlTemplate=template)).url), parse_target(template)
     assert sent == meant
 
 
 @given(SCALARS, SCALARS, SCALARS)
-def test_no_value_changes_the_url_around_it(one: Any, two: Any, three: Any) -> None:
-    made = impl(urlTemplate="https://api.test/v1/${one}/x-${two}.json?fix=1&three=${three}", query={"four": "<${one}>"})
+def test_no_value_changes_the_rest_of_the_url(one: Any, two: Any, three: Any) -> None:
+    definition = build_impl(
+        urlTemplate="https://api.test/v1/${one}/x-${two}.json?fix=1&three=${three}", query={"four": "<${one}>"}
+    )
     try:
-        url = filled(made, one=one, two=two, three=three).url
+        url = fill(definition, one=one, two=two, three=three).url
     except ArgumentError:
         assert one in {"", ".", ".."}
         return
@@ -198,10 +200,10 @@ def test_no_value_changes_the_url_around_it(one: Any, two: Any, three: Any) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["${a}", "${a}${b}", ".${a}", "${a}.", "%2e${a}", "$${${a}"])
 @given(a=st.text(".%2eE/", max_size=3), b=st.text(".%2e", max_size=3))
-def test_no_segment_becomes_one_that_moves(template: str, a: str, b: str) -> None:
-    made = impl(urlTemplate=f"https://api.test/x/{template}/y")
+def test_no_segment_becomes_empty_or_dots(template: str, a: str, b: str) -> None:
+    definition = build_impl(urlTemplate=f"https://api.test/x/{template}/y")
     try:
-        url = filled(made, a=a, b=b).url
+        url = fill(definition, a=a, b=b).url
     except ArgumentError:
         return
     first, middle, last = urlsplit(url).path.lstrip("/").split("/")
@@ -211,62 +213,72 @@ def test_no_segment_becomes_one_that_moves(template: str, a: str, b: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["", ".", ".."])
-def test_a_value_cannot_climb_out_of_its_segment(value: str) -> None:
+def test_a_value_cannot_leave_its_segment(value: str) -> None:
     with pytest.raises(ArgumentError, match=r"\$\{id\} would make a path segment empty"):
-        filled(impl(urlTemplate="https://api.test/users/${id}/keys"), id=value)
+        fill(build_impl(urlTemplate="https://api.test/users/${id}/keys"), id=value)
 
 
-def test_a_value_in_the_path_is_needed_even_where_it_is_optional() -> None:
+def test_a_value_in_the_path_is_required_even_if_the_argument_is_optional() -> None:
     with pytest.raises(ArgumentError, match="argument id is required"):
-        filled(impl(urlTemplate="https://api.test/${id}"))
+        fill(build_impl(urlTemplate="https://api.test/${id}"))
     with pytest.raises(ArgumentError, match="argument user is required"):
-        filled(impl(urlTemplate="https://api.test/${user.id}"), user={"name": "x"})
+        fill(build_impl(urlTemplate="https://api.test/${user.id}"), user={"name": "x"})
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, [], {}])
-def test_lists_and_objects_have_no_place_in_a_path_or_a_header(value: Any) -> None:
-    for made in (impl(urlTemplate="https://api.test/${x}"), impl(headers={"X": "${x}"}), impl(query={"q": "a ${x}"})):
+def test_lists_and_objects_are_rejected_in_paths_and_headers(value: Any) -> None:
+    for definition in (
+        build_impl(urlTemplate="https://api.test/${x}"),
+        build_impl(headers={"X": "${x}"}),
+        build_impl(query={"q": "a ${x}"}),
+    ):
         with pytest.raises(ArgumentError, match=r"\$\{x\} is (a list|an object)"):
-            filled(made, x=value)
+            fill(definition, x=value)
 
 
-def test_half_a_surrogate_pair_is_refused_where_text_is_wanted() -> None:
-    for made in (
-        impl(urlTemplate="https://api.test/${x}"),
-        impl(headers={"X": "${x}"}),
-        impl(query={"q": "${x}"}),
-        impl(body="hi ${x}", method="POST"),
+def test_an_unpaired_surrogate_is_rejected_in_text() -> None:
+    for definition in (
+        build_impl(urlTemplate="https://api.test/${x}"),
+        build_impl(headers={"X": "${x}"}),
+        build_impl(query={"q": "${x}"}),
+        build_impl(body="hi ${x}", method="POST"),
     ):
         with pytest.raises(ArgumentError, match="surrogate"):
-            filled(made, x="\ud800")
+            fill(definition, x="\ud800")
 
 
 # --- the query ---------------------------------------------------------------------------------------------
 
 
-def test_lists_repeat_a_parameter_and_missing_values_drop_it() -> None:
-    made = impl(query={"tag": "${tags}", "q": "x ${q}", "on": "${on}", "limit": 5, "all": True, "lit": "a&b"})
-    url = filled(made, tags=["a&b", None, 2, False], on=True).url
+def test_lists_repeat_a_parameter_and_missing_values_remove_it() -> None:
+    definition = build_impl(
+        query={"tag": "${tags}", "q": "x ${q}", "on": "${on}", "limit": 5, "all": True, "lit": "a&b"}
+    )
+    url = fill(definition, tags=["a&b", None, 2, False], on=True).url
     assert urlsplit(url).query == "tag=a%26b&tag=2&tag=false&on=true&limit=5&all=true&lit=a%26b"
-    assert urlsplit(filled(made, tags=[], q=None).url).query == "limit=5&all=true&lit=a%26b"
+    assert urlsplit(fill(definition, tags=[], q=None).url).query == "limit=5&all=true&lit=a%26b"
 
 
 def test_a_required_value_that_is_missing_is_an_error() -> None:
-    for made in (impl(query={"q": "${q}"}), impl(headers={"X": "${q}"}), impl(body={"q": "${q}"}, method="POST")):
+    for definition in (
+        build_impl(query={"q": "${q}"}),
+        build_impl(headers={"X": "${q}"}),
+        build_impl(body={"q": "${q}"}, method="POST"),
+    ):
         with pytest.raises(ArgumentError, match="argument q is required"):
-            filled(made, required=("q",))
+            fill(definition, required=("q",))
 
 
-def test_a_parameter_has_one_place() -> None:
-    assert "query parameter a is set twice" in refusal(urlTemplate="https://api.test?%61=1", query={"a": "2"})
+def test_a_parameter_is_set_only_once() -> None:
+    assert "query parameter a is set twice" in get_rejection(urlTemplate="https://api.test?%61=1", query={"a": "2"})
     key = {"type": "apiKey", "in": "query", "name": "a", "value": "${secret:KEY}"}
-    assert "query parameter a is set twice" in refusal(query={"a": "2"}, auth=key)
-    assert urlsplit(filled(impl(urlTemplate="https://api.test?a=1&a=2")).url).query == "a=1&a=2"
+    assert "query parameter a is set twice" in get_rejection(query={"a": "2"}, auth=key)
+    assert urlsplit(fill(build_impl(urlTemplate="https://api.test?a=1&a=2")).url).query == "a=1&a=2"
 
 
-def test_a_name_holds_no_placeholder() -> None:
-    assert "name of a parameter" in refusal(query={"${x}": "1"})
-    assert urlsplit(filled(impl(query={"a&b=$${x}": "1"})).url).query == "a%26b%3D%24%7Bx%7D=1"
+def test_a_name_cannot_contain_a_placeholder() -> None:
+    assert "name of a parameter" in get_rejection(query={"${x}": "1"})
+    assert urlsplit(fill(build_impl(query={"a&b=$${x}": "1"})).url).query == "a%26b%3D%24%7Bx%7D=1"
 
 
 # --- joined lists ------------------------------------------------------------------------------------------
@@ -277,15 +289,15 @@ def test_a_name_holds_no_placeholder() -> None:
                       ("tsv", "a%26b%092%09true")]
 )  # fmt: skip
 def test_a_list_is_joined(by: str, query: str) -> None:
-    made = impl(urlTemplate=f"https://api.test/x-${{{by}:ids}}", query={"ids": f"${{{by}:ids}}"})
-    assert filled(made, ids=["a&b", None, 2, True]).url == f"https://api.test/x-{query}?ids={query}"
-    assert parse_target(filled(made, ids=("one",)).url).path == "/x-one?ids=one"
+    definition = build_impl(urlTemplate=f"https://api.test/x-${{{by}:ids}}", query={"ids": f"${{{by}:ids}}"})
+    assert fill(definition, ids=["a&b", None, 2, True]).url == f"https://api.test/x-{query}?ids={query}"
+    assert parse_target(fill(definition, ids=("one",)).url).path == "/x-one?ids=one"
 
 
 @given(st.lists(SCALARS, min_size=1, max_size=4), SCALARS)
-def test_no_item_becomes_two_and_no_list_changes_the_url_around_it(items: list[Any], other: Any) -> None:
-    made = impl(urlTemplate="https://api.test/v1/x-${csv:ids}/y?fix=1&ids=${csv:ids}&o=${o}")
-    parts = urlsplit(filled(made, ids=items, o=other).url)
+def test_no_item_becomes_two_and_no_list_changes_the_rest_of_the_url(items: list[Any], other: Any) -> None:
+    definition = build_impl(urlTemplate="https://api.test/v1/x-${csv:ids}/y?fix=1&ids=${csv:ids}&o=${o}")
+    parts = urlsplit(fill(definition, ids=items, o=other).url)
     _, version, joined, last = parts.path.split("/")
     assert (parts.netloc, version, last, parts.fragment) == ("api.test", "v1", "y", "")
     assert [unquote(item) for item in joined.removeprefix("x-").split(",")] == [as_text(item) for item in items]
@@ -297,64 +309,66 @@ def test_no_item_becomes_two_and_no_list_changes_the_url_around_it(items: list[A
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "separator"), [("csv", ","), ("pipes", "|"), ("ssv", " "), ("tsv", "\t")])
 @given(items=st.lists(SCALARS, min_size=1, max_size=4), mixed=st.booleans())
-def test_an_item_that_could_be_taken_for_two_is_refused(by: str, separator: str, items: list[Any], mixed: bool) -> None:
+def test_an_item_that_contains_the_separator_is_rejected(
+    by: str, separator: str, items: list[Any], mixed: bool
+) -> None:
     items = [*items, f"a{separator}b"] if mixed else items
     is_clear = not any(separator in as_text(item) for item in items)
     placeholder = f"${{{by}:x}}"
-    places = [impl(method="POST", body=placeholder), impl(method="POST", body=f"<{placeholder}>")]
-    places += [impl(query={"x": placeholder})] if by != "csv" else []
-    for made in places:
+    places = [build_impl(method="POST", body=placeholder), build_impl(method="POST", body=f"<{placeholder}>")]
+    places += [build_impl(query={"x": placeholder})] if by != "csv" else []
+    for definition in places:
         if is_clear:
-            sent = filled(made, x=items)
+            sent = fill(definition, x=items)
             assert len((sent.content or unquote(sent.url).encode()).split(separator.encode())) == len(items)
         else:
             with pytest.raises(ArgumentError, match="contains the separator"):
-                filled(made, x=items)
+                fill(definition, x=items)
 
 
-def test_a_joined_list_is_one_text_in_headers_and_bodies() -> None:
-    assert filled(impl(headers={"X": "v=${csv:x}"}), x=["a", 1]).headers == [("X", "v=a,1")]
-    assert loaded(filled(impl(method="POST", body={"x": "${pipes:x}", "y": ["${csv:no}"]}), x=["a", '"'])) == {
+def test_a_joined_list_is_one_string_in_headers_and_bodies() -> None:
+    assert fill(build_impl(headers={"X": "v=${csv:x}"}), x=["a", 1]).headers == [("X", "v=a,1")]
+    assert load_body(fill(build_impl(method="POST", body={"x": "${pipes:x}", "y": ["${csv:no}"]}), x=["a", '"'])) == {
         "x": 'a|"', "y": []
     }  # fmt: skip
-    made = impl(method="POST", body='{"x": ${csv:x}, "y": "<${csv:x}>"}')
-    assert loaded(filled(made, x=['"', "b"])) == {"x": '",b', "y": '<",b>'}
+    definition = build_impl(method="POST", body='{"x": ${csv:x}, "y": "<${csv:x}>"}')
+    assert load_body(fill(definition, x=['"', "b"])) == {"x": '",b', "y": '<",b>'}
     with pytest.raises(ArgumentError, match=r"\$\{csv:x\} has an item that contains the separator ','"):
-        filled(impl(headers={"X": "${csv:x}"}), x=["a,b"])
+        fill(build_impl(headers={"X": "${csv:x}"}), x=["a,b"])
     with pytest.raises(ArgumentError, match=r"\$\{csv:x\} contains '\\n'"):
-        filled(impl(headers={"X": "${csv:x}"}), x=["a\nb"])
-    with pytest.raises(ArgumentError, match="',' in it"):
-        filled(impl(headers={"Cookie": "a=${csv:x}"}), x=["a", "b"])
+        fill(build_impl(headers={"X": "${csv:x}"}), x=["a\nb"])
+    with pytest.raises(ArgumentError, match="contains ',', which is not allowed in the header Cookie"):
+        fill(build_impl(headers={"Cookie": "a=${csv:x}"}), x=["a", "b"])
 
 
-def test_a_list_of_nothing_has_no_text() -> None:
-    made = impl(query={"x": "${csv:x}", "y": "a ${csv:x}"}, headers={"X": "${csv:x}"})
+def test_an_empty_list_is_a_missing_value() -> None:
+    definition = build_impl(query={"x": "${csv:x}", "y": "a ${csv:x}"}, headers={"X": "${csv:x}"})
     for nothing in ([], [None], None):
-        assert filled(made, x=nothing) == Request("GET", "https://api.test/v1", [])
+        assert fill(definition, x=nothing) == Request("GET", "https://api.test/v1", [])
         with pytest.raises(ArgumentError, match="argument x is required"):
-            filled(made, required=("x",), x=nothing)
+            fill(definition, required=("x",), x=nothing)
         with pytest.raises(ArgumentError, match="argument x is required"):
-            filled(impl(urlTemplate="https://api.test/${csv:x}"), x=nothing)
-    assert urlsplit(filled(impl(query={"x": "${csv:x}"}), x=[""]).url).query == "x="
+            fill(build_impl(urlTemplate="https://api.test/${csv:x}"), x=nothing)
+    assert urlsplit(fill(build_impl(query={"x": "${csv:x}"}), x=[""]).url).query == "x="
 
 
 def test_one_value_is_a_list_of_one() -> None:
-    assert urlsplit(filled(impl(query={"x": "${csv:x}"}), x="a,b").url).query == "x=a%2Cb"
-    assert urlsplit(filled(impl(query={"x": "${csv:x.ids}"}), x={"ids": 7}).url).query == "x=7"
+    assert urlsplit(fill(build_impl(query={"x": "${csv:x}"}), x="a,b").url).query == "x=a%2Cb"
+    assert urlsplit(fill(build_impl(query={"x": "${csv:x.ids}"}), x={"ids": 7}).url).query == "x=7"
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [["a"]], [{"a": 1}], ["a", []]])
-def test_only_plain_values_are_joined(value: Any) -> None:
-    for made in (impl(query={"x": "${csv:x}"}), impl(urlTemplate="https://api.test/${csv:x}")):
+def test_only_scalars_are_joined(value: Any) -> None:
+    for definition in (build_impl(query={"x": "${csv:x}"}), build_impl(urlTemplate="https://api.test/${csv:x}")):
         with pytest.raises(ArgumentError, match=r"\$\{csv:x\} is (a list|an object)"):
-            filled(made, x=value)
+            fill(definition, x=value)
 
 
 @pytest.mark.parametrize("items", [["."], [".."], ["%2e"], [""]])
-def test_a_joined_list_cannot_climb_out_of_its_segment(items: list[str]) -> None:
-    made = impl(urlTemplate="https://api.test/users/${csv:x}/keys")
+def test_a_joined_list_cannot_leave_its_segment(items: list[str]) -> None:
+    definition = build_impl(urlTemplate="https://api.test/users/${csv:x}/keys")
     try:
-        assert filled(made, x=items).url == "https://api.test/users/%252e/keys"
+        assert fill(definition, x=items).url == "https://api.test/users/%252e/keys"
     except ArgumentError:
         assert items != ["%2e"]
 
@@ -362,22 +376,22 @@ def test_a_joined_list_cannot_climb_out_of_its_segment(items: list[str]) -> None
 # --- objects -----------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_written_key_by_key() -> None:
+def test_an_object_is_sent_as_one_parameter_per_key() -> None:
     value = {"a": "x&y", "n": 1, "no": None, "tags": ["1", None, "2"], "in": {"b c": True, "deep": {"d": 2}}, "e": {}}
     wanted = [("m[a]", "x&y"), ("m[n]", "1"), ("m[tags]", "1"), ("m[tags]", "2"), ("m[in][b c]", "true")]
     wanted += [("m[in][deep][d]", "2")]
-    form = filled(impl(method="POST", body="m=${m}", headers=FORM), m=value).content or b""
-    query = urlsplit(filled(impl(query={"m": "${m}"}), m=value).url).query
+    form = fill(build_impl(method="POST", body="m=${m}", headers=FORM), m=value).content or b""
+    query = urlsplit(fill(build_impl(query={"m": "${m}"}), m=value).url).query
     assert parse_qsl(query, strict_parsing=True) == parse_qsl(form.decode(), strict_parsing=True) == wanted
     assert query.startswith("m%5Ba%5D=x%26y&")
-    assert filled(impl(query={"m": "${m}"}), m={}).url == "https://api.test/v1"
+    assert fill(build_impl(query={"m": "${m}"}), m={}).url == "https://api.test/v1"
 
 
 @given(DATA, SCALARS)
-def test_no_object_changes_the_parameters_around_it(data: Any, other: Any) -> None:
-    made = impl(query={"first": "1", "a b": "${data}", "last": "${other}"})
+def test_no_object_changes_the_other_parameters(data: Any, other: Any) -> None:
+    definition = build_impl(query={"first": "1", "a b": "${data}", "last": "${other}"})
     try:
-        url = filled(made, data={"key": data}, other=other).url
+        url = fill(definition, data={"key": data}, other=other).url
     except ArgumentError:
         assert isinstance(data, dict | list)
         return
@@ -386,15 +400,15 @@ def test_no_object_changes_the_parameters_around_it(data: Any, other: Any) -> No
     first, *own, last = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
     assert (first, last) == (("first", "1"), ("last", as_text(other)))
     assert all(name.startswith("a b[key]") and name.count("[") == name.count("]") for name, _ in own)
-    leaves = list(leaves_of(data))
+    leaves = list(list_leaves(data))
     assert [value for _, value in own] == [as_text(leaf) for _, leaf in leaves]
     assert [name for name, _ in own] == [f"a b[key]{''.join(f'[{key}]' for key in keys)}" for keys, _ in leaves]
 
 
-def leaves_of(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def list_leaves(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(data, dict):
         for key, item in data.items():
-            yield from leaves_of(item, (*keys, key))
+            yield from list_leaves(item, (*keys, key))
     else:
         yield from ((keys, item) for item in (data if isinstance(data, list) else [data]) if item is not None)
 
@@ -403,52 +417,52 @@ def leaves_of(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def test_a_key_cannot_leave_its_brackets(key: str) -> None:
     for value in ({key: 1}, {"a": {key: 1}}):
         with pytest.raises(ArgumentError, match=r"\$\{m\} (has|contains)"):
-            filled(impl(query={"m": "${m}"}), m=value)
+            fill(build_impl(query={"m": "${m}"}), m=value)
 
 
 @pytest.mark.parametrize("other", ["m[role]", "M[role]", "m[x][y]", "m.role", "m[]"])
-def test_an_object_cannot_bring_a_parameter_that_the_template_has(other: str) -> None:
-    in_query = impl(query={other: "user", "m": "${m}"})
-    assert parse_qsl(urlsplit(filled(in_query, m="x").url).query) == [(other, "user"), ("m", "x")]
-    for made in (in_query, impl(method="POST", body=f"m=${{m}}&{other}=user", headers=FORM)):
+def test_an_object_cannot_set_another_parameter_of_the_template(other: str) -> None:
+    in_query = build_impl(query={other: "user", "m": "${m}"})
+    assert parse_qsl(urlsplit(fill(in_query, m="x").url).query) == [(other, "user"), ("m", "x")]
+    for definition in (in_query, build_impl(method="POST", body=f"m=${{m}}&{other}=user", headers=FORM)):
         with pytest.raises(ArgumentError, match="conflicts with the parameter"):
-            filled(made, m={"role": "admin"})
+            fill(definition, m={"role": "admin"})
 
 
-def test_an_object_cannot_stand_beside_its_own_name_nor_be_a_credential() -> None:
+def test_an_object_cannot_share_its_name_or_be_a_credential() -> None:
     with pytest.raises(ArgumentError, match="conflicts with the parameter m"):
-        filled(impl(urlTemplate="https://api.test?m=1&m=${m}"), m={"a": 1})
+        fill(build_impl(urlTemplate="https://api.test?m=1&m=${m}"), m={"a": 1})
     with pytest.raises(ArgumentError, match="is an object"):
-        filled(impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}), k={"a": 1})
+        fill(build_impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}), k={"a": 1})
     with pytest.raises(ArgumentError, match="is an object"):
-        filled(impl(query={"m": "${m}"}), m=[{"a": 1}])
+        fill(build_impl(query={"m": "${m}"}), m=[{"a": 1}])
 
 
 @pytest.mark.slow
-def test_an_object_without_bottom_is_an_error_and_no_crash() -> None:
+def test_a_deeply_nested_object_is_an_error() -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = {"a": deep}
     with pytest.raises(ArgumentError, match="more than 8 levels"):
-        filled(impl(query={"m": "${m}"}), m=deep)
+        fill(build_impl(query={"m": "${m}"}), m=deep)
 
 
-def test_a_long_key_is_not_repeated_without_end() -> None:
+def test_a_long_key_is_not_repeated_without_limit() -> None:
     key = "k" * 500_000
     for value, words in (({key: [1] * 500_000}, "characters"), ({key: {"a": {}, "b": {}}}, "very long keys")):
         with pytest.raises(ArgumentError, match=words):
-            filled(impl(method="POST", body="m=${m}", headers=FORM), m=value)
-    assert filled(impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}).content
+            fill(build_impl(method="POST", body="m=${m}", headers=FORM), m=value)
+    assert fill(build_impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}).content
 
 
 # --- headers -----------------------------------------------------------------------------------------------
 
 
 @given(SCALARS, SCALARS)
-def test_no_value_changes_the_headers_around_it(one: Any, two: Any) -> None:
-    made = impl(headers={"X-One": "<${one}>", "X-Two": "${two}", "X-Fixed": "f"})
+def test_no_value_changes_the_other_headers(one: Any, two: Any) -> None:
+    definition = build_impl(headers={"X-One": "<${one}>", "X-Two": "${two}", "X-Fixed": "f"})
     try:
-        headers = filled(made, one=one, two=two).headers
+        headers = fill(definition, one=one, two=two).headers
     except ArgumentError:
         assert any(char in as_text(one) + as_text(two) for char in map(chr, [*range(9), *range(10, 32), 127]))
         return
@@ -456,58 +470,60 @@ def test_no_value_changes_the_headers_around_it(one: Any, two: Any) -> None:
 
 
 @pytest.mark.parametrize("char", [*map(chr, [*range(9), *range(10, 32), 127]), "\ud800"])
-def test_control_characters_are_refused_in_every_header(char: str) -> None:
-    for made in (
-        impl(headers={"X": "a ${x}"}),
-        impl(auth={"type": "bearer", "value": "${x}"}),
-        impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${x}"}),
+def test_control_characters_are_rejected_in_every_header(char: str) -> None:
+    for definition in (
+        build_impl(headers={"X": "a ${x}"}),
+        build_impl(auth={"type": "bearer", "value": "${x}"}),
+        build_impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${x}"}),
     ):
         with pytest.raises(ArgumentError, match=r"\$\{x\} (has|contains)"):
-            filled(made, x=f"a{char}b")
+            fill(definition, x=f"a{char}b")
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Connection", "Proxy-Authorization"])
-def test_headers_of_the_sender_cannot_be_set(name: str) -> None:
-    assert "cannot be set" in refusal(headers={name: "x"})
+def test_reserved_headers_cannot_be_set(name: str) -> None:
+    assert "cannot be set" in get_rejection(headers={name: "x"})
 
 
 @pytest.mark.parametrize(
     "headers", [{"a b": "x"}, {"": "x"}, {"a:": "x"}, {"${x}": "y"}, {"X": "a\nb"}, {"X": "1", "x": "2"}, {"ä": "x"}]
 )
-def test_headers_that_are_none_are_refused(headers: dict[str, str]) -> None:
-    assert "headers" in refusal(headers=headers)
+def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
+    assert "headers" in get_rejection(headers=headers)
 
 
 def test_a_value_cannot_add_a_cookie() -> None:
-    made = impl(headers={"Cookie": "session=${session}; theme=dark"})
-    assert filled(made, session="abc").headers == [("Cookie", "session=abc; theme=dark")]
+    definition = build_impl(headers={"Cookie": "session=${session}; theme=dark"})
+    assert fill(definition, session="abc").headers == [("Cookie", "session=abc; theme=dark")]
     with pytest.raises(ArgumentError, match="contains ';'"):
-        filled(made, session="abc; admin=1")
+        fill(definition, session="abc; admin=1")
 
 
-def test_the_type_of_the_body_is_fixed() -> None:
-    assert "Content-Type" in refusal(headers={"content-type": "${type}"})
+def test_content_type_cannot_contain_a_placeholder() -> None:
+    assert "Content-Type" in get_rejection(headers={"content-type": "${type}"})
 
 
 # --- authentication ----------------------------------------------------------------------------------------
 
 
-def test_credentials_go_where_they_are_sent_to() -> None:
-    bearer = filled(impl(auth={"type": "bearer", "value": "${secret:KEY}"}))
+def test_credentials_are_sent_in_their_location_and_marked() -> None:
+    bearer = fill(build_impl(auth={"type": "bearer", "value": "${secret:KEY}"}))
     assert bearer.headers == [("Authorization", "Bearer k-3y/ä")]
     assert bearer.credentials == {"authorization"}
-    header = filled(impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:KEY}"}))
+    header = fill(build_impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:KEY}"}))
     assert header.headers == [("X-Key", "k-3y/ä")]
     assert header.credentials == {"x-key"}
-    query = filled(impl(auth={"type": "apiKey", "in": "query", "name": "a key", "value": "${secret:KEY}"}))
+    query = fill(build_impl(auth={"type": "apiKey", "in": "query", "name": "a key", "value": "${secret:KEY}"}))
     assert urlsplit(query.url).query == "a%20key=k-3y%2F%C3%A4"
     assert query.secret_query == {"a key"}
 
 
-def test_secrets_elsewhere_are_marked_too() -> None:
-    made = filled(impl(headers={"X-Token": "t ${secret:KEY}", "X-Plain": "p"}, query={"k": "${secret:KEY}", "p": "1"}))
-    assert made.credentials == {"x-token"}
-    assert made.secret_query == {"k"}
+def test_secrets_outside_of_auth_are_marked_too() -> None:
+    definition = fill(
+        build_impl(headers={"X-Token": "t ${secret:KEY}", "X-Plain": "p"}, query={"k": "${secret:KEY}", "p": "1"})
+    )
+    assert definition.credentials == {"x-token"}
+    assert definition.secret_query == {"k"}
 
 
 @pytest.mark.parametrize(
@@ -520,18 +536,18 @@ def test_secrets_elsewhere_are_marked_too() -> None:
     ],
 )
 def test_basic_authentication(value: str, args: dict[str, Any], token: str) -> None:
-    made = filled(impl(auth={"type": "basic", "value": value}), **args)
-    assert made.headers == [("Authorization", f"Basic {token}")]
+    definition = fill(build_impl(auth={"type": "basic", "value": value}), **args)
+    assert definition.headers == [("Authorization", f"Basic {token}")]
 
 
-def test_a_user_cannot_bring_a_password_along() -> None:
+def test_a_user_name_cannot_contain_a_colon() -> None:
     with pytest.raises(ArgumentError, match="cannot contain a colon"):
-        filled(impl(auth={"type": "basic", "value": "${user}:${secret:KEY}"}), user="root:mine")
+        fill(build_impl(auth={"type": "basic", "value": "${user}:${secret:KEY}"}), user="root:mine")
     with pytest.raises(ToolError, match="must be user:password"):
-        filled(impl(auth={"type": "basic", "value": "${secret:KEY}"}))
+        fill(build_impl(auth={"type": "basic", "value": "${secret:KEY}"}))
 
 
-def test_a_request_without_its_credentials_is_not_made() -> None:
+def test_a_request_without_its_credentials_is_not_built() -> None:
     for auth in (
         {"type": "bearer", "value": "${token}"},
         {"type": "basic", "value": "bob:${token}"},
@@ -539,17 +555,17 @@ def test_a_request_without_its_credentials_is_not_made() -> None:
         {"type": "apiKey", "in": "query", "name": "x", "value": "${token}"},
     ):
         with pytest.raises(ArgumentError, match="argument token is required"):
-            filled(impl(auth=auth))
+            fill(build_impl(auth=auth))
 
 
 def test_a_secret_that_is_not_set_is_named() -> None:
     with pytest.raises(ToolError, match="secret NONE is not set"):
-        filled(impl(query={"k": "${secret:NONE}"}))
+        fill(build_impl(query={"k": "${secret:NONE}"}))
 
 
-def test_a_secret_that_cannot_be_sent_is_not_told() -> None:
+def test_an_invalid_secret_is_not_shown() -> None:
     with pytest.raises(ToolError) as caught:
-        filled(impl(auth={"type": "bearer", "value": "${secret:LINES}"}))
+        fill(build_impl(auth={"type": "bearer", "value": "${secret:LINES}"}))
     assert caught.type is ToolError  # the arguments of the caller are fine
     assert "secret:LINES" in str(caught.value)
     assert "one" not in str(caught.value)
@@ -570,29 +586,31 @@ def test_a_secret_that_cannot_be_sent_is_not_told() -> None:
         {"type": "bearer", "value": "${"},
     ],
 )
-def test_incomplete_authentication_is_refused(auth: dict[str, str]) -> None:
-    assert "auth" in refusal(auth=auth)
+def test_incomplete_authentication_is_rejected(auth: dict[str, str]) -> None:
+    assert "auth" in get_rejection(auth=auth)
 
 
-def test_authorization_has_one_place() -> None:
+def test_authorization_is_set_only_once() -> None:
     auth = {"type": "bearer", "value": "x"}
-    assert "header authorization is set twice" in refusal(headers={"authorization": "y"}, auth=auth)
+    assert "header authorization is set twice" in get_rejection(headers={"authorization": "y"}, auth=auth)
 
 
-def test_a_refused_definition_does_not_repeat_what_was_in_it() -> None:
-    assert "hunter2" not in refusal(auth={"type": "basic", "value": "hunter2"})
-    assert "hunter2" not in refusal(auth={"type": "hmac", "value": "hunter2"})
+def test_the_error_of_a_rejected_definition_does_not_show_its_values() -> None:
+    assert "hunter2" not in get_rejection(auth={"type": "basic", "value": "hunter2"})
+    assert "hunter2" not in get_rejection(auth={"type": "hmac", "value": "hunter2"})
 
 
 def test_a_definition_does_not_show_its_secrets() -> None:
-    made = impl(auth={"type": "bearer", "value": "hunter2"}, headers={"X-Key": "hunter3"}, body={"k": "hunter4"})
-    assert "hunter" not in repr(made)
+    definition = build_impl(
+        auth={"type": "bearer", "value": "hunter2"}, headers={"X-Key": "hunter3"}, body={"k": "hunter4"}
+    )
+    assert "hunter" not in repr(definition)
 
 
 # --- bodies ------------------------------------------------------------------------------------------------
 
 
-def test_data_keeps_its_types_and_loses_what_is_missing() -> None:
+def test_data_keeps_its_types_and_drops_missing_values() -> None:
     body = {
         "whole": "${x}",
         "text": "x is ${x}",
@@ -603,9 +621,9 @@ def test_data_keeps_its_types_and_loses_what_is_missing() -> None:
         "null": "${null}",
         "literal": "$${x}",
     }
-    made = impl(method="POST", body=body)
-    sent = filled(made, x=[1, {"a": None}], null=None)
-    assert loaded(sent) == {
+    definition = build_impl(method="POST", body=body)
+    sent = fill(definition, x=[1, {"a": None}], null=None)
+    assert load_body(sent) == {
         "whole": [1, {"a": None}],
         "text": 'x is [1,{"a":null}]',
         "list": [[1, {"a": None}], "y"],
@@ -617,38 +635,40 @@ def test_data_keeps_its_types_and_loses_what_is_missing() -> None:
 
 
 @given(DATA, SCALARS)
-def test_no_value_changes_the_json_around_it(data: Any, text: Any) -> None:
+def test_no_value_changes_the_rest_of_the_json(data: Any, text: Any) -> None:
     body = {"whole": "${data}", "text": "<${text}>", "items": ["${data}", {"k": "${data}"}], "fixed": "f"}
-    sent = loaded(filled(impl(method="POST", body=body), data=data, text=text))
+    sent = load_body(fill(build_impl(method="POST", body=body), data=data, text=text))
     assert sent == {"whole": data, "text": f"<{as_text(text)}>", "items": [data, {"k": data}], "fixed": "f"}
 
 
 @given(DATA, SCALARS)
-def test_no_value_changes_a_text_that_is_json(data: Any, text: Any) -> None:
+def test_no_value_changes_a_json_string_template(data: Any, text: Any) -> None:
     body = '{"a": ${data}, "b\\"": "\\\\<${text}>\\n", "c": [${data}, 1]}'
     for headers in ({"Content-Type": "application/json; charset=utf-8"}, {"content-type": "application/hal+json"}, {}):
-        sent = loaded(filled(impl(method="POST", body=body, headers=headers), data=data, text=text))
+        sent = load_body(fill(build_impl(method="POST", body=body, headers=headers), data=data, text=text))
         assert sent == {"a": data, 'b"': f"\\<{as_text(text)}>\n", "c": [data, 1]}
 
 
 @given(SCALARS, SCALARS)
 def test_no_value_changes_a_form(one: Any, two: Any) -> None:
-    made = impl(method="POST", body="a=${one}&fix=1+1&b=x${two}", headers=FORM)
-    sent = filled(made, one=one, two=two).content
+    definition = build_impl(method="POST", body="a=${one}&fix=1+1&b=x${two}", headers=FORM)
+    sent = fill(definition, one=one, two=two).content
     assert sent is not None
     pairs = [("a", as_text(one)), ("fix", "1 1"), ("b", f"x{as_text(two)}")]
     assert parse_qsl(sent.decode(), keep_blank_values=True, strict_parsing=True) == pairs
 
 
-def test_a_form_is_a_query() -> None:
-    made = impl(method="POST", body="tag=${tags}&q=${q}", headers=FORM)
-    assert filled(made, tags=["a", "b"]).content == b"tag=a&tag=b"
-    assert "name of a parameter" in refusal(method="POST", body="${k}=1", headers=FORM)
+def test_a_form_is_encoded_like_a_query() -> None:
+    definition = build_impl(method="POST", body="tag=${tags}&q=${q}", headers=FORM)
+    assert fill(definition, tags=["a", "b"]).content == b"tag=a&tag=b"
+    assert "name of a parameter" in get_rejection(method="POST", body="${k}=1", headers=FORM)
 
 
-def test_a_value_in_xml_is_text() -> None:
-    made = impl(method="POST", body='<a b="${x}">${x}</a>', headers={"Content-Type": "application/soap+xml"})
-    assert filled(made, x="\"'<&>").content == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
+def test_a_value_in_xml_is_escaped() -> None:
+    definition = build_impl(
+        method="POST", body='<a b="${x}">${x}</a>', headers={"Content-Type": "application/soap+xml"}
+    )
+    assert fill(definition, x="\"'<&>").content == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
 
 
 @pytest.mark.parametrize(
@@ -665,36 +685,38 @@ def test_a_value_in_xml_is_text() -> None:
         ("", 5, b"5"),
     ],
 )
-def test_a_value_that_is_the_whole_body_is_sent_as_it_is(kind: str, value: Any, content: bytes) -> None:
+def test_a_body_that_is_a_single_placeholder_is_sent_as_it_is(kind: str, value: Any, content: bytes) -> None:
     headers = {"Content-Type": kind} if kind else {}
-    sent = filled(impl(method="POST", body="${x}", headers=headers), x=value)
+    sent = fill(build_impl(method="POST", body="${x}", headers=headers), x=value)
     assert sent.content == content
     assert sent.headers == list(headers.items())
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/xml", "application/x-ndjson"])
-def test_without_its_value_there_is_no_body(kind: str) -> None:
-    made = impl(method="POST", body="${x}", headers={"content-type": kind, "X-Other": "1"})
-    assert filled(made) == Request("POST", "https://api.test/v1", [("X-Other", "1")])
-    assert filled(impl(method="POST", body="${x.y[0]}", headers={"Content-Type": kind}), x={}).content is None
+def test_a_single_placeholder_without_value_sends_no_body(kind: str) -> None:
+    definition = build_impl(method="POST", body="${x}", headers={"content-type": kind, "X-Other": "1"})
+    assert fill(definition) == Request("POST", "https://api.test/v1", [("X-Other", "1")])
+    assert fill(build_impl(method="POST", body="${x.y[0]}", headers={"Content-Type": kind}), x={}).content is None
     with pytest.raises(ArgumentError, match="argument x is required"):
-        filled(made, required=("x",))
+        fill(definition, required=("x",))
 
 
-def test_a_value_that_is_not_the_whole_body_is_escaped() -> None:
+def test_a_value_inside_a_body_is_escaped() -> None:
     for body in ("${x}\n", "${x}${x}"):
-        made = impl(method="POST", body=body, headers={"Content-Type": "application/xml"})
-        assert b"<" not in (filled(made, x="<a>").content or b"")
-    assert "name of a parameter" in refusal(method="POST", body="${x}", headers=FORM)
+        definition = build_impl(method="POST", body=body, headers={"Content-Type": "application/xml"})
+        assert b"<" not in (fill(definition, x="<a>").content or b"")
+    assert "name of a parameter" in get_rejection(method="POST", body="${x}", headers=FORM)
     parts = {"Content-Type": "multipart/form-data; boundary=x"}
-    assert "multipart bodies" in refusal(method="POST", body="${x}", headers=parts)
+    assert "multipart bodies" in get_rejection(method="POST", body="${x}", headers=parts)
 
 
-def test_a_text_is_sent_as_it_is() -> None:
-    made = impl(method="POST", body="Hello ${name}, $${x} {\u00e4}\n", headers={"Content-Type": "text/plain"})
-    assert filled(made, name='"é"\n').content == 'Hello "é"\n, ${x} {ä}\n'.encode()
-    assert filled(made).content == "Hello , ${x} {ä}\n".encode()
-    assert filled(impl(method="POST", body='{"not json')).content == b'{"not json'
+def test_a_text_body_is_sent_as_it_is() -> None:
+    definition = build_impl(
+        method="POST", body="Hello ${name}, $${x} {\u00e4}\n", headers={"Content-Type": "text/plain"}
+    )
+    assert fill(definition, name='"é"\n').content == 'Hello "é"\n, ${x} {ä}\n'.encode()
+    assert fill(definition).content == "Hello , ${x} {ä}\n".encode()
+    assert fill(build_impl(method="POST", body='{"not json')).content == b'{"not json'
 
 
 @pytest.mark.parametrize(
@@ -710,14 +732,16 @@ def test_a_text_is_sent_as_it_is() -> None:
         ("${x} tail", "is not valid JSON"),
     ],
 )
-def test_a_text_that_no_value_could_make_json_is_refused(body: str, words: str) -> None:
-    assert words in refusal(method="POST", body=body, headers={"Content-Type": "application/json"})
+def test_a_template_that_cannot_become_json_is_rejected(body: str, words: str) -> None:
+    assert words in get_rejection(method="POST", body=body, headers={"Content-Type": "application/json"})
 
 
-def test_lines_of_json_are_json() -> None:
-    made = impl(method="POST", body='{"a": "${x}"}\n${y}\n', headers={"Content-Type": "application/x-ndjson"})
-    assert filled(made, x='"', y=[1]).content == b'{"a": "\\""}\n[1]\n'
-    assert filled(made).content == b'{"a": ""}\nnull\n'
+def test_json_lines_are_supported() -> None:
+    definition = build_impl(
+        method="POST", body='{"a": "${x}"}\n${y}\n', headers={"Content-Type": "application/x-ndjson"}
+    )
+    assert fill(definition, x='"', y=[1]).content == b'{"a": "\\""}\n[1]\n'
+    assert fill(definition).content == b'{"a": ""}\nnull\n'
 
 
 @pytest.mark.parametrize(
@@ -731,26 +755,26 @@ def test_lines_of_json_are_json() -> None:
         ({"half": ["\ud800"]}, {}, "surrogate"),
     ],
 )
-def test_bodies_that_cannot_be_kept_whole_are_refused(body: Any, headers: dict[str, str], words: str) -> None:
-    assert words in refusal(method="POST", body=body, headers=headers)
+def test_unsupported_bodies_are_rejected(body: Any, headers: dict[str, str], words: str) -> None:
+    assert words in get_rejection(method="POST", body=body, headers=headers)
 
 
-def test_what_is_nested_without_end_is_an_error_and_no_crash() -> None:
+def test_a_deeply_nested_body_is_an_error() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    assert "nested too deeply" in refusal(method="POST", body={"a": deep})
+    assert "nested too deeply" in get_rejection(method="POST", body={"a": deep})
     with pytest.raises(ArgumentError, match="nested too deeply"):
-        filled(impl(method="POST", body={"a": "${x}"}), x=deep)
+        fill(build_impl(method="POST", body={"a": "${x}"}), x=deep)
 
 
-def test_json_carries_what_its_writer_would_rather_not() -> None:
-    made = impl(method="POST", body={"a": "${x}"})
+def test_values_that_orjson_rejects_are_serialized() -> None:
+    definition = build_impl(method="POST", body={"a": "${x}"})
     for value in (10**30, "\ud800", [1e400]):
         if value == [1e400]:
-            assert loaded(filled(made, x=value)) == {"a": [None]}
+            assert load_body(fill(definition, x=value)) == {"a": [None]}
         else:
-            assert loaded(filled(made, x=value)) == {"a": value}
+            assert load_body(fill(definition, x=value)) == {"a": value}
 
 
 # --- the rest of the definition ----------------------------------------------------------------------------
@@ -789,15 +813,15 @@ def test_json_carries_what_its_writer_would_rather_not() -> None:
         {"headers": {"a": None}},
     ],
 )
-def test_a_definition_that_means_nothing_is_refused(fields: dict[str, Any]) -> None:
+def test_an_invalid_definition_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        impl(**fields)
+        build_impl(**fields)
 
 
-def test_a_method_and_a_url_are_all_that_is_needed() -> None:
-    made = HttpImpl.model_validate({"method": "get", "urlTemplate": "https://api.test"})
-    assert filled(made) == Request("GET", "https://api.test/", [])
-    assert [status for status in range(100, 600) if made.succeeds(status)] == list(range(200, 300))
-    assert impl(successCodes=[200, "404-405"]).succeeds(405)
+def test_only_method_and_url_are_required() -> None:
+    definition = HttpImpl.model_validate({"method": "get", "urlTemplate": "https://api.test"})
+    assert fill(definition) == Request("GET", "https://api.test/", [])
+    assert [status for status in range(100, 600) if definition.is_success(status)] == list(range(200, 300))
+    assert build_impl(successCodes=[200, "404-405"]).is_success(405)
     with pytest.raises(ValidationError):
         HttpImpl.model_validate({"method": "GET"})

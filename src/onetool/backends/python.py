@@ -24,12 +24,12 @@ class PythonBackend:
 
     async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         converted = {name: make(args[name]) for name, make in self._converters.items() if name in args}
-        given = {**args, **converted, **dict.fromkeys(self._context_names, context)}
-        positional = [given.pop(name) for name in self._positional_only if name in given]
+        arguments = {**args, **converted, **dict.fromkeys(self._context_names, context)}
+        positional = [arguments.pop(name) for name in self._positional_only if name in arguments]
         if self._is_async:
-            value = await self.function(*positional, **given)
+            value = await self.function(*positional, **arguments)
         else:
-            value = await self._threads.run(self.function, *positional, **given)
+            value = await self._threads.run(self.function, *positional, **arguments)
             value = await value if inspect.isawaitable(value) else value
         if inspect.isasyncgen(value):
             return [item async for item in value]

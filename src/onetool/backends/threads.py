@@ -24,8 +24,10 @@ Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class ToolThreads:
-    def __init__(self, most: int = 256) -> None:
-        self._levels: defaultdict[int, anyio.CapacityLimiter] = defaultdict(lambda: anyio.CapacityLimiter(most))
+    """The threads of tools, at most `max_threads` for each nesting level."""
+
+    def __init__(self, max_threads: int = 256) -> None:
+        self._levels: defaultdict[int, anyio.CapacityLimiter] = defaultdict(lambda: anyio.CapacityLimiter(max_threads))
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         caller, call = _thread.get(), functools.partial(function, *args, **named)
@@ -71,12 +73,12 @@ class _Thread:
 def wait_for(call: Call) -> Any:
     """Run a call on the event loop from the thread of a tool, and return its result."""
     thread = _thread.get()
-    if thread is None or _is_on_a_loop():
+    if thread is None or _is_on_event_loop():
         raise ToolError("call_sync() cannot be used in a coroutine", hint="write: await context.call(...)")
     return thread.wait_for(call)
 
 
-def _is_on_a_loop() -> bool:
+def _is_on_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -210,7 +210,7 @@ class BundleStore:
     def _restore_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
         """Return the body with each mask replaced with the credential of the newest version."""
         impl = body.get("httpImpl") if hasattr(body, "get") else None
-        if not isinstance(impl, Mapping) or credentials.mask_problem(impl) is None:
+        if not isinstance(impl, Mapping) or credentials.find_mask_problem(impl) is None:
             return body
         newest = max(self.tools_of(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}

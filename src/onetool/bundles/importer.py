@@ -52,13 +52,13 @@ def read(content: bytes, *, name: str = "", server: str | None = None) -> Bundle
     """Read an archive or a document. `name`, if given, replaces the slug."""
     from onetool.bundles import archive
     from onetool.bundles.openapi import to_bundle
-    from onetool.bundles.openapi.names import bundle_slug
+    from onetool.bundles.openapi.names import build_bundle_slug
 
     if not content.startswith(ZIP_MAGIC):
         return to_bundle(content, name=name, server=server)
     found = archive.unpack(content)
     if name:
-        found.bundle["slug"] = bundle_slug(name, "")
+        found.bundle["slug"] = build_bundle_slug(name, "")
     return found
 
 

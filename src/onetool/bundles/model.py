@@ -201,10 +201,10 @@ class ToolDraft(_Draft):
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
         if self.http_impl is not None:
-            from onetool.backends.http_tool.declared import placeholder_problem
             from onetool.backends.http_tool.impl import HttpImpl
+            from onetool.backends.http_tool.placeholder_check import find_placeholder_problem
 
-            _raise_problem(placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
+            _raise_problem(find_placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
         return self
 
     @field_validator("arg_schema")
@@ -215,7 +215,7 @@ class ToolDraft(_Draft):
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
             raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments are named')
-        _raise_problem(credentials.mask_problem(schema))
+        _raise_problem(credentials.find_mask_problem(schema))
         return _validate_schema(schema)
 
     @field_validator("output_schema")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from onetool._tool import Backend, Result, Tool
-from onetool.backends.http_tool.rates import SharedRates
+from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.config.load import Loaded
 from onetool.context import Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
@@ -73,7 +73,7 @@ class BundleSource(ToolSource):
     def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
         self._registry, self._net = registry, net
         self.held: Mapping[str, Tool] = {}
-        self._rates: SharedRates | None = None
+        self._rates: SharedRateLimiter | None = None
         self._store: BundleStorage | None = None
         self._made_for: tuple[Path, int] | None = None  # directory and max_tools of the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
@@ -95,7 +95,7 @@ class BundleSource(ToolSource):
             return
         self._become(UNREAD, {})
         self._made_for, self._recent, self._building = wanted, {}, None
-        self._rates = SharedRates(wanted[0] / ".usage" / "rates.db")
+        self._rates = SharedRateLimiter(wanted[0] / ".usage" / "rates.db")
         old, self._store = self._store, None
         if old is not None:
             self._retiring.start(anyio.to_thread.run_sync(old.close))
@@ -350,7 +350,7 @@ class BundleSource(ToolSource):
             self._net,
             lambda: self._loaded.settings.http,
             self._secret,
-            rates=self._rates,
+            rate_limiter=self._rates,
             identity=stored.id,
         )
 
@@ -399,8 +399,8 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
     """Return the validated implementation: the file may have been edited since it was stored."""
     from pydantic import ValidationError
 
-    from onetool.backends.http_tool.declared import placeholder_problem
     from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.backends.http_tool.placeholder_check import find_placeholder_problem
     from onetool.bundles.model import to_bundle_error
 
     name = f"{stored.bundle_slug}.{stored.slug}"
@@ -410,7 +410,7 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
         problems = to_bundle_error(error).fields["details"]["problems"]
         wrong = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
         raise ToolError(f"invalid httpImpl in the file of {name}: {wrong}") from None
-    if problem := placeholder_problem(impl, stored.arg_schema):
+    if problem := find_placeholder_problem(impl, stored.arg_schema):
         raise ToolError(f"invalid httpImpl in the file of {name}: {problem}")
     return impl
 

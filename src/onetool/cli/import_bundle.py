@@ -26,7 +26,7 @@ from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
 from onetool.net import HostRules
-from onetool.net.addresses import is_public, parsed
+from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, SECRETS, Folders, find_folders
 from onetool.problem import Problem
 from onetool.redact import Redactor
@@ -243,7 +243,9 @@ def _about_hosts(report: Report) -> Iterator[str]:
     addresses = (
         host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.found.hosts
     )
-    is_near = any(name == "localhost" or (parsed(name) is not None and not is_public(name)) for name in addresses)
+    is_near = any(
+        name == "localhost" or (parse_address(name) is not None and not is_public(name)) for name in addresses
+    )
     if is_near and not report.loaded.settings.http.allow_private_addresses:
         yield "The host has a private or loopback address. To allow such addresses, also set:"
         yield f"{INDENT}{SECTION}: {{allowPrivateAddresses: true}}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-SPECIAL: Final = tuple(
+NON_PUBLIC_NETWORKS: Final = tuple(
     map(
         ip_network,
         (
@@ -34,11 +34,11 @@ SPECIAL: Final = tuple(
         ),
     )
 )
-GLOBAL_V6: Final = IPv6Network("2000::/3")
-TRANSLATED: Final = IPv6Network("64:ff9b::/96")  # NAT64
+GLOBAL_IPV6: Final = IPv6Network("2000::/3")
+NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
-def parsed(text: str) -> IPv4Address | IPv6Address | None:
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     """Return the address in canonical notation, or None for names and other notations."""
     try:
         return ip_address(text)
@@ -47,20 +47,20 @@ def parsed(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_public(text: str) -> bool:
-    address = parsed(text.partition("%")[0])
+    address = parse_address(text.partition("%")[0])
     return address is not None and _is_public(address)
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address):
-        if wrapped := list(_wrapped(address)):
-            return all(map(_is_public, wrapped))
-        if address not in GLOBAL_V6:
+        if embedded := list(_iterate_embedded(address)):
+            return all(map(_is_public, embedded))
+        if address not in GLOBAL_IPV6:
             return False
-    return not any(address in network for network in SPECIAL)
+    return not any(address in network for network in NON_PUBLIC_NETWORKS)
 
 
-def _wrapped(address: IPv6Address) -> Iterator[IPv4Address]:
+def _iterate_embedded(address: IPv6Address) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses that packets to this address are sent to."""
     if address.ipv4_mapped is not None:
         yield address.ipv4_mapped
@@ -68,5 +68,5 @@ def _wrapped(address: IPv6Address) -> Iterator[IPv4Address]:
         yield address.sixtofour
     if address.teredo is not None:
         yield from address.teredo
-    if address in TRANSLATED:
+    if address in NAT64:
         yield IPv4Address(int(address) & 0xFFFFFFFF)

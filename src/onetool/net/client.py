@@ -1,7 +1,7 @@
 """The shared HTTP client: requests to allowed hosts and addresses, with a timeout and a size limit.
 
 Only connections are kept between requests: no cookies, no credentials. Proxies and passwords are not read from the
-environment. `sending` sends requests; it is imported with the first one.
+environment. `sender` sends requests; it is imported with the first one.
 """
 
 import importlib
@@ -15,16 +15,16 @@ import anyio
 import anyio.to_thread
 
 from onetool.errors import NetworkError, ToolTimeout
-from onetool.net.exchange import Request, Resolve, Response
 from onetool.net.hosts import HostRules
+from onetool.net.messages import Request, Resolve, Response
 
 if TYPE_CHECKING:
-    from onetool.net.sending import Sender
+    from onetool.net.sender import Sender
     from onetool.net.transport import OwnPorts
 
-SENDING: Final = "onetool.net.sending"
+SENDER_MODULE: Final = "onetool.net.sender"
 MAX_REDIRECTS: Final = 10
-LOOKUPS: Final = 32
+MAX_LOOKUPS: Final = 32
 
 
 class Net:
@@ -32,8 +32,8 @@ class Net:
 
     def __init__(self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple) -> None:
         self.rules, self._own_ports = rules, own_ports
-        self._resolve = resolve or self._look_up
-        self._lookups = anyio.CapacityLimiter(LOOKUPS)
+        self._resolve = resolve or self._resolve_host
+        self._lookup_limiter = anyio.CapacityLimiter(MAX_LOOKUPS)
         self._sender: Sender | None = None
         self._requests, self._is_closed = 0, False
 
@@ -47,17 +47,17 @@ class Net:
         rules: HostRules | None = None,
     ) -> Response:
         """Send a request. A URL must be allowed by `rules` and by the rules of this client."""
-        if SENDING not in sys.modules:  # importing takes long enough to block the event loop
-            await anyio.to_thread.run_sync(importlib.import_module, SENDING)
-        from onetool.net.outgoing import Outgoing
-        from onetool.net.sending import Terms
+        if SENDER_MODULE not in sys.modules:  # importing takes long enough to block the event loop
+            await anyio.to_thread.run_sync(importlib.import_module, SENDER_MODULE)
+        from onetool.net.outgoing import OutgoingRequest
+        from onetool.net.sender import RequestLimits
 
-        outgoing = Outgoing.of(request)
-        asked = (self.rules,) if rules is None else (self.rules, rules)
-        terms = Terms(asked, max_bytes, MAX_REDIRECTS if follow_redirects else 0, request.secret_query)
-        async with self._sending() as sender:
+        outgoing = OutgoingRequest.from_request(request)
+        all_rules = (self.rules,) if rules is None else (self.rules, rules)
+        limits = RequestLimits(all_rules, max_bytes, MAX_REDIRECTS if follow_redirects else 0, request.secret_query)
+        async with self._use_sender() as sender:
             with anyio.move_on_after(timeout):
-                return await sender.follow(outgoing, terms)
+                return await sender.send(outgoing, limits)
         raise ToolTimeout(f"{outgoing.name} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
 
     async def close(self) -> None:
@@ -67,8 +67,8 @@ class Net:
             await self._sender.close()
 
     @asynccontextmanager
-    async def _sending(self) -> AsyncIterator["Sender"]:
-        from onetool.net.sending import Sender
+    async def _use_sender(self) -> AsyncIterator["Sender"]:
+        from onetool.net.sender import Sender
 
         sender = self._sender = self._sender or Sender(self._resolve, self._own_ports)
         self._requests += 1
@@ -79,12 +79,12 @@ class Net:
             if self._is_closed and not self._requests:
                 await sender.close()
 
-    async def _look_up(self, host: str, port: int) -> list[str]:
+    async def _resolve_host(self, host: str, port: int) -> list[str]:
         def look_up() -> list[str]:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
         try:
-            return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=self._lookups)
+            return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=self._lookup_limiter)
         except (OSError, UnicodeError):
             raise NetworkError(f"cannot resolve host {host}: no address found", reason="connect") from None

@@ -11,37 +11,40 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from onetool.errors import ConfigError, NetworkError
-from onetool.net.addresses import is_public, parsed
-from onetool.net.urls import Target, host_and_port, parse_target
+from onetool.net.addresses import is_public, parse_address
+from onetool.net.urls import Target, parse_target, split_host_port
+from onetool.util.text import quote
 
-HOSTS: Final = "HOSTS"
+HOSTS_PLACEHOLDER: Final = "HOSTS"
 
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
+    """The hosts that requests may reach, and whether they may have private addresses."""
+
     allowed_hosts: tuple[str, ...] = ()
     allow_private_addresses: bool = False
-    setting: str = f"http: {{allowedHosts: [{HOSTS}]}}"  # the setting that allows a host
+    setting: str = f"http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"  # the setting that allows a host
 
     def check(self, url: str) -> None:
         """Raise unless the URL is allowed. The address of a host name is checked when connecting."""
-        self.admit(parse_target(url))
+        self.check_target(parse_target(url))
 
-    def admit(self, target: Target) -> None:
-        if not any(_pattern(text).admits(target) for text in self.allowed_hosts):
-            raise NetworkError(self._refusal(target), reason="host_not_allowed", host=target.host)
-        if parsed(target.host) is not None and not self.allow_private_addresses:
+    def check_target(self, target: Target) -> None:
+        if not any(_parse_pattern(text).matches(target) for text in self.allowed_hosts):
+            raise NetworkError(self._format_rejection(target), reason="host_not_allowed", host=target.host)
+        if parse_address(target.host) is not None and not self.allow_private_addresses:
             require_public(target.host, [target.host])
 
-    def _refusal(self, target: Target) -> str:
+    def _format_rejection(self, target: Target) -> str:
         hosts = [*self.allowed_hosts, target.authority]
-        quoted = (
+        items = (
             host if host[0].isalnum() and ":" not in host else json.dumps(host, ensure_ascii=False) for host in hosts
         )
-        line = self.setting.replace(HOSTS, ", ".join(quoted))
-        is_port_alone = any(_pattern(text).names(target.host) for text in self.allowed_hosts)
-        at_port = f" on port {target.port}" if is_port_alone else ""
-        return f"host {target.host} is not allowed{at_port}. To allow it, add this to onetool.yaml: {line}"
+        line = self.setting.replace(HOSTS_PLACEHOLDER, ", ".join(items))
+        is_port_rejected = any(_parse_pattern(text).matches_host(target.host) for text in self.allowed_hosts)
+        port = f" on port {target.port}" if is_port_rejected else ""
+        return f"host {target.host} is not allowed{port}. To allow it, add this to onetool.yaml: {line}"
 
 
 def require_public(host: str, addresses: Iterable[str]) -> None:
@@ -49,44 +52,44 @@ def require_public(host: str, addresses: Iterable[str]) -> None:
     private = next((address for address in addresses if not is_public(address)), None)
     if private is None:
         return
-    where = f"address {host}" if private == host else f"host {host} has the address {private}, which"
+    subject = f"address {host}" if private == host else f"host {host} has the address {private}, which"
     raise NetworkError(
-        f"{where} is not public. To allow private addresses, add this to onetool.yaml: "
+        f"{subject} is not public. To allow private addresses, add this to onetool.yaml: "
         "http: {allowPrivateAddresses: true}",
         reason="address_not_allowed",
         host=host,
     )
 
 
-class Pattern(NamedTuple):
+class HostPattern(NamedTuple):
     host: str
-    is_parent: bool
+    matches_subdomains: bool
     port: int | None
 
-    def admits(self, target: Target) -> bool:
-        return self.port in {None, target.port} and self.names(target.host)
+    def matches(self, target: Target) -> bool:
+        return self.port in {None, target.port} and self.matches_host(target.host)
 
-    def names(self, host: str) -> bool:
-        if self.is_parent:
-            return host.endswith(f".{self.host}") and parsed(host) is None
+    def matches_host(self, host: str) -> bool:
+        if self.matches_subdomains:
+            return host.endswith(f".{self.host}") and parse_address(host) is None
         return self.host in {"*", host}
 
 
 @functools.lru_cache(maxsize=4096)
-def _pattern(text: str) -> Pattern:
+def _parse_pattern(text: str) -> HostPattern:
     try:
-        return _read(text.strip())
+        return _split_pattern(text.strip())
     except NetworkError:
         raise ConfigError(
-            f"invalid host {text!r} in allowedHosts: expected example.com, *.example.com, example.com:8080 or *"
+            f"invalid host {quote(text)} in allowedHosts: expected example.com, *.example.com, example.com:8080 or *"
         ) from None
 
 
-def _read(text: str) -> Pattern:
+def _split_pattern(text: str) -> HostPattern:
     if text == "*" or text.startswith("*:"):
-        return Pattern("*", is_parent=False, port=host_and_port(f"any{text[1:]}")[1])
+        return HostPattern("*", matches_subdomains=False, port=split_host_port(f"any{text[1:]}")[1])
     name = text.removeprefix("*.")
-    host, port = host_and_port(name)
-    if name != text and parsed(host) is not None:
+    host, port = split_host_port(name)
+    if name != text and parse_address(host) is not None:
         raise NetworkError("an IP address has no subdomains", reason="host_not_allowed")
-    return Pattern(host, is_parent=name != text, port=port)
+    return HostPattern(host, matches_subdomains=name != text, port=port)

@@ -14,19 +14,19 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import httpcore2
-import httpx2  # noqa: F401 - `urls` takes URLs apart with it
+import httpx2  # noqa: F401 - `urls` parses URLs with it
 
 from onetool.errors import NetworkError
-from onetool.net.addresses import parsed
-from onetool.net.exchange import Resolve
+from onetool.net.addresses import parse_address
 from onetool.net.hosts import require_public
-from onetool.net.outgoing import IDEMPOTENT, Outgoing
+from onetool.net.messages import Resolve
+from onetool.net.outgoing import IDEMPOTENT_METHODS, OutgoingRequest
 
 OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it may block
-CONNECTIONS: Final = 256
-IDLE_CONNECTIONS: Final = 32
+MAX_CONNECTIONS: Final = 256
+MAX_IDLE_CONNECTIONS: Final = 32
 IDLE_SECONDS: Final = 4.0  # many servers close idle connections after five
-CONNECT_SECONDS: Final = 5.0  # for one address, where there are more to try
+CONNECT_SECONDS: Final = 5.0  # for an address that is not the last one to try
 HEADERS_TOO_LARGE: Final = 431
 MAX_ERROR_CHARS: Final = 300  # characters of an error that may repeat what a server sent
 
@@ -37,14 +37,14 @@ def open_pool(
     """Create a connection pool. This blocks, because certificates are read from disk."""
     return httpcore2.AsyncConnectionPool(
         ssl_context=httpcore2.default_ssl_context() if scheme == "https" else None,
-        max_connections=CONNECTIONS,
-        max_keepalive_connections=IDLE_CONNECTIONS,
+        max_connections=MAX_CONNECTIONS,
+        max_keepalive_connections=MAX_IDLE_CONNECTIONS,
         keepalive_expiry=IDLE_SECONDS,
         network_backend=CheckedBackend(resolve, public_only=public_only, own_ports=own_ports),
     )
 
 
-async def send(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> httpcore2.Response:
+async def send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -> httpcore2.Response:
     """Send a request and return the response, which the caller reads and closes.
 
     A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
@@ -54,20 +54,22 @@ async def send(pool: httpcore2.AsyncConnectionPool, request: Outgoing) -> httpco
     while True:
         events: set[str] = set()
 
-        async def note(event: str, _details: object, events: set[str] = events) -> None:
+        async def record_event(event: str, _details: object, events: set[str] = events) -> None:
             events.add(event)
 
         sent = httpcore2.Request(
-            request.method, url, headers=request.raw_headers(), content=content, extensions={"trace": note}
+            request.method, url, headers=request.encode_headers(), content=content, extensions={"trace": record_event}
         )
         try:
             return await pool.handle_async_request(sent)
         except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
-            if "connection.connect_tcp.started" in events or request.method not in IDEMPOTENT:
+            if "connection.connect_tcp.started" in events or request.method not in IDEMPOTENT_METHODS:
                 raise
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """A network backend that connects only to allowed addresses."""
+
     def __init__(self, resolve: Resolve, *, public_only: bool, own_ports: OwnPorts = tuple) -> None:
         self._resolve, self._public_only, self._own_ports = resolve, public_only, own_ports
         self._network = httpcore2.AnyIOBackend()
@@ -80,7 +82,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = [host] if parsed(host) is not None else list(await self._resolve(host, port))
+        addresses = [host] if parse_address(host) is not None else list(await self._resolve(host, port))
         if not addresses:
             raise httpcore2.ConnectError(f"no address found for {host}")
         if self._public_only:
@@ -102,13 +104,13 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
 
 def _is_local(address: str) -> bool:
     """Return whether a connection to the address stays on this machine."""
-    found = parsed(address)
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found is None or found.is_loopback or found.is_unspecified:
-        return found is not None
+    parsed = parse_address(address)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    if parsed is None or parsed.is_loopback or parsed.is_unspecified:
+        return parsed is not None
     try:  # only local addresses can be bound
-        with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:  # noqa: PLR2004
-            probe.bind((str(found), 0))
+        with socket.socket(socket.AF_INET6 if parsed.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:  # noqa: PLR2004
+            probe.bind((str(parsed), 0))
     except OSError:
         return False
     return True
@@ -136,23 +138,23 @@ def convert_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-        raise NetworkError(f"{name}: cannot connect: {_describe(error)}", reason="connect") from None
+        raise NetworkError(f"{name}: cannot connect: {_describe_error(error)}", reason="connect") from None
     except httpcore2.RemoteProtocolError as error:
-        if getattr(_origin(error), "error_status_hint", None) == HEADERS_TOO_LARGE:
+        if getattr(_find_cause(error), "error_status_hint", None) == HEADERS_TOO_LARGE:
             raise NetworkError(f"{name}: response headers too large", reason="too_large") from None
-        raise NetworkError(f"{name}: {_describe(error)}", reason="protocol") from None
+        raise NetworkError(f"{name}: {_describe_error(error)}", reason="protocol") from None
     except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.TimeoutException) as error:
-        raise NetworkError(f"{name}: connection lost: {_describe(error)}", reason="protocol") from None
+        raise NetworkError(f"{name}: connection lost: {_describe_error(error)}", reason="protocol") from None
 
 
-def _origin(error: BaseException) -> BaseException:
+def _find_cause(error: BaseException) -> BaseException:
     """Return the original error, which the library wraps and passes as an argument."""
     inner = error.__cause__ or next(iter(error.args), None)
-    return _origin(inner) if isinstance(inner, BaseException) else error
+    return _find_cause(inner) if isinstance(inner, BaseException) else error
 
 
-def _describe(error: Exception) -> str:
-    cause = _origin(error)
+def _describe_error(error: Exception) -> str:
+    cause = _find_cause(error)
     if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
         return os.strerror(cause.errno)
     text = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)

@@ -1,4 +1,4 @@
-"""Parsed URLs. A URL is parsed once, so that the checked parts are those that are used.
+"""Parsed URLs. Each URL is parsed once, so that the checked parts are those that are used.
 
 Hosts are normalized: lower case, international names in ASCII, no trailing dot, addresses as `ipaddress` writes them.
 Notations that only some programs read as an address are rejected.
@@ -10,20 +10,23 @@ from typing import Any, Final
 from urllib.parse import unquote_plus
 
 from onetool.errors import NetworkError
-from onetool.net.addresses import parsed
+from onetool.net.addresses import parse_address
 from onetool.redact import REDACTED
+from onetool.util.text import quote
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-LAST_PORT: Final = 65535
+MAX_PORT: Final = 65535
 MAX_HOST_CHARS: Final = 253
 LABEL: Final = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
-NAME: Final = re.compile(rf"{LABEL}(\.{LABEL})*")
-ENDS_IN_A_NUMBER: Final = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
-SHOWN: Final = 100
+HOST_NAME: Final = re.compile(rf"{LABEL}(\.{LABEL})*")
+ENDS_WITH_NUMBER: Final = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
+MAX_SHOWN_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
+    """A parsed URL: the target of a request."""
+
     scheme: str
     host: str
     port: int
@@ -40,11 +43,12 @@ class Target:
         """The origin. Errors show no more of a URL, because paths and queries may contain secrets."""
         return f"{self.scheme}://{self.authority}"
 
-    def joined(self, location: str) -> "Target":
+    def join(self, location: str) -> "Target":
         """Return the target of a redirect."""
-        return _target(_read(location, base=f"{self.origin}{self.path}"))
+        return _to_target(_parse(location, base=f"{self.origin}{self.path}"))
 
-    def shown(self, secret_query: frozenset[str]) -> str:
+    def redact(self, secret_query: frozenset[str]) -> str:
+        """Return the URL with the values of secret parameters redacted."""
         path, mark, query = self.path.partition("?")
         pairs = [pair.partition("=") for pair in query.split("&")]
         parts = (
@@ -55,20 +59,20 @@ class Target:
 
 
 def parse_target(url: str) -> Target:
-    return _target(_read(url))
+    return _to_target(_parse(url))
 
 
-def host_and_port(text: str) -> tuple[str, int | None]:
+def split_host_port(text: str) -> tuple[str, int | None]:
     """Split `example.com`, `example.com:8080`, `[::1]:8080` or `::1`; the host is normalized."""
-    if parsed(text) is not None:
+    if parse_address(text) is not None:
         return _normalize_host(text), None
-    url = _read(f"any://{text}")  # a scheme without a default port, so that an explicit port is not dropped
+    url = _parse(f"any://{text}")  # a scheme without a default port, so that an explicit port is not dropped
     if set(text) & set("/@?#"):
-        raise _rejection(f"invalid host {_cut(text)!r}")
-    return _normalize_host(url.raw_host.decode("ascii")), _port(url.port)
+        raise _host_error(f"invalid host {quote(text, MAX_SHOWN_CHARS)}")
+    return _normalize_host(url.raw_host.decode("ascii")), _check_port(url.port)
 
 
-def _read(url: str, base: str | None = None) -> Any:
+def _parse(url: str, base: str | None = None) -> Any:
     import httpx2
 
     try:
@@ -80,41 +84,40 @@ def _read(url: str, base: str | None = None) -> Any:
         ) from None
 
 
-def _target(url: Any) -> Target:
+def _to_target(url: Any) -> Target:
     if url.scheme not in DEFAULT_PORTS:
         raise NetworkError("invalid URL: it must start with https:// or http://", reason="protocol")
     if url.userinfo:
-        raise _rejection("invalid URL: it contains a user name or password; use the Authorization header instead")
+        raise _host_error("invalid URL: it contains a user name or password; use the Authorization header instead")
     host = _normalize_host(url.raw_host.decode("ascii"))
-    return Target(url.scheme, host, _port(url.port) or DEFAULT_PORTS[url.scheme], url.raw_path.decode("ascii"))
+    return Target(url.scheme, host, _check_port(url.port) or DEFAULT_PORTS[url.scheme], url.raw_path.decode("ascii"))
 
 
-def _port(port: int | None) -> int | None:
-    if port is not None and not 0 < port <= LAST_PORT:
-        raise _rejection(f"invalid port (expected 1-{LAST_PORT})")
+def _check_port(port: int | None) -> int | None:
+    if port is not None and not 0 < port <= MAX_PORT:
+        raise _host_error(f"invalid port (expected 1-{MAX_PORT})")
     return port
 
 
 def _normalize_host(host: str) -> str:
-    """Return the normalized host."""
     name = host.lower().removesuffix(".")
-    address = parsed(name)
+    address = parse_address(name)
     if address is not None and "%" not in name:
         return str(address)
     if not name:
-        raise _rejection("invalid URL: no host (expected a URL like https://example.com/path)")
-    if ENDS_IN_A_NUMBER.fullmatch(name):
-        raise _rejection(
-            f"host {_cut(name)} is not allowed: expected an IPv4 address with four numbers, like 192.0.2.1"
+        raise _host_error("invalid URL: no host (expected a URL like https://example.com/path)")
+    if ENDS_WITH_NUMBER.fullmatch(name):
+        raise _host_error(
+            f"host {_truncate(name)} is not allowed: expected an IPv4 address with four numbers, like 192.0.2.1"
         )
-    if not NAME.fullmatch(name) or len(name) > MAX_HOST_CHARS:
-        raise _rejection(f"host {_cut(name)} is not allowed: not a valid host name")
+    if not HOST_NAME.fullmatch(name) or len(name) > MAX_HOST_CHARS:
+        raise _host_error(f"host {_truncate(name)} is not allowed: not a valid host name")
     return name
 
 
-def _rejection(message: str) -> NetworkError:
+def _host_error(message: str) -> NetworkError:
     return NetworkError(message, reason="host_not_allowed")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -1,1 +1,1 @@
-"""The parts of an HTTP tool: its definition, its templates, repetition, and how an answer becomes a value."""
+"""The parts of an HTTP tool: its definition, its templates, retries, rate limits and the conversion of responses."""

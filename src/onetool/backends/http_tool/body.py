@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from onetool.backends.http_tool.entries import encoded, entries_of
 from onetool.backends.http_tool.placeholders import (
     MISSING,
     Parts,
     Placeholder,
     Values,
-    fixed,
+    list_placeholders,
     parse,
-    placeholders_in,
-    text_of,
+    require_literal,
+    to_text,
 )
+from onetool.backends.http_tool.query import encode_query, parse_query
 from onetool.errors import ArgumentError
 
 JSON_TYPE = "application/json"
 _FORM = "application/x-www-form-urlencoded"
-_MARK = "\ufdd0"  # stands for a value while a template is checked; it occurs in no valid text
+_MARK = "\ufdd0"  # replaces values while a template is checked; valid text does not contain it
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
-_SEQUENCES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
-# With the white space that XML parsers normalize
+_JSON_SEQUENCE_TYPES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
+# Including white space that XML parsers normalize
 _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 
 
@@ -44,23 +44,22 @@ class BodyTemplate:
 
 def parse_body(body: Any, content_type: str) -> BodyTemplate:
     if isinstance(body, str):
-        return _of_text(body, content_type.partition(";")[0].strip().lower())
+        return _parse_text(body, content_type.partition(";")[0].strip().lower())
     if content_type and "json" not in content_type.lower():
         raise ValueError(
             f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or remove Content-Type"
         )
-    found: list[Placeholder] = []
+    placeholders: list[Placeholder] = []
     try:
-        data = _of_data(body, found)
-        return BodyTemplate(
-            _constant(dumps(data)) if not callable(data) else lambda values: dumps(data(values)), found, JSON_TYPE
-        )
+        data = _parse_data(body, placeholders)
+        fill = (lambda values: dumps(data(values))) if callable(data) else _constant(dumps(data))
+        return BodyTemplate(fill, placeholders, JSON_TYPE)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
 
 
 def dumps(value: Any) -> bytes:
-    """Serialize to JSON. `json` writes what orjson rejects: large integers, lone surrogates, more than 254 levels."""
+    """Serialize to JSON. `json` accepts what orjson rejects: large integers, lone surrogates, deep nesting."""
     import orjson
 
     try:
@@ -81,120 +80,120 @@ def _constant(content: bytes) -> Callable[[Values], bytes]:
 # --- data ----------------------------------------------------------------------------------------------------------
 
 
-def _of_data(node: Any, found: list[Placeholder]) -> Any:
-    """Return the node itself if it has no placeholders, else a function that fills them in."""
+def _parse_data(node: Any, found: list[Placeholder]) -> Any:
+    """Return the node itself if it has no placeholders, else a function that fills them. Add them to `found`."""
     if isinstance(node, str):
-        return _of_string(parse(node), found)
+        return _parse_string(parse(node), found)
     if not isinstance(node, dict | list):
         return node
     is_list = isinstance(node, list)
     pairs = enumerate(node) if isinstance(node, list) else node.items()
-    items = {key if is_list else fixed(str(key), "a key"): _of_data(item, found) for key, item in pairs}
+    items = {key if is_list else require_literal(str(key), "a key"): _parse_data(item, found) for key, item in pairs}
     if not any(map(callable, items.values())):
         return list(items.values()) if is_list else items
 
     def fill(values: Values) -> Any:
-        made = {key: item(values) if callable(item) else item for key, item in items.items()}
-        kept = {key: item for key, item in made.items() if item is not MISSING}
+        filled = {key: item(values) if callable(item) else item for key, item in items.items()}
+        kept = {key: item for key, item in filled.items() if item is not MISSING}
         return list(kept.values()) if is_list else kept
 
     return fill
 
 
-def _of_string(parts: Parts, found: list[Placeholder]) -> Any:
-    own = placeholders_in(parts)
-    found += own
-    if not own:
+def _parse_string(parts: Parts, found: list[Placeholder]) -> Any:
+    placeholders = list_placeholders(parts)
+    found += placeholders
+    if not placeholders:
         return "".join(map(str, parts))
 
-    def sentence(values: Values) -> Any:
-        texts = [part if isinstance(part, str) else _in_sentence(part, values) for part in parts]
+    def fill_text(values: Values) -> Any:
+        texts = [part if isinstance(part, str) else _to_embedded_text(part, values) for part in parts]
         return MISSING if MISSING in texts else "".join(map(str, texts))
 
-    return (lambda values: values.of(own[0])) if len(parts) == 1 else sentence
+    return (lambda values: values.get(placeholders[0])) if len(parts) == 1 else fill_text
 
 
-def _in_sentence(placeholder: Placeholder, values: Values) -> Any:
-    found = values.of(placeholder)
-    if found is None or found is MISSING:
+def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
+    value = values.get(placeholder)
+    if value is None or value is MISSING:
         return MISSING
-    return dumps(found).decode() if isinstance(found, dict | list | tuple) else text_of(found, placeholder)
+    return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
 
 
-def _of_text(body: str, kind: str) -> BodyTemplate:
+def _parse_text(body: str, kind: str) -> BodyTemplate:
     parts = parse(body)
-    found = placeholders_in(parts)
-    if not found:
+    placeholders = list_placeholders(parts)
+    if not placeholders:
         return BodyTemplate(_constant("".join(map(str, parts)).encode()), [])
     if kind == _FORM:
-        entries = entries_of(body)
-        return BodyTemplate(lambda values: encoded(entries, values).encode(), found)
+        parameters = parse_query(body)
+        return BodyTemplate(lambda values: encode_query(parameters, values).encode(), placeholders)
     if kind.startswith("multipart/"):
         raise ValueError("cannot contain placeholders: multipart bodies are not supported")
     if len(parts) == 1:
-        return BodyTemplate(_whole(found[0], is_json=is_json(kind)), found)
-    writers = _writers(parts, kind)
-    return BodyTemplate(lambda values: _written(parts, writers, values), found)
+        return BodyTemplate(_get_single_writer(placeholders[0], is_json=is_json(kind)), placeholders)
+    writers = _get_writers(parts, kind)
+    return BodyTemplate(lambda values: _fill_text(parts, writers, values), placeholders)
 
 
 def is_json(kind: str) -> bool:
     """Return whether the content type is a single JSON document, not a sequence of them."""
-    return "json" in kind and not kind.endswith(_SEQUENCES)
+    return "json" in kind and not kind.endswith(_JSON_SEQUENCE_TYPES)
 
 
-def _whole(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:
+def _get_single_writer(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:
     """Return a function that writes a body which is a single value."""
 
-    def as_json(values: Values) -> bytes | None:
-        found = values.of(placeholder)
-        return None if found is MISSING else dumps(found)
+    def write_json(values: Values) -> bytes | None:
+        value = values.get(placeholder)
+        return None if value is MISSING else dumps(value)
 
-    def as_text(values: Values) -> bytes | None:
-        text = values.text(placeholder)
+    def write_text(values: Values) -> bytes | None:
+        text = values.get_text(placeholder)
         return None if text is None else text.encode()
 
-    return as_json if is_json else as_text
+    return write_json if is_json else write_text
 
 
-Writer = Callable[[Placeholder, Values], str]
+ValueWriter = Callable[[Placeholder, Values], str]
 
 
-def _written(parts: Parts, writers: list[Writer], values: Values) -> bytes:
-    following = iter(writers)
-    return "".join(part if isinstance(part, str) else next(following)(part, values) for part in parts).encode()
+def _fill_text(parts: Parts, writers: list[ValueWriter], values: Values) -> bytes:
+    remaining = iter(writers)
+    return "".join(part if isinstance(part, str) else next(remaining)(part, values) for part in parts).encode()
 
 
-def _writers(parts: Parts, kind: str) -> list[Writer]:
+def _get_writers(parts: Parts, kind: str) -> list[ValueWriter]:
     """Return a function for each placeholder that writes its value in the format of the template."""
-    if "json" in kind or (not kind and _looks_like_json(parts)):
+    if "json" in kind or (not kind and _is_json_template(parts)):
         _check_json(parts)
-        return [_inside_string if inside else _as_json for inside in _positions(parts)]
-    return [_as_xml if "xml" in kind else _as_text] * len(placeholders_in(parts))
+        return [_write_in_json_string if inside else _write_json for inside in _find_string_positions(parts)]
+    return [_write_xml if "xml" in kind else _write_text] * len(list_placeholders(parts))
 
 
-def _as_text(placeholder: Placeholder, values: Values) -> str:
-    return values.text(placeholder) or ""
+def _write_text(placeholder: Placeholder, values: Values) -> str:
+    return values.get_text(placeholder) or ""
 
 
-def _as_xml(placeholder: Placeholder, values: Values) -> str:
-    return escape(_as_text(placeholder, values), _QUOTES)
+def _write_xml(placeholder: Placeholder, values: Values) -> str:
+    return escape(_write_text(placeholder, values), _QUOTES)
 
 
-def _as_json(placeholder: Placeholder, values: Values) -> str:
-    found = values.of(placeholder)
-    return "null" if found is MISSING else dumps(found).decode()
+def _write_json(placeholder: Placeholder, values: Values) -> str:
+    value = values.get(placeholder)
+    return "null" if value is MISSING else dumps(value).decode()
 
 
-def _inside_string(placeholder: Placeholder, values: Values) -> str:
-    found = _in_sentence(placeholder, values)
-    return "" if found is MISSING else dumps(found).decode()[1:-1]
+def _write_in_json_string(placeholder: Placeholder, values: Values) -> str:
+    text = _to_embedded_text(placeholder, values)
+    return "" if text is MISSING else dumps(text).decode()[1:-1]
 
 
-def _looks_like_json(parts: Parts) -> bool:
-    if not _sample(parts).lstrip().startswith(("{", "[")):
+def _is_json_template(parts: Parts) -> bool:
+    if not _build_sample(parts).lstrip().startswith(("{", "[")):
         return False
     try:
         _check_json(parts)
@@ -206,29 +205,29 @@ def _looks_like_json(parts: Parts) -> bool:
 def _check_json(parts: Parts) -> None:
     """Raise if a placeholder is not at the position of a value: in a key, in an escape, next to a number."""
 
-    def refuse_marked_keys(pairs: list[tuple[str, Any]]) -> None:
+    def reject_marked_keys(pairs: list[tuple[str, Any]]) -> None:
         if any(_MARK in key for key, _ in pairs):
             raise ValueError("has a placeholder in a key, which is not supported")
 
-    text = _sample(parts)
-    decoder, at = json.JSONDecoder(object_pairs_hook=refuse_marked_keys), _after_space(text, 0)
+    text = _build_sample(parts)
+    decoder, at = json.JSONDecoder(object_pairs_hook=reject_marked_keys), _skip_space(text, 0)
     try:
         while at < len(text):
-            at = _after_space(text, decoder.raw_decode(text, at)[1])
+            at = _skip_space(text, decoder.raw_decode(text, at)[1])
     except (json.JSONDecodeError, RecursionError):
         raise ValueError("is not valid JSON for any values of its placeholders") from None
 
 
-def _after_space(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it always matches
 
 
-def _sample(parts: Parts) -> str:
-    inside = iter(_positions(parts))
+def _build_sample(parts: Parts) -> str:
+    inside = iter(_find_string_positions(parts))
     return "".join(part if isinstance(part, str) else _MARK if next(inside) else f'"{_MARK}"' for part in parts)
 
 
-def _positions(parts: Parts) -> Iterator[bool]:
+def _find_string_positions(parts: Parts) -> Iterator[bool]:
     """Yield for each placeholder whether it is inside a JSON string."""
     inside = False
     for part in parts:

@@ -1,4 +1,4 @@
-"""`httpImpl`: the validated definition of an HTTP tool, as stored and as used in the REST API.
+"""`httpImpl`: the validated definition of an HTTP tool, as in storage and in the REST API.
 
 This imports pydantic, so it is only imported when a tool is stored or first called.
 """
@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.body import parse_body
-from onetool.backends.http_tool.entries import Entry
-from onetool.backends.http_tool.headers import Basic, Header, check_headers
+from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate, check_headers
+from onetool.backends.http_tool.query import ParameterTemplate
 from onetool.backends.http_tool.request import RequestTemplate
 from onetool.backends.http_tool.url import parse_url
 from onetool.config.model import CamelSection, to_upper
@@ -22,37 +22,37 @@ from onetool.schema import JSON
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
 
-def _scalar(value: Any) -> Any:
+def _to_string(value: Any) -> Any:
     """Convert numbers and booleans to strings."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, int | float) else value
 
 
-def _url(text: str) -> str:
+def _check_url(text: str) -> str:
     parse_url(text)
     return text
 
 
-def _entries(query: Mapping[str, str]) -> Mapping[str, str]:
+def _check_query(query: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in query.items():
-        Entry.of(name, value)
+        ParameterTemplate.of(name, value)
     return query
 
 
-def _headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     check_headers(headers)
     return headers
 
 
-def _statuses(code: int | str) -> int | str:
-    span = statuses(code)
+def _check_status(code: int | str) -> int | str:
+    span = parse_status_range(code)
     if span is None or not span:
         raise ValueError("must be a status code like 200 or a range like 200-299")
     return code
 
 
-def statuses(code: int | str) -> range | None:
+def parse_status_range(code: int | str) -> range | None:
     """Return the status codes of `404` or `"200-299"`, or None if it is invalid."""
     if isinstance(code, int):
         return range(code, code + 1) if 100 <= code <= 599 else None  # noqa: PLR2004 - status codes of HTTP
@@ -60,7 +60,7 @@ def statuses(code: int | str) -> range | None:
     return range(int(match[1]), int(match[2]) + 1) if match else None
 
 
-def _expression(selector: str) -> str:
+def _check_selector(selector: str) -> str:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
@@ -75,33 +75,33 @@ def _expression(selector: str) -> str:
 _URL: Final[JSON] = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
-    "description": "With ${argument}, ${csv:list} and ${secret:NAME} as placeholders, not allowed in the host",
+    "description": "Placeholders are ${argument}, ${csv:list} and ${secret:NAME}; they are not allowed in the host",
     "examples": ["https://api.example.com/v1/weather/${city}"],
 }
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
-Text = Annotated[str, BeforeValidator(_scalar)]
+Text = Annotated[str, BeforeValidator(_to_string)]
 Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
-Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_statuses)]
+Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_check_status)]
 
 
-class Part(CamelSection):
+class SecretSafeModel(CamelSection):
     """A model whose errors never contain the rejected value, which may be a secret."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
 
-class Auth(Part):
+class HttpAuth(SecretSafeModel):
     type: Literal["apiKey", "bearer", "basic"]
-    place: Literal["header", "query"] | None = Field(default=None, alias="in")
+    location: Literal["header", "query"] | None = Field(default=None, alias="in")
     name: str | None = None
     value: str = Field(min_length=1, repr=False)
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Self:
-        if self.type == "apiKey" and not (self.place and self.name):
+    def _check_complete(self) -> Self:
+        if self.type == "apiKey" and not (self.location and self.name):
             raise ValueError("requires in (header or query) and name for type apiKey")
-        if self.type != "apiKey" and (self.place or self.name):
+        if self.type != "apiKey" and (self.location or self.name):
             raise ValueError(
                 f"of type {self.type} uses the Authorization header; in and name are only valid for apiKey"
             )
@@ -109,49 +109,51 @@ class Auth(Part):
         return self
 
     @functools.cached_property
-    def credential(self) -> Header | Basic | Entry:
+    def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:
         if self.type == "basic":
-            return Basic.of(self.value)
+            return BasicAuth.of(self.value)
         if self.type == "bearer":
-            return Header.of("Authorization", f"Bearer {self.value}", is_credential=True)
-        return (Entry if self.place == "query" else Header).of(self.name or "", self.value, is_credential=True)
+            return HeaderTemplate.of("Authorization", f"Bearer {self.value}", is_credential=True)
+        return (ParameterTemplate if self.location == "query" else HeaderTemplate).of(
+            self.name or "", self.value, is_credential=True
+        )
 
 
-class Answer(Part):
+class ResponseOptions(SecretSafeModel):
     """`response`: how to parse the response, and which part of it is the result."""
 
     mode: Literal["auto", "json", "text"] = "auto"
-    selector: Annotated[str, AfterValidator(_expression)] | None = None
+    selector: Annotated[str, AfterValidator(_check_selector)] | None = None
 
     @model_validator(mode="after")
-    def _selects_from_data(self) -> Self:
+    def _check_selector_mode(self) -> Self:
         if self.selector is not None and self.mode == "text":
             raise ValueError("has a selector, which requires JSON; remove it or set mode to json")
         return self
 
 
-class HttpImpl(Part):
+class HttpImpl(SecretSafeModel):
     method: Method
-    url_template: Annotated[str, AfterValidator(_url), WithJsonSchema(_URL)]
-    query: Annotated[Mapping[str, Text], AfterValidator(_entries)] = {}
-    headers: Annotated[Mapping[str, Text], AfterValidator(_headers)] = Field(default={}, repr=False)
+    url_template: Annotated[str, AfterValidator(_check_url), WithJsonSchema(_URL)]
+    query: Annotated[Mapping[str, Text], AfterValidator(_check_query)] = {}
+    headers: Annotated[Mapping[str, Text], AfterValidator(_check_headers)] = Field(default={}, repr=False)
     body: Any = Field(default=None, repr=False)
-    auth: Auth | None = None
+    auth: HttpAuth | None = None
     timeout_ms: Count | None = None
     retries: Annotated[CountOrZero, Field(le=10)] | None = None
     retry_non_idempotent: Annotated[bool, Field(strict=True)] = False
     success_codes: tuple[Status, ...] = ("200-299",)
     error_mode: Literal["fail", "empty"] = "fail"
-    response: Answer = Field(default_factory=Answer)
+    response: ResponseOptions = Field(default_factory=ResponseOptions)
     max_calls_per_minute: Count | None = None
     max_request_bytes: Count | None = None
     max_response_bytes: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_mask(cls, data: Any) -> Any:
+    def _reject_masks(cls, data: Any) -> Any:
         try:
-            problem = credentials.mask_problem(data)
+            problem = credentials.find_mask_problem(data)
         except RecursionError:
             problem = "is nested too deeply"
         if problem:
@@ -159,52 +161,54 @@ class HttpImpl(Part):
         return data
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if not self.success_codes:
             raise ValueError("successCodes must not be empty")
         if self.body is not None:
             parse_body(self.body, self.content_type)
-        parameters = [*{entry.name for entry in parse_url(self.url_template).query}, *self.query]
+        parameters = [*{parameter.name for parameter in parse_url(self.url_template).query}, *self.query]
         headers = [name.lower() for name in self.headers]
-        if self.auth is not None and self.auth.place == "query":
+        if self.auth is not None and self.auth.location == "query":
             parameters.append(self.auth.name or "")
         elif self.auth is not None:
             headers.append((self.auth.name or "Authorization").lower())
-        self._refuse_twice("the query parameter", parameters)
-        self._refuse_twice("the header", headers)
+        self._reject_duplicates("the query parameter", parameters)
+        self._reject_duplicates("the header", headers)
         return self
 
     @staticmethod
-    def _refuse_twice(what: str, names: list[str]) -> None:
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{what} {twice} is set twice")
+    def _reject_duplicates(kind: str, names: list[str]) -> None:
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"{kind} {duplicate} is set twice")
 
     @property
     def content_type(self) -> str:
         return next((value for name, value in self.headers.items() if name.lower() == "content-type"), "")
 
-    def succeeds(self, status: int) -> bool:
-        return status in self._successes
+    def is_success(self, status: int) -> bool:
+        return status in self._success_statuses
 
     @functools.cached_property
-    def _successes(self) -> frozenset[int]:
-        return frozenset(status for code in self.success_codes for status in statuses(code) or ())
+    def _success_statuses(self) -> frozenset[int]:
+        return frozenset(status for code in self.success_codes for status in parse_status_range(code) or ())
 
     @functools.cached_property
     def request(self) -> RequestTemplate:
         """The parsed templates."""
-        entries = [Entry.of(name, value) for name, value in self.query.items()]
-        headers: list[Header | Basic] = [Header.of(name, value) for name, value in self.headers.items()]
+        query = [ParameterTemplate.of(name, value) for name, value in self.query.items()]
+        headers: list[HeaderTemplate | BasicAuth] = [
+            HeaderTemplate.of(name, value) for name, value in self.headers.items()
+        ]
         body = None if self.body is None else parse_body(self.body, self.content_type)
         if body and body.content_type and not self.content_type:
-            headers.append(Header.of("Content-Type", body.content_type))
+            headers.append(HeaderTemplate.of("Content-Type", body.content_type))
         credential = self.auth.credential if self.auth else None
-        if isinstance(credential, Entry):
-            entries.append(credential)
+        if isinstance(credential, ParameterTemplate):
+            query.append(credential)
         elif credential is not None:
             headers.append(credential)
-        return RequestTemplate(self.method, parse_url(self.url_template), tuple(entries), tuple(headers), body)
+        return RequestTemplate(self.method, parse_url(self.url_template), tuple(query), tuple(headers), body)
 
     @property
     def placeholders(self) -> frozenset[str]:

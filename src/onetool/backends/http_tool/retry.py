@@ -10,16 +10,16 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 from onetool.errors import NetworkError
-from onetool.net.exchange import Response
+from onetool.net.messages import Response
 
-BUSY: Final = frozenset({429, 502, 503, 504})
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 FIRST_PAUSE_SECONDS: Final = 0.25  # doubled each time
 MAX_PAUSE_SECONDS: Final = 10.0
-_DIGITS: Final = 9  # more digits would exceed any timeout
+_MAX_DIGITS: Final = 9  # more digits would exceed any timeout
 
 
 @dataclass(frozen=True, slots=True)
-class Repetition:
+class RetryPolicy:
     """A retry policy. `random` returns a number from 0 to 1, `clock` monotonic seconds."""
 
     sleep: Callable[[float], Awaitable[None]]
@@ -33,7 +33,7 @@ class Repetition:
             return await attempt(seconds)
         import tenacity
 
-        async def once() -> Response:
+        async def attempt_once() -> Response:
             return await attempt(max(0.0, deadline - self.clock()))
 
         retrying = tenacity.AsyncRetrying(
@@ -41,28 +41,28 @@ class Repetition:
             retry=tenacity.retry_if_exception(
                 lambda error: isinstance(error, NetworkError) and error.fields.get("reason") == "connect"
             )
-            | tenacity.retry_if_result(lambda response: response.status in BUSY),
-            wait=self._pause,
+            | tenacity.retry_if_result(lambda response: response.status in RETRIED_STATUSES),
+            wait=self._compute_pause,
             stop=lambda state: state.attempt_number > retries or self.clock() + state.upcoming_sleep >= deadline,
             retry_error_callback=lambda state: cast("Any", state.outcome).result(),  # raises if there is no response
         )
-        return await retrying(once)
+        return await retrying(attempt_once)
 
-    def _pause(self, state: Any) -> float:
+    def _compute_pause(self, state: Any) -> float:
         """Return the pause: doubled each time, with jitter, and at least what the server requests."""
-        longest: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1))
-        own = longest * (1 - self.random() / 2)
-        return own if state.outcome.failed else max(own, retry_after(state.outcome.result()))
+        max_pause: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1))
+        pause = max_pause * (1 - self.random() / 2)
+        return pause if state.outcome.failed else max(pause, parse_retry_after(state.outcome.result()))
 
 
-def retry_after(response: Response, now: dt.datetime | None = None) -> float:
+def parse_retry_after(response: Response, now: dt.datetime | None = None) -> float:
     """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
     text = (response.header("retry-after") or "").strip()
     if text.isascii() and text.isdecimal():
-        return float(text[:_DIGITS])
+        return float(text[:_MAX_DIGITS])
     try:
-        moment = parsedate_to_datetime(text)
-        wait = moment.replace(tzinfo=moment.tzinfo or dt.UTC) - (now or dt.datetime.now(dt.UTC))
+        date = parsedate_to_datetime(text)
+        wait = date.replace(tzinfo=date.tzinfo or dt.UTC) - (now or dt.datetime.now(dt.UTC))
     except (TypeError, ValueError, IndexError, OverflowError):
         return 0.0
     return max(0.0, wait.total_seconds())

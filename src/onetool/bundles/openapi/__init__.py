@@ -2,11 +2,11 @@
 
 `document` parses the text, `references` resolves `$ref`, `schemas` and `keywords` translate schemas, `names` creates
 names, `servers` finds the base URL and `security` the credentials. `operations` converts an operation to a tool, with
-`parameters` and `bodies`, which write to a `request`; `swagger` converts version 2 to version 3; `importing` converts a
+`parameters` and `bodies`, which write to a `request`; `swagger` converts version 2 to version 3; `converter` converts a
 whole document. Nothing is fetched and nothing is stored.
 """
 
 from onetool.bundles.imported import BundleImport
-from onetool.bundles.openapi.importing import to_bundle
+from onetool.bundles.openapi.converter import to_bundle
 
 __all__ = ["BundleImport", "to_bundle"]

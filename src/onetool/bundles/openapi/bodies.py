@@ -1,4 +1,4 @@
-"""Request bodies: fields of JSON objects and forms become arguments, any other body is one argument `body`.
+"""Request bodies: fields of JSON objects and forms become arguments, any other body is one argument, `body`.
 
 JSON is preferred, then a form, then text, which includes XML. Multipart bodies are not supported.
 """
@@ -11,156 +11,158 @@ from urllib.parse import quote
 from onetool.backends.http_tool.body import is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
-from onetool.bundles.openapi.parameters import Entries, joined, json_text, separator
+from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import RequestBuilder, literal
+from onetool.bundles.openapi.request import RequestBuilder, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _JSON: Final = "application/json"
 _ANNOTATIONS = {"title", "description", "examples", "default", "deprecated"}
-_LIFTED = {"type", "properties", "required", "additionalProperties", "anyOf", "oneOf", "minProperties"}
+_EXPANDABLE_KEYWORDS = {"type", "properties", "required", "additionalProperties", "anyOf", "oneOf", "minProperties"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Media:
-    """One media type of a body."""
+class _MediaType:
+    """A media type of a body, with its translated schema."""
 
-    kind: str
+    media_type: str
     schema: JSON
     encoding: Mapping[str, Any]
     required: bool
 
 
-class Bodies:
-    """Writes the body to one request."""
+class BodyWriter:
+    """A writer that adds the body to a request."""
 
     def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, references: References) -> None:
         self._request, self._schemas, self._references = request, schemas, references
 
-    def add(self, given: Any) -> None:
-        body = self._references.mapping(given)
+    def add(self, definition: Any) -> None:
+        body = self._references.resolve_mapping(definition)
         content = as_mapping(body.get("content"))
         if not content:
             return
-        kind = min(content, key=_preference)
-        media = self._references.mapping(content[kind])
-        schema, encoding = self._schemas.of(media.get("schema", {})), as_mapping(media.get("encoding"))
-        write = {0: self._json, 1: self._form, 2: self._text}.get(_preference(kind), _reject)
-        write(_Media(kind.strip(), schema, encoding, body.get("required") is True))
+        media_type = min(content, key=_rank_media_type)
+        media = self._references.resolve_mapping(content[media_type])
+        schema, encoding = self._schemas.translate(media.get("schema", {})), as_mapping(media.get("encoding"))
+        write = {0: self._add_json, 1: self._add_form, 2: self._add_text}.get(_rank_media_type(media_type), _reject)
+        write(_MediaType(media_type.strip(), schema, encoding, body.get("required") is True))
 
     # --- JSON ------------------------------------------------------------------------------------------------------
 
-    def _json(self, media: _Media) -> None:
-        content_type = _JSON if "*" in media.kind or not media.kind else media.kind
-        members = self._liftable(media.schema)
+    def _add_json(self, media: _MediaType) -> None:
+        content_type = _JSON if "*" in media.media_type or not media.media_type else media.media_type
+        members = self._find_expandable_members(media.schema)
         if members:
-            self._request.body = self._lifted(*members)
+            self._request.body = self._expand_members(*members)
         else:
-            self._request.body = self._request.argument("body", "body", media.schema, required=media.required)
+            self._request.body = self._request.add_argument("body", "body", media.schema, required=media.required)
         if not members or content_type != _JSON:
-            self._request.headers["Content-Type"] = literal(content_type)
+            self._request.headers["Content-Type"] = escape_literal(content_type)
 
-    def _lifted(self, properties: JSON, required: list[str], rules: JSON) -> JSON:
-        names = {}
+    def _expand_members(self, properties: JSON, required: list[str], rules: JSON) -> JSON:
+        placeholders = {}
         for name, schema in properties.items():
-            names[name] = self._request.argument(name, "body", schema, required=name in required)
-        own = {name: placeholder[2:-1] for name, placeholder in names.items()}
+            placeholders[name] = self._request.add_argument(name, "body", schema, required=name in required)
+        argument_names = {name: placeholder[2:-1] for name, placeholder in placeholders.items()}
         self._request.rules = {
-            key: [{"required": [own[name] for name in branch["required"]]} for branch in rule]
+            key: [{"required": [argument_names[name] for name in branch["required"]]} for branch in rule]
             for key, rule in rules.items()
         }
-        return {literal(name): placeholder for name, placeholder in names.items()}
+        return {escape_literal(name): placeholder for name, placeholder in placeholders.items()}
 
-    def _liftable(self, schema: JSON) -> tuple[JSON, list[str], JSON] | None:
+    def _find_expandable_members(self, schema: JSON) -> tuple[JSON, list[str], JSON] | None:
         """Return properties, required names and rules of a plain object; None if it cannot become arguments."""
-        flat = self._merged(schema)
-        properties = flat.get("properties")
+        merged = self._merge_all_of(schema)
+        properties = merged.get("properties")
         if (
             not properties
-            or flat.keys() - _LIFTED - _ANNOTATIONS
-            or flat.get("additionalProperties", False) is not False
+            or merged.keys() - _EXPANDABLE_KEYWORDS - _ANNOTATIONS
+            or merged.get("additionalProperties", False) is not False
         ):
             return None
-        if flat.get("type", "object") != "object":
+        if merged.get("type", "object") != "object":
             return None
-        rules: JSON = {key: flat[key] for key in ("anyOf", "oneOf") if key in flat}
-        if not all(_is_about_names(branch, properties) for rule in rules.values() for branch in rule):
+        rules: JSON = {key: merged[key] for key in ("anyOf", "oneOf") if key in merged}
+        if not all(_is_required_rule(branch, properties) for rule in rules.values() for branch in rule):
             return None
-        required = [name for name in flat.get("required", []) if name in properties]
+        required = [name for name in merged.get("required", []) if name in properties]
         return properties, required, rules
 
-    def _merged(self, schema: JSON) -> JSON:
+    def _merge_all_of(self, schema: JSON) -> JSON:
         """Merge `allOf` of objects into one object."""
         if "allOf" not in schema:
             return schema
         merged: JSON = {"type": "object", "properties": {}, "required": []}
-        for part in self._schemas.branches(schema, ("allOf",)):
-            merged = _joined(merged, {key: value for key, value in part.items() if key != "allOf"})
+        for part in self._schemas.list_branches(schema, ("allOf",)):
+            merged = _merge_objects(merged, {key: value for key, value in part.items() if key != "allOf"})
         return merged
 
-    # --- forms and texts -------------------------------------------------------------------------------------------
+    # --- forms and text --------------------------------------------------------------------------------------------
 
-    def _form(self, media: _Media) -> None:
-        members = self._schemas.members(self._merged(media.schema))
+    def _add_form(self, media: _MediaType) -> None:
+        members = self._schemas.find_members(self._merge_all_of(media.schema))
         if members is None:
             self._leave_out_form(media)
             return
         fields: dict[str, str] = {}
         for name, schema in members[0].items():
-            self._field(fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1])
+            self._add_field(fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1])
         self._request.body = "&".join(f"{quote(name, safe='')}={value}" for name, value in fields.items())
-        self._request.headers["Content-Type"] = literal(media.kind)
+        self._request.headers["Content-Type"] = escape_literal(media.media_type)
 
-    def _leave_out_form(self, media: _Media) -> None:
-        """Leave out a form without known fields: some documents declare one if there is no body."""
+    def _leave_out_form(self, media: _MediaType) -> None:
+        """Omit a form without known fields: some documents declare one if there is no body."""
         if media.required and media.schema.get("properties") != {}:
             raise invalid("its body is a form with unknown fields")
         if "properties" not in media.schema:
-            self._request.leave_out("its body is omitted: it is a form with unknown fields")
+            self._request.omit("its body is omitted: it is a form with unknown fields")
 
-    def _field(
-        self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], needed: bool
+    def _add_field(
+        self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], required: bool
     ) -> None:
-        kinds = self._schemas.kinds(schema)
+        types = self._schemas.find_types(schema)
         if encoding.get("style") == "deepObject":
-            Entries(self._request, self._schemas, "body", fields).add(name, schema, required=needed)
+            ObjectFields(self._request, self._schemas, "body", fields).add(name, schema, required=required)
             return
-        is_complex = "object" in kinds or "object" in self._schemas.kinds(schema.get("items") or {})
-        described = json_text(schema) if is_complex else schema
-        placeholder = self._request.argument(name, "body", described, required=needed)
+        is_complex = "object" in types or "object" in self._schemas.find_types(schema.get("items") or {})
+        field_schema = to_json_text_schema(schema) if is_complex else schema
+        placeholder = self._request.add_argument(name, "body", field_schema, required=required)
         style = as_text(encoding.get("style")) or "form"
-        is_joined = "array" in kinds and not is_complex and encoding.get("explode", style == "form") is not True
-        fields[name] = joined(placeholder, separator(style)) if is_joined else placeholder
+        is_joined = "array" in types and not is_complex and encoding.get("explode", style == "form") is not True
+        fields[name] = join_list(placeholder, get_list_format(style)) if is_joined else placeholder
 
-    def _text(self, media: _Media) -> None:
-        text = {"type": "string", "description": f"The body, as text ({media.kind[:60]})."}
-        self._request.body = self._request.argument("body", "body", text, required=media.required)
-        self._request.headers["Content-Type"] = "text/plain" if "*" in media.kind else literal(media.kind)
+    def _add_text(self, media: _MediaType) -> None:
+        text = {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."}
+        self._request.body = self._request.add_argument("body", "body", text, required=media.required)
+        self._request.headers["Content-Type"] = (
+            "text/plain" if "*" in media.media_type else escape_literal(media.media_type)
+        )
 
 
-def _preference(kind: str) -> int:
-    plain = kind.partition(";")[0].strip().lower()
-    if plain in {"*/*", "application/*", ""} or is_json(plain):
+def _rank_media_type(media_type: str) -> int:
+    bare_type = media_type.partition(";")[0].strip().lower()
+    if bare_type in {"*/*", "application/*", ""} or is_json(bare_type):
         return 0
-    if plain == _FORM:
+    if bare_type == _FORM:
         return 1
-    return 3 if plain.startswith("multipart/") or plain.endswith("form-data") else 2
+    return 3 if bare_type.startswith("multipart/") or bare_type.endswith("form-data") else 2
 
 
-def _reject(media: _Media) -> None:
-    raise invalid(f"{media.kind[:60]} bodies are not supported")
+def _reject(media: _MediaType) -> None:
+    raise invalid(f"{media.media_type[:60]} bodies are not supported")
 
 
-def _is_about_names(branch: Any, properties: JSON) -> bool:
+def _is_required_rule(branch: Any, properties: JSON) -> bool:
     names = branch.get("required") if isinstance(branch, dict) else None
     return isinstance(names, list) and branch.keys() == {"required"} and all(name in properties for name in names)
 
 
-def _joined(one: JSON, other: JSON) -> JSON:
-    properties = dict(one["properties"])
-    for name, schema in other.get("properties", {}).items():
-        both = name in properties and properties[name] != schema
-        properties[name] = {"allOf": [properties[name], schema]} if both else schema
-    return {**other, **one, "properties": properties, "required": [*one["required"], *other.get("required", [])]}
+def _merge_objects(left: JSON, right: JSON) -> JSON:
+    properties = dict(left["properties"])
+    for name, schema in right.get("properties", {}).items():
+        differs = name in properties and properties[name] != schema
+        properties[name] = {"allOf": [properties[name], schema]} if differs else schema
+    return {**right, **left, "properties": properties, "required": [*left["required"], *right.get("required", [])]}

@@ -11,12 +11,13 @@ from typing import Any, Final
 from onetool.bundles.imported import max_value_count
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError, ConfigError
+from onetool.util.text import quote
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 4_000_000  # in memory a value is many times as large as `[],` is in a file
-_LARGEST = 2**64 - 1
-_SMALLEST = -(2**63)
+_MAX_INTEGER = 2**64 - 1
+_MIN_INTEGER = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class OpenApiDocument:
     root: dict[str, Any]
     is_swagger: bool  # version 2, before it was called OpenAPI
 
-    def section(self, name: str) -> Mapping[str, Any]:
+    def get_section(self, name: str) -> Mapping[str, Any]:
         return as_mapping(self.root.get(name))
 
 
@@ -40,9 +41,9 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def read(document: bytes | str) -> OpenApiDocument:
+def parse_document(document: bytes | str) -> OpenApiDocument:
     text = _decode(document)
-    root = _json(text) if text.lstrip().startswith("{") else _yaml(text)
+    root = _parse_json(text) if text.lstrip().startswith("{") else _parse_yaml(text)
     if not isinstance(root, dict):
         raise invalid("not an OpenAPI document: the top level is not an object")
     _check_depth(root)
@@ -61,7 +62,7 @@ def _decode(document: bytes | str) -> str:
         raise invalid("the document is not UTF-8 text; save it as UTF-8") from None
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     import orjson
 
     try:
@@ -69,12 +70,12 @@ def _json(text: str) -> Any:
     except orjson.JSONDecodeError as error:
         reason = str(error)
     try:
-        return _yaml(text)  # YAML may start with a brace too
+        return _parse_yaml(text)  # YAML may start with a brace too
     except BundleError:
         raise invalid(f"the document is not valid JSON: {reason}") from None
 
 
-def _yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     from onetool.util import yaml_loader
 
     try:
@@ -93,7 +94,7 @@ def _to_json_values(value: Any) -> Any:
         return [_to_json_values(item) for item in value]
     if isinstance(value, float) and not isfinite(value):
         return None
-    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+    if isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
         return str(value)
     return value
 
@@ -105,10 +106,10 @@ def _check_depth(root: Any) -> None:
         depth += 1
         if depth > MAX_DEPTH:
             raise invalid(f"the document is nested more than {MAX_DEPTH} deep")
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in _iterate_children(node)]
 
 
-def _children(node: Any) -> Iterator[Any]:
+def _iterate_children(node: Any) -> Iterator[Any]:
     children = node.values() if isinstance(node, dict) else node
     return (child for child in children if isinstance(child, dict | list))
 
@@ -119,5 +120,5 @@ def _is_swagger(root: Mapping[str, Any]) -> bool:
         raise invalid('not an OpenAPI document: neither `openapi: 3.x` nor `swagger: "2.0"` at the top level')
     number = str(version).partition(".")[0]
     if number not in {"2", "3"}:
-        raise invalid(f"unsupported OpenAPI version {str(version)[:20]!r} (expected 3.0, 3.1 or Swagger 2.0)")
+        raise invalid(f"unsupported OpenAPI version {quote(str(version), 20)} (expected 3.0, 3.1 or Swagger 2.0)")
     return number == "2"

@@ -6,22 +6,22 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from onetool.bundles.openapi import swagger
-from onetool.bundles.openapi.bodies import Bodies
+from onetool.bundles.openapi.bodies import BodyWriter
+from onetool.bundles.openapi.descriptions import describe_operation, shorten
 from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
-from onetool.bundles.openapi.names import tags
-from onetool.bundles.openapi.parameters import Parameter, Parameters
+from onetool.bundles.openapi.names import to_tags
+from onetool.bundles.openapi.parameters import Parameter, ParameterWriter
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import RequestBuilder, literal, url_template, variables
+from onetool.bundles.openapi.request import RequestBuilder, build_url_template, escape_literal, find_variables
 from onetool.bundles.openapi.schemas import SchemaTranslator
-from onetool.bundles.openapi.security import Security
+from onetool.bundles.openapi.security import SecuritySchemes
 from onetool.bundles.openapi.servers import ServerUrls, find_servers
-from onetool.bundles.openapi.texts import describe_operation, shorten
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 
 MAX_NAME_LENGTH = 120
-WORK_OF_ONE = 50  # in nodes of a schema
+BASE_COST = 50  # of an operation, in schema nodes
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
@@ -43,12 +43,12 @@ class ConvertedTool:
     body: JSON
     base: str
     secrets: list[str]
-    left_out: list[str]
+    omissions: list[str]
 
 
-class Operations:
+class OperationConverter:
     def __init__(
-        self, document: OpenApiDocument, servers: ServerUrls, security: Security, references: References
+        self, document: OpenApiDocument, servers: ServerUrls, security: SecuritySchemes, references: References
     ) -> None:
         self._document, self._servers, self._security, self._references = document, servers, security, references
         self._schemas = SchemaTranslator(references)
@@ -58,62 +58,68 @@ class Operations:
         """Unresolved references inside schemas."""
         return self._schemas.unresolved
 
-    def tool(self, place: OperationLocation) -> ConvertedTool:
-        if place.method == "trace":
+    def convert(self, location: OperationLocation) -> ConvertedTool:
+        if location.method == "trace":
             raise invalid("TRACE is not supported, because it reveals credentials")
-        self._schemas.work(WORK_OF_ONE)
-        operation = self._as_version_3(place)
-        levels = (place.operation, place.item, self._document.root)
+        self._schemas.spend(BASE_COST)
+        operation = self._convert_to_version_3(location)
+        levels = (location.operation, location.item, self._document.root)
         is_swagger = self._document.is_swagger
-        base = self._servers.base(swagger.servers(self._document) if is_swagger else find_servers(*levels))
-        request = RequestBuilder(place.method.upper())
-        self._add_path_and_parameters(request, base, place.path, operation)
-        Bodies(request, self._schemas, self._references).add(operation.get("requestBody"))
+        base = self._servers.find_base_url(
+            swagger.convert_servers(self._document) if is_swagger else find_servers(*levels)
+        )
+        request = RequestBuilder(location.method.upper())
+        self._add_path_and_parameters(request, base, location.path, operation)
+        BodyWriter(request, self._schemas, self._references).add(operation.get("requestBody"))
         secrets = self._add_credentials(request, operation)
         self._add_accept(request, operation)
-        return ConvertedTool(self._put_body(place, request), base, secrets, request.left_out)
+        return ConvertedTool(self._build_tool(location, request), base, secrets, request.omissions)
 
-    def _as_version_3(self, place: OperationLocation) -> Mapping[str, Any]:
-        parameters = self._parameters(place)
+    def _convert_to_version_3(self, location: OperationLocation) -> Mapping[str, Any]:
+        parameters = self._merge_parameters(location)
         if self._document.is_swagger:
-            return swagger.operation(self._document, place.operation, parameters)
-        return {**place.operation, "parameters": parameters}
+            return swagger.convert_operation(self._document, location.operation, parameters)
+        return {**location.operation, "parameters": parameters}
 
-    def _parameters(self, place: OperationLocation) -> list[Mapping[str, Any]]:
+    def _merge_parameters(self, location: OperationLocation) -> list[Mapping[str, Any]]:
         """Return the parameters of the path and the operation; those of the operation take precedence."""
-        found: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for given in [*as_list(place.item.get("parameters")), *as_list(place.operation.get("parameters"))]:
-            parameter = self._references.mapping(given)
-            found[as_text(parameter.get("name")), as_text(parameter.get("in"))] = parameter
-        return list(found.values())
+        parameters: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for definition in [*as_list(location.item.get("parameters")), *as_list(location.operation.get("parameters"))]:
+            parameter = self._references.resolve_mapping(definition)
+            parameters[as_text(parameter.get("name")), as_text(parameter.get("in"))] = parameter
+        return list(parameters.values())
 
     # --- the request -----------------------------------------------------------------------------------------------
 
     def _add_path_and_parameters(
         self, request: RequestBuilder, base: str, path: str, operation: Mapping[str, Any]
     ) -> None:
-        parameters = [Parameter(given, self._schemas, self._references) for given in operation["parameters"]]
-        writer = Parameters(request, self._schemas)
-        in_path = {parameter.name: parameter for parameter in parameters if parameter.place == "path"}
-        bare, _, query = path.partition("#")[0].partition("?")
-        filled = {}
-        for name in variables(bare):  # including variables that the document does not describe
+        parameters = [Parameter(definition, self._schemas, self._references) for definition in operation["parameters"]]
+        writer = ParameterWriter(request, self._schemas)
+        path_parameters = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
+        plain_path, _, query = path.partition("#")[0].partition("?")
+        placeholders = {}
+        for name in find_variables(plain_path):  # including variables that the document does not describe
             undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
-            filled[name] = writer.path(in_path.get(name) or Parameter(undeclared, self._schemas, self._references))
-        request.url = url_template(base, bare, filled)
-        request.query.update({literal(name): literal(value) for name, value in parse_qsl(query)})
+            placeholders[name] = writer.build_path_segment(
+                path_parameters.get(name) or Parameter(undeclared, self._schemas, self._references)
+            )
+        request.url = build_url_template(base, plain_path, placeholders)
+        request.query.update({escape_literal(name): escape_literal(value) for name, value in parse_qsl(query)})
         for parameter in parameters:
-            if parameter.place != "path":
+            if parameter.location != "path":
                 writer.add(parameter)
 
     def _add_credentials(self, request: RequestBuilder, operation: Mapping[str, Any]) -> list[str]:
         """Add the credentials. A credential that is also described as a parameter does not become an argument."""
-        credentials = self._security.credentials(operation.get("security", self._document.root.get("security")))
-        described = {(one.get("in"), as_text(one.get("name")).lower()) for one in operation["parameters"]}
+        credentials = self._security.find_credentials(operation.get("security", self._document.root.get("security")))
+        described = {
+            (parameter.get("in"), as_text(parameter.get("name")).lower()) for parameter in operation["parameters"]
+        }
         if credentials.auth is None and ("header", "authorization") in described:
-            credentials = self._security.header_credentials("Authorization")
-        for place, name in credentials.places():
-            request.drop(place, name)
+            credentials = self._security.create_header_credentials("Authorization")
+        for location, name in credentials.list_locations():
+            request.remove(location, name)
         request.auth = credentials.auth
         request.headers |= credentials.headers
         request.query |= credentials.query
@@ -123,50 +129,57 @@ class Operations:
     def _add_accept(request: RequestBuilder, operation: Mapping[str, Any]) -> None:
         """Request JSON if the server offers it, because some servers respond with XML by default."""
         responses = as_mapping(operation.get("responses"))
-        good = (as_mapping(responses[code]) for code in responses if str(code).startswith("2"))
-        kinds = [kind for response in good for kind in as_mapping(response.get("content"))]
-        wanted = next((kind for kind in kinds if "json" in kind and kind.isascii() and kind.isprintable()), None)
-        if wanted and "*" not in wanted:
-            request.headers["Accept"] = literal(wanted)
+        successful = (as_mapping(responses[code]) for code in responses if str(code).startswith("2"))
+        media_types = [media_type for response in successful for media_type in as_mapping(response.get("content"))]
+        accepted = next(
+            (
+                media_type
+                for media_type in media_types
+                if "json" in media_type and media_type.isascii() and media_type.isprintable()
+            ),
+            None,
+        )
+        if accepted and "*" not in accepted:
+            request.headers["Accept"] = escape_literal(accepted)
 
     # --- the tool --------------------------------------------------------------------------------------------------
 
-    def _put_body(self, place: OperationLocation, request: RequestBuilder) -> JSON:
+    def _build_tool(self, location: OperationLocation, request: RequestBuilder) -> JSON:
         from onetool.bundles.model import ToolDraft
 
-        operation = place.operation
+        operation = location.operation
         body = {
-            "displayName": self._display_name(place),
+            "displayName": self._choose_display_name(location),
             "isEnabled": True,
             "type": "http",
             "description": describe_operation(operation.get("summary"), operation.get("description")),
-            "tags": tags(tag for tag in as_list(operation.get("tags")) if isinstance(tag, str)),
-            "argSchema": request.schema(self._schemas),
-            "httpImpl": request.implementation(),
+            "tags": to_tags(tag for tag in as_list(operation.get("tags")) if isinstance(tag, str)),
+            "argSchema": request.build_schema(self._schemas),
+            "httpImpl": request.build_implementation(),
         }
         ToolDraft.of(body)
         return body
 
     @staticmethod
-    def _display_name(place: OperationLocation) -> str:
-        for text in (place.operation.get("summary"), place.operation.get("operationId"), str(place)):
+    def _choose_display_name(location: OperationLocation) -> str:
+        for text in (location.operation.get("summary"), location.operation.get("operationId"), str(location)):
             name = " ".join(shorten(text, MAX_NAME_LENGTH).split())
             if name:
                 return name
-        return place.method.upper()
+        return location.method.upper()
 
 
-def places(document: OpenApiDocument, references: References) -> Iterable[tuple[OperationLocation, str]]:
+def iterate_operations(document: OpenApiDocument, references: References) -> Iterable[tuple[OperationLocation, str]]:
     """Yield all operations, with a reason for those that cannot be resolved."""
-    for path, given in document.section("paths").items():
+    for path, definition in document.get_section("paths").items():
         if not path.startswith("/") and path.startswith("x-"):
             continue
-        yield from _of_path(path, given, references)
+        yield from _iterate_path(path, definition, references)
 
 
-def _of_path(path: str, given: Any, references: References) -> Iterable[tuple[OperationLocation, str]]:
+def _iterate_path(path: str, definition: Any, references: References) -> Iterable[tuple[OperationLocation, str]]:
     try:
-        item = references.mapping(given)
+        item = references.resolve_mapping(definition)
     except BundleError as error:
         yield OperationLocation("any", path, {}, {}), error.message
         return

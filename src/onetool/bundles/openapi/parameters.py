@@ -1,4 +1,4 @@
-"""Conversion of parameters in the path, the query, headers and cookies to entries of a request.
+"""Conversion of parameters in the path, the query, headers and cookies to templates of a request.
 
 A list is repeated or joined, depending on its style. An object becomes one argument per property, or one argument if
 its keys are not known. Parameters that a template cannot express are omitted and reported.
@@ -10,182 +10,197 @@ from typing import Any
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import RequestBuilder, encoded, literal
+from onetool.bundles.openapi.request import RequestBuilder, encode_path, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
+from onetool.util.text import quote
 
 # Headers that are set elsewhere. OpenAPI requires ignoring the first three.
-_NOT_TAKEN = {"accept", "content-type", "authorization", "host", "content-length", "transfer-encoding", "connection"}
-_NOT_TAKEN |= {"upgrade", "te", "trailer", "expect", "keep-alive", "accept-encoding"}
+_IGNORED_HEADERS = {
+    "accept",
+    "content-type",
+    "authorization",
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+}
+_IGNORED_HEADERS |= {"upgrade", "te", "trailer", "expect", "keep-alive", "accept-encoding"}
 _SEPARATORS = {"spaceDelimited": "ssv", "pipeDelimited": "pipes", "tabDelimited": "tsv"}
 _SCALARS = {"string", "number", "integer", "boolean"}
-_DEEPEST = 3
+_MAX_DEPTH = 3
 
 
 class Parameter:
     """A parameter with its translated schema."""
 
-    def __init__(self, given: Mapping[str, Any], schemas: SchemaTranslator, references: References) -> None:
-        self.name, self.place = as_text(given.get("name")), as_text(given.get("in"))
-        self.required = given.get("required") is True or self.place == "path"
-        self.description = given.get("description", "")
-        self.is_json, schema = _schema_of(given, references)
-        self.schema = schemas.of(schema)
-        if isinstance(given.get("example"), str | int | float):
-            self.schema = {**self.schema, "examples": [given["example"]]}
-        self.kinds = schemas.kinds(self.schema)
-        self.schema = _with_fitting_examples(self.schema, self.kinds)
-        item = schemas.kinds(self.schema.get("items") or {})
-        self.is_flat = "object" not in self.kinds and ("array" not in self.kinds or not item or bool(item & _SCALARS))
-        self.style = as_text(given.get("style")) or ("form" if self.place in {"query", "cookie"} else "simple")
-        self.explode = given.get("explode", self.style in {"form", "deepObject"}) is True
+    def __init__(self, definition: Mapping[str, Any], schemas: SchemaTranslator, references: References) -> None:
+        self.name, self.location = as_text(definition.get("name")), as_text(definition.get("in"))
+        self.required = definition.get("required") is True or self.location == "path"
+        self.description = definition.get("description", "")
+        self.is_json, schema = _find_schema(definition, references)
+        self.schema = schemas.translate(schema)
+        if isinstance(definition.get("example"), str | int | float):
+            self.schema = {**self.schema, "examples": [definition["example"]]}
+        self.types = schemas.find_types(self.schema)
+        self.schema = _drop_string_examples(self.schema, self.types)
+        item = schemas.find_types(self.schema.get("items") or {})
+        self.is_flat = "object" not in self.types and ("array" not in self.types or not item or bool(item & _SCALARS))
+        self.style = as_text(definition.get("style")) or ("form" if self.location in {"query", "cookie"} else "simple")
+        self.explode = definition.get("explode", self.style in {"form", "deepObject"}) is True
 
     @property
-    def is_taken(self) -> bool:
-        return bool(self.name) and not (self.place == "header" and self.name.lower() in _NOT_TAKEN)
+    def is_argument(self) -> bool:
+        return bool(self.name) and not (self.location == "header" and self.name.lower() in _IGNORED_HEADERS)
 
 
-def _schema_of(given: Mapping[str, Any], references: References) -> tuple[bool, Any]:
-    content = as_mapping(given.get("content"))
+def _find_schema(definition: Mapping[str, Any], references: References) -> tuple[bool, Any]:
+    content = as_mapping(definition.get("content"))
     if not content:
-        return False, given.get("schema", {})
+        return False, definition.get("schema", {})
     kind, media = next(iter(content.items()))
     return "json" in kind, as_mapping(references.follow(media)).get("schema", {})
 
 
-def _with_fitting_examples(schema: JSON, kinds: set[str]) -> JSON:
-    """Convert examples of a list that are written as the text that is sent."""
-    if kinds - {"null"} != {"array"} or "examples" not in schema:
+def _drop_string_examples(schema: JSON, types: set[str]) -> JSON:
+    """Drop examples of a list that show the text to send instead of a list."""
+    if types - {"null"} != {"array"} or "examples" not in schema:
         return schema
-    kept = [example for example in schema["examples"] if isinstance(example, list)]
+    lists = [example for example in schema["examples"] if isinstance(example, list)]
     rest = {key: value for key, value in schema.items() if key != "examples"}
-    return {**rest, "examples": kept} if kept else rest
+    return {**rest, "examples": lists} if lists else rest
 
 
-class Parameters:
-    """Writes parameters to one request."""
+class ParameterWriter:
+    """A writer that adds parameters to a request."""
 
     def __init__(self, request: RequestBuilder, schemas: SchemaTranslator) -> None:
         self._request, self._schemas = request, schemas
 
     def add(self, parameter: Parameter) -> None:
         writers: Mapping[str, Callable[[Parameter], None]] = {
-            "query": self._query, "header": self._header, "cookie": self._cookie
+            "query": self._add_query, "header": self._add_header, "cookie": self._add_cookie
         }  # fmt: skip
-        if parameter.place not in writers:
-            raise invalid(f"parameter {parameter.name[:60]!r}: unsupported location {parameter.place[:60]!r}")
-        if parameter.is_taken:
-            writers[parameter.place](parameter)
+        if parameter.location not in writers:
+            raise invalid(
+                f"parameter {quote(parameter.name, 60)}: unsupported location {quote(parameter.location, 60)}"
+            )
+        if parameter.is_argument:
+            writers[parameter.location](parameter)
 
-    def path(self, parameter: Parameter) -> str:
+    def build_path_segment(self, parameter: Parameter) -> str:
         """Return the template of a path parameter."""
-        prefix = {"label": ".", "matrix": f";{encoded(parameter.name)}="}.get(parameter.style, "")
+        prefix = {"label": ".", "matrix": f";{encode_path(parameter.name)}="}.get(parameter.style, "")
         if not (parameter.is_flat or parameter.is_json):
-            raise invalid(f"path parameter {parameter.name[:60]!r}: objects and lists of lists are not supported")
-        return f"{prefix}{self._one_value(parameter)}"
+            raise invalid(f"path parameter {quote(parameter.name, 60)}: objects and lists of lists are not supported")
+        return f"{prefix}{self._add_single_value(parameter)}"
 
     # --- the query -------------------------------------------------------------------------------------------------
 
-    def _query(self, parameter: Parameter) -> None:
-        if parameter.is_json or not parameter.kinds & {"object", "array"}:
-            self._request.query[literal(parameter.name)] = self._one_value(parameter)
-        elif "object" in parameter.kinds:
-            self._query_object(parameter)
+    def _add_query(self, parameter: Parameter) -> None:
+        if parameter.is_json or not parameter.types & {"object", "array"}:
+            self._request.query[escape_literal(parameter.name)] = self._add_single_value(parameter)
+        elif "object" in parameter.types:
+            self._add_query_object(parameter)
         else:
-            self._query_list(parameter)
+            self._add_query_list(parameter)
 
-    def _query_list(self, parameter: Parameter) -> None:
+    def _add_query_list(self, parameter: Parameter) -> None:
         if not parameter.is_flat:
-            self._leave_out(parameter, "lists of objects or lists are not supported in a query")
+            self._omit(parameter, "lists of objects or lists are not supported in a query")
         elif parameter.style == "deepObject":
-            self._request.query[literal(f"{parameter.name}[]")] = self._plain(parameter)
+            self._request.query[escape_literal(f"{parameter.name}[]")] = self._add_argument(parameter)
         elif parameter.explode:
-            self._request.query[literal(parameter.name)] = self._plain(parameter)
+            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
         else:
-            self._request.query[literal(parameter.name)] = self._one_value(parameter)
+            self._request.query[escape_literal(parameter.name)] = self._add_single_value(parameter)
 
-    def _query_object(self, parameter: Parameter) -> None:
-        members = self._schemas.members(parameter.schema)
+    def _add_query_object(self, parameter: Parameter) -> None:
+        members = self._schemas.find_members(parameter.schema)
         if members is None and parameter.style == "deepObject":
-            self._request.query[literal(parameter.name)] = self._plain(parameter)
+            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
             return
         if members is None or not (parameter.explode or parameter.style == "deepObject"):
-            self._leave_out(parameter, "objects with unknown keys are not supported in a query")
+            self._omit(parameter, "objects with unknown keys are not supported in a query")
             return
-        found: dict[str, str] = {}
-        entries = Entries(self._request, self._schemas, "query", found)
-        entries.add_members("" if parameter.style == "form" else parameter.name, *members, required=parameter.required)
-        self._request.query |= {literal(name): value for name, value in found.items()}
+        fields: dict[str, str] = {}
+        writer = ObjectFields(self._request, self._schemas, "query", fields)
+        writer.add_members("" if parameter.style == "form" else parameter.name, *members, required=parameter.required)
+        self._request.query |= {escape_literal(name): value for name, value in fields.items()}
 
     # --- headers and cookies ---------------------------------------------------------------------------------------
 
-    def _header(self, parameter: Parameter) -> None:
+    def _add_header(self, parameter: Parameter) -> None:
         if not (parameter.is_flat or parameter.is_json):
-            self._leave_out(parameter, "objects and lists of lists are not supported in a header")
+            self._omit(parameter, "objects and lists of lists are not supported in a header")
         elif parameter.name.lower() not in map(str.lower, self._request.headers):
-            self._request.headers[literal(parameter.name)] = self._one_value(parameter)
+            self._request.headers[escape_literal(parameter.name)] = self._add_single_value(parameter)
 
-    def _cookie(self, parameter: Parameter) -> None:
-        """Add a cookie. All cookies share one header, so that an omitted optional cookie would remove the others."""
-        if parameter.kinds & {"object", "array"} or (self._request.cookies and not parameter.required):
-            self._leave_out(parameter, "lists, objects and a second optional cookie are not supported")
+    def _add_cookie(self, parameter: Parameter) -> None:
+        """Add a cookie. All cookies share one header, so an omitted optional cookie would remove the others."""
+        if parameter.types & {"object", "array"} or (self._request.cookies and not parameter.required):
+            self._omit(parameter, "lists, objects and a second optional cookie are not supported")
             return
-        self._request.cookies.append(f"{literal(parameter.name)}={self._plain(parameter)}")
+        self._request.cookies.append(f"{escape_literal(parameter.name)}={self._add_argument(parameter)}")
 
     # --- values ----------------------------------------------------------------------------------------------------
 
-    def _one_value(self, parameter: Parameter) -> str:
-        """Return a placeholder for a single text, even if the parameter is a list."""
-        if parameter.is_json and parameter.kinds - {"string"}:
-            parameter.schema = json_text(parameter.schema)
-        elif "array" in parameter.kinds:
-            return joined(self._plain(parameter), separator(parameter.style))
-        return self._plain(parameter)
+    def _add_single_value(self, parameter: Parameter) -> str:
+        """Add an argument and return the placeholder of a single string, even if the parameter is a list."""
+        if parameter.is_json and parameter.types - {"string"}:
+            parameter.schema = to_json_text_schema(parameter.schema)
+        elif "array" in parameter.types:
+            return join_list(self._add_argument(parameter), get_list_format(parameter.style))
+        return self._add_argument(parameter)
 
-    def _plain(self, parameter: Parameter) -> str:
+    def _add_argument(self, parameter: Parameter) -> str:
         required, text = parameter.required, parameter.description
-        return self._request.argument(
-            parameter.name, parameter.place, parameter.schema, required=required, description=text
+        return self._request.add_argument(
+            parameter.name, parameter.location, parameter.schema, required=required, description=text
         )
 
-    def _leave_out(self, parameter: Parameter, reason: str) -> None:
+    def _omit(self, parameter: Parameter, reason: str) -> None:
         if parameter.required:
-            raise invalid(f"required parameter {parameter.name[:60]!r}: {reason}")
-        self._request.leave_out(f"the parameter {parameter.name[:60]!r} is omitted: {reason}")
+            raise invalid(f"required parameter {quote(parameter.name, 60)}: {reason}")
+        self._request.omit(f"the parameter {quote(parameter.name, 60)} is omitted: {reason}")
 
 
-class Entries:
-    """Properties of an object as entries of a query or a form: `name[key]`, or `key` without a name."""
+class ObjectFields:
+    """Properties of an object as fields of a query or a form: `name[key]`, or `key` without a name."""
 
-    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, place: str, entries: dict[str, str]) -> None:
-        self._request, self._schemas, self._place, self._entries = request, schemas, place, entries
+    def __init__(
+        self, request: RequestBuilder, schemas: SchemaTranslator, location: str, fields: dict[str, str]
+    ) -> None:
+        self._request, self._schemas, self._location, self._fields = request, schemas, location, fields
 
-    def add_members(self, name: str, members: JSON, needed: list[str], *, required: bool, depth: int = 1) -> None:
+    def add_members(
+        self, name: str, members: JSON, required_names: list[str], *, required: bool, depth: int = 1
+    ) -> None:
         for key, schema in members.items():
-            full = f"{name}[{key}]" if name else key
-            self.add(full, schema, required=required and key in needed, depth=depth)
+            full_name = f"{name}[{key}]" if name else key
+            self.add(full_name, schema, required=required and key in required_names, depth=depth)
 
     def add(self, name: str, schema: JSON, *, required: bool, depth: int = 0) -> None:
-        kinds = self._schemas.kinds(schema)
-        members = self._schemas.members(schema) if "object" in kinds else None
-        if members is not None and depth < _DEEPEST:
+        types = self._schemas.find_types(schema)
+        members = self._schemas.find_members(schema) if "object" in types else None
+        if members is not None and depth < _MAX_DEPTH:
             self.add_members(name, *members, required=required, depth=depth + 1)
-        elif "object" in self._schemas.kinds(schema.get("items") or {}):
-            self._leave_out(name, required=required)
-        elif "object" in kinds:
-            self._entries[name] = self._request.argument(name, self._place, schema, required=required)
+        elif "object" in self._schemas.find_types(schema.get("items") or {}):
+            self._omit(name, required=required)
+        elif "object" in types:
+            self._fields[name] = self._request.add_argument(name, self._location, schema, required=required)
         else:
-            key = f"{name}[]" if "array" in kinds and not name.endswith("[]") else name
-            self._entries[key] = self._request.argument(name, self._place, schema, required=required)
+            key = f"{name}[]" if "array" in types and not name.endswith("[]") else name
+            self._fields[key] = self._request.add_argument(name, self._location, schema, required=required)
 
-    def _leave_out(self, name: str, *, required: bool) -> None:
+    def _omit(self, name: str, *, required: bool) -> None:
         reason = "lists of objects are not supported"
         if required:
-            raise invalid(f"required field {name[:60]!r}: {reason}")
-        self._request.leave_out(f"the field {name[:60]!r} is omitted: {reason}")
+            raise invalid(f"required field {quote(name, 60)}: {reason}")
+        self._request.omit(f"the field {quote(name, 60)} is omitted: {reason}")
 
 
-def json_text(schema: JSON) -> JSON:
+def to_json_text_schema(schema: JSON) -> JSON:
     """Return the schema of a string that contains the value as JSON."""
     description = schema.get("description", "")
     return {
@@ -195,10 +210,10 @@ def json_text(schema: JSON) -> JSON:
     }
 
 
-def separator(style: str) -> str:
+def get_list_format(style: str) -> str:
     return _SEPARATORS.get(style, "csv")
 
 
-def joined(placeholder: str, by: str) -> str:
-    """Return the placeholder of a list that is joined to one text."""
+def join_list(placeholder: str, by: str) -> str:
+    """Return the placeholder of a list that is joined to one string."""
     return f"${{{by}:{placeholder.removeprefix('${')}"

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.names import secret
+from onetool.bundles.openapi.names import to_secret_name
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import literal
+from onetool.bundles.openapi.request import escape_literal
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
+from onetool.util.text import quote
 
 JSON = dict[str, Any]
 
@@ -26,7 +27,7 @@ class Credentials:
     query: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
 
-    def take(self, auth: JSON, name: str) -> None:
+    def add(self, auth: JSON, name: str) -> None:
         if self.auth is not None and self.auth["type"] == auth["type"] == "bearer":
             return  # two descriptions of one token
         if self.auth is not None and auth["type"] != "apiKey":
@@ -39,21 +40,23 @@ class Credentials:
 
     def add_cookie(self, cookie: str, name: str) -> None:
         self.secrets.append(name)
-        earlier = f"{self.headers['Cookie']}; " if "Cookie" in self.headers else ""
-        self.headers["Cookie"] = f"{earlier}{literal(cookie)}=${{secret:{name}}}"
+        existing = f"{self.headers['Cookie']}; " if "Cookie" in self.headers else ""
+        self.headers["Cookie"] = f"{existing}{escape_literal(cookie)}=${{secret:{name}}}"
 
-    def places(self) -> list[tuple[str, str]]:
+    def list_locations(self) -> list[tuple[str, str]]:
         """Return the locations of keys: `header` or `query`, and the name."""
         keys = [(str(self.auth["in"]), str(self.auth["name"]))] if self.auth and self.auth["type"] == "apiKey" else []
         return [*keys, *(("header", name) for name in self.headers), *(("query", name) for name in self.query)]
 
 
-class Security:
+class SecuritySchemes:
+    """The security schemes of a document. `undefined` collects the names of used but undefined ones."""
+
     def __init__(self, schemes: Mapping[str, Any], references: References, bundle: str) -> None:
         self._schemes, self._references, self._bundle = schemes, references, bundle
         self.undefined: set[str] = set()
 
-    def credentials(self, alternatives: Any) -> Credentials:
+    def find_credentials(self, alternatives: Any) -> Credentials:
         """Return the credentials of the first supported alternative; empty if none is required."""
         if not isinstance(alternatives, list) or not alternatives:
             return Credentials()
@@ -65,51 +68,57 @@ class Security:
                 reasons.append(reason.message)
         raise invalid(f"unsupported authentication: {'; '.join(dict.fromkeys(reasons))}")
 
-    def secret_for(self, scheme: str) -> str:
-        return secret(self._bundle, scheme)
+    def build_secret_name(self, scheme: str) -> str:
+        return to_secret_name(self._bundle, scheme)
 
-    def header_credentials(self, header: str) -> Credentials:
+    def create_header_credentials(self, header: str) -> Credentials:
         """Return credentials for a document that describes its authentication only as a header parameter."""
-        key = self.secret_for(header)
+        key = self.build_secret_name(header)
         value = f"${{secret:{key}}}"
         return Credentials({"type": "apiKey", "in": "header", "name": header, "value": value}, secrets=[key])
 
     def _combine(self, alternative: Iterable[str]) -> Credentials:
-        made = Credentials()
+        credentials = Credentials()
         for name in alternative:
-            self._add(made, name)
-        return made
+            self._add(credentials, name)
+        return credentials
 
-    def _add(self, made: Credentials, name: str) -> None:
+    def _add(self, credentials: Credentials, name: str) -> None:
         if name not in self._schemes:
             self.undefined.add(name)  # its kind is unknown; the tool may work without it
             return
-        scheme = self._references.mapping(self._schemes[name])
+        scheme = self._references.resolve_mapping(self._schemes[name])
         kind = as_text(scheme.get("type"))
         handlers: Mapping[str, Callable[[Credentials, str, Mapping[str, Any]], None]] = {
-            "apiKey": self._api_key, "http": self._http, "oauth2": self._bearer, "openIdConnect": self._bearer
-        }  # fmt: skip
+            "apiKey": self._add_api_key,
+            "http": self._add_http,
+            "oauth2": self._add_bearer,
+            "openIdConnect": self._add_bearer,
+        }
         if kind not in handlers:
-            raise invalid(f"the scheme {name[:60]!r} has the type {kind[:60]!r}")
-        handlers[kind](made, name, scheme)
+            raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
+        handlers[kind](credentials, name, scheme)
 
-    def _bearer(self, made: Credentials, name: str, _scheme: Mapping[str, Any]) -> None:
-        key = self.secret_for(name)
-        made.take({"type": "bearer", "value": f"${{secret:{key}}}"}, key)
+    def _add_bearer(self, credentials: Credentials, name: str, _scheme: Mapping[str, Any]) -> None:
+        key = self.build_secret_name(name)
+        credentials.add({"type": "bearer", "value": f"${{secret:{key}}}"}, key)
 
-    def _http(self, made: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+    def _add_http(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         kind = as_text(scheme.get("scheme")).lower()
         if kind not in {"bearer", "basic"}:
-            raise invalid(f"the scheme {name[:60]!r} is HTTP authentication of type {kind[:60]!r}")
-        key = self.secret_for(name)
-        made.take({"type": kind, "value": f"${{secret:{key}}}"}, key)
+            raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(kind, 60)}")
+        key = self.build_secret_name(name)
+        credentials.add({"type": kind, "value": f"${{secret:{key}}}"}, key)
 
-    def _api_key(self, made: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
-        place, parameter = as_text(scheme.get("in")), as_text(scheme.get("name"))
-        if place not in {"header", "query", "cookie"} or not parameter:
-            raise invalid(f"the scheme {name[:60]!r} does not declare the location of its key")
-        key = self.secret_for(name)
-        if place == "cookie":
-            made.add_cookie(parameter, key)
+    def _add_api_key(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+        location, parameter = as_text(scheme.get("in")), as_text(scheme.get("name"))
+        if location not in {"header", "query", "cookie"} or not parameter:
+            raise invalid(f"the scheme {quote(name, 60)} does not declare the location of its key")
+        key = self.build_secret_name(name)
+        if location == "cookie":
+            credentials.add_cookie(parameter, key)
         else:
-            made.take({"type": "apiKey", "in": place, "name": literal(parameter), "value": f"${{secret:{key}}}"}, key)
+            credentials.add(
+                {"type": "apiKey", "in": location, "name": escape_literal(parameter), "value": f"${{secret:{key}}}"},
+                key,
+            )

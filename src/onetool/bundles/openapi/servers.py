@@ -6,11 +6,12 @@ A relative URL cannot be resolved, because only the user knows where the documen
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote as percent_encode, urlsplit
 
 from onetool.bundles.openapi.document import as_list, as_mapping, as_text
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
+from onetool.util.text import quote
 
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -18,14 +19,14 @@ _PATH_SAFE = "/:@!$&'()*+,;=~"
 
 
 class ServerUrls:
-    """Finds the base URL. `override` is a base URL from the user, which replaces that of the document."""
+    """The base URLs of operations. `override` is a base URL from the user, which replaces those of the document."""
 
     def __init__(self, override: str | None) -> None:
         self._override = (
             None if override is None else _validate(override if "://" in override else f"https://{override}")
         )
 
-    def base(self, servers: Iterable[Any]) -> str:
+    def find_base_url(self, servers: Iterable[Any]) -> str:
         """Return the base URL without a trailing slash."""
         if self._override is not None:
             return self._override
@@ -33,28 +34,28 @@ class ServerUrls:
         absolute = [url for url in urls if url.startswith(("https://", "http://"))]
         if not absolute:
             path = urls[0].strip("/")
-            can_be_shown = path and re.fullmatch(r"[\w./~-]{0,79}", path)
-            example = f"https://api.example.com/{path}" if can_be_shown else "https://api.example.com"
-            reason = f"the document does not declare the host of the API (only {urls[0][:100]!r})"
+            is_printable = path and re.fullmatch(r"[\w./~-]{0,79}", path)
+            example = f"https://api.example.com/{path}" if is_printable else "https://api.example.com"
+            reason = f"the document does not declare the host of the API (only {quote(urls[0], 100)})"
             raise invalid(f'{reason}; set server="{example}"', needs="server", example=example, reason=reason)
         return next(filter(None, map(_validate_or_none, absolute)), None) or _validate(absolute[0])
 
 
-def find_servers(*places: Mapping[str, Any]) -> list[Any]:
+def find_servers(*locations: Mapping[str, Any]) -> list[Any]:
     """Return the servers of the operation, else of its path, else of the document."""
-    return next((as_list(place["servers"]) for place in places if as_list(place.get("servers"))), [])
+    return next((as_list(location["servers"]) for location in locations if as_list(location.get("servers"))), [])
 
 
 def _fill_variables(server: Mapping[str, Any]) -> str:
     variables = as_mapping(server.get("variables"))
 
-    def default(found: re.Match[str]) -> str:
-        variable = as_mapping(variables.get(found[1]))
+    def get_default(match: re.Match[str]) -> str:
+        variable = as_mapping(variables.get(match[1]))
         choices = as_list(variable.get("enum"))
         value = variable.get("default", choices[0] if choices else None)
-        return str(value) if isinstance(value, str | int) else found[0]
+        return str(value) if isinstance(value, str | int) else match[0]
 
-    url = _VARIABLE.sub(default, as_text(server.get("url")).strip())
+    url = _VARIABLE.sub(get_default, as_text(server.get("url")).strip())
     return f"https:{url}" if url.startswith("//") else url
 
 
@@ -68,16 +69,16 @@ def _validate_or_none(url: str) -> str | None:
 def _validate(url: str) -> str:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
+        is_valid = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
     except ValueError:  # a port over 65535, or half of a bracket
-        usable = False
-    if not usable:
+        is_valid = False
+    if not is_valid:
         raise invalid(
-            f"invalid base URL {url[:200]!r} (expected a URL like https://api.example.com/v1)", needs="server"
+            f"invalid base URL {quote(url, 200)} (expected a URL like https://api.example.com/v1)", needs="server"
         )
     if "{" in parts.path:
         raise invalid(
-            f"the base URL {url[:200]!r} has a variable without default; set the complete URL", needs="server"
+            f"the base URL {quote(url, 200)} has a variable without default; set the complete URL", needs="server"
         )
-    path = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_PATH_SAFE}%")
+    path = percent_encode(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_PATH_SAFE}%")
     return f"{parts.scheme}://{parts.netloc.lower()}{path.rstrip('/')}"

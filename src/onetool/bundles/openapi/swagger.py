@@ -19,7 +19,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
 _FORM = "application/x-www-form-urlencoded"
 
 
-def servers(document: OpenApiDocument) -> list[dict[str, Any]]:
+def convert_servers(document: OpenApiDocument) -> list[dict[str, Any]]:
     root = document.root
     host, base = as_text(root.get("host")).rpartition("://")[2].rstrip("/"), as_text(root.get("basePath"))
     base = base if base.startswith("/") or not base else f"/{base}"
@@ -28,60 +28,76 @@ def servers(document: OpenApiDocument) -> list[dict[str, Any]]:
     return [{"url": f"{scheme}://{host}{base}" if host else base or "/"}]
 
 
-def scheme(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+def convert_scheme(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "http", "scheme": "basic"} if definition.get("type") == "basic" else definition
 
 
-def operation(
-    document: OpenApiDocument, given: Mapping[str, Any], parameters: Iterable[Mapping[str, Any]]
+def convert_operation(
+    document: OpenApiDocument, definition: Mapping[str, Any], parameters: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Convert an operation. `parameters` are those of the operation and of its path, with references resolved."""
-    all_of_them = list(parameters)
-    plain = [_parameter(one) for one in all_of_them if as_text(one.get("in")) not in {"body", "formData"}]
-    consumes = _kinds(document, given, "consumes")
-    body = _body(all_of_them, consumes) or _form(all_of_them, consumes)
-    content: dict[str, Any] = {kind: {} for kind in _kinds(document, given, "produces")}
-    made = {**given, "parameters": plain, "responses": {"200": {"content": content}}}
-    return {**made, "requestBody": body} if body else made
+    all_parameters = list(parameters)
+    plain = [
+        _convert_parameter(parameter)
+        for parameter in all_parameters
+        if as_text(parameter.get("in")) not in {"body", "formData"}
+    ]
+    consumes = _list_media_types(document, definition, "consumes")
+    body = _convert_body(all_parameters, consumes) or _convert_form(all_parameters, consumes)
+    content: dict[str, Any] = {media_type: {} for media_type in _list_media_types(document, definition, "produces")}
+    converted = {**definition, "parameters": plain, "responses": {"200": {"content": content}}}
+    return {**converted, "requestBody": body} if body else converted
 
 
-def _kinds(document: OpenApiDocument, given: Mapping[str, Any], key: str) -> list[str]:
-    return [kind for kind in as_list(given.get(key) or document.root.get(key)) if isinstance(kind, str)]
+def _list_media_types(document: OpenApiDocument, definition: Mapping[str, Any], key: str) -> list[str]:
+    return [
+        media_type
+        for media_type in as_list(definition.get(key) or document.root.get(key))
+        if isinstance(media_type, str)
+    ]
 
 
-def _parameter(given: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {key: value for key, value in given.items() if key not in _PARAMETER_KEYS}
-    kept = {key: given[key] for key in ("name", "in", "required", "description") if key in given}
-    is_list = given.get("type") == "array"
-    style = _STYLES.get(as_text(given.get("collectionFormat")), _STYLES["csv"]) if is_list else {}
-    return {**kept, "schema": given.get("schema", schema), **style}
+def _convert_parameter(definition: Mapping[str, Any]) -> dict[str, Any]:
+    schema = {key: value for key, value in definition.items() if key not in _PARAMETER_KEYS}
+    common = {key: definition[key] for key in ("name", "in", "required", "description") if key in definition}
+    is_list = definition.get("type") == "array"
+    style = _STYLES.get(as_text(definition.get("collectionFormat")), _STYLES["csv"]) if is_list else {}
+    return {**common, "schema": definition.get("schema", schema), **style}
 
 
-def _body(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
-    found = next((one for one in parameters if one.get("in") == "body"), None)
-    if found is None:
+def _convert_body(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
+    body = next((parameter for parameter in parameters if parameter.get("in") == "body"), None)
+    if body is None:
         return None
-    content = {kind: {"schema": found.get("schema", {})} for kind in consumes or ["application/json"]}
-    kept = {key: found[key] for key in ("required", "description") if key in found}
-    return {**kept, "content": content}
+    content = {media_type: {"schema": body.get("schema", {})} for media_type in consumes or ["application/json"]}
+    common = {key: body[key] for key in ("required", "description") if key in body}
+    return {**common, "content": content}
 
 
-def _form(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
-    fields = [one for one in parameters if one.get("in") == "formData"]
+def _convert_form(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
+    fields = [parameter for parameter in parameters if parameter.get("in") == "formData"]
     if not fields:
         return None
-    has_file = any(one.get("type") == "file" for one in fields)
-    kinds = [kind for kind in consumes if "form" in kind] or ["multipart/form-data" if has_file else _FORM]
-    made = {as_text(one.get("name")): _parameter(one) for one in fields}
+    has_file = any(parameter.get("type") == "file" for parameter in fields)
+    media_types = [media_type for media_type in consumes if "form" in media_type] or [
+        "multipart/form-data" if has_file else _FORM
+    ]
+    converted = {as_text(parameter.get("name")): _convert_parameter(parameter) for parameter in fields}
     schema = {
         "type": "object",
-        "properties": {name: _described(one) for name, one in made.items()},
-        "required": [name for name, one in made.items() if one.get("required") is True],
+        "properties": {name: _add_description(parameter) for name, parameter in converted.items()},
+        "required": [name for name, parameter in converted.items() if parameter.get("required") is True],
     }
-    encoding = {name: {key: one[key] for key in ("style", "explode") if key in one} for name, one in made.items()}
-    return {"required": True, "content": {kind: {"schema": schema, "encoding": encoding} for kind in kinds}}
+    encoding = {
+        name: {key: parameter[key] for key in ("style", "explode") if key in parameter}
+        for name, parameter in converted.items()
+    }
+    return {
+        "required": True,
+        "content": {media_type: {"schema": schema, "encoding": encoding} for media_type in media_types},
+    }
 
 
-def _described(parameter: Mapping[str, Any]) -> dict[str, Any]:
+def _add_description(parameter: Mapping[str, Any]) -> dict[str, Any]:
     schema = dict(as_mapping(parameter["schema"]))
     return {**schema, "description": parameter["description"]} if "description" in parameter else schema

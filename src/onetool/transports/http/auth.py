@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from onetool.agents import DEFAULT
 from onetool.config.model import RunLimits
 from onetool.logging import Log
-from onetool.net.exchange import OUTGOING
+from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.fair_queue import QUEUES, Queues
 from onetool.transports.http.body_limit import BodyLimiter
 from onetool.transports.http.errors import STATUS, ApiError
@@ -46,7 +46,7 @@ PROXY_HEADERS: Final = frozenset(
     {
         *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
         *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
-        *(OUTGOING.lower(),),
+        *(OUTGOING_HEADER.lower(),),
     }
 )
 PROXY_PREFIXES: Final = (

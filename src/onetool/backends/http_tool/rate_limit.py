@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onetool.errors import BudgetExceeded
+from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,67 +26,68 @@ create index if not exists calls_by_tool on calls (tool, at);
 """
 
 
-class Rates:
-    """The calls of this process."""
+class RateLimiter:
+    """A rate limiter that counts the calls of this process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._calls: dict[str, deque[float]] = {}
 
-    def take(self, identity: str, limit: int) -> None:
+    def acquire(self, identity: str, limit: int) -> None:
         """Count one call, or raise BudgetExceeded."""
         now = self._clock()
         calls = self._calls.setdefault(identity, deque())
         while calls and calls[0] <= now - WINDOW_SECONDS:
             calls.popleft()
         if len(calls) >= limit:
-            raise _too_many(len(calls), limit, calls[0] + WINDOW_SECONDS - now)
+            raise _rate_limit_error(len(calls), limit, calls[0] + WINDOW_SECONDS - now)
         calls.append(now)
 
 
-class SharedRates:
-    """The calls of all processes. `take` blocks on disk access: do not call it on the event loop."""
+class SharedRateLimiter:
+    """A rate limiter that counts the calls of all processes. `acquire` blocks on disk access: call it in a thread."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file, self._clock = file, clock
-        self._own = Rates()
+        self._local_limiter = RateLimiter()
         self.problem: str | None = None
 
-    def take(self, identity: str, limit: int) -> None:
+    def acquire(self, identity: str, limit: int) -> None:
         """Count one call, or raise BudgetExceeded."""
         import sqlite3
 
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with closing(sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-                self._take(database, identity, limit)
+                self._acquire(database, identity, limit)
             self.problem = None
         except (OSError, sqlite3.Error) as error:
-            self.problem = f"cannot write {self._file}: {error}. maxCallsPerMinute is counted per process"
-            self._own.take(identity, limit)
+            self.problem = f"cannot write {self._file}: {error}; maxCallsPerMinute is counted per process"
+            self._local_limiter.acquire(identity, limit)
         else:
             with suppress(BudgetExceeded):
-                self._own.take(identity, limit)  # in case the file becomes unusable
+                self._local_limiter.acquire(identity, limit)  # in case the file becomes unusable
 
-    def _take(self, database: "sqlite3.Connection", identity: str, limit: int) -> None:
+    def _acquire(self, database: "sqlite3.Connection", identity: str, limit: int) -> None:
         now = self._clock()
         database.execute("pragma synchronous = off")  # a power failure loses at most one minute of counts
         database.executescript(SCHEMA)
         database.execute("begin immediate")
         database.execute("delete from calls where at <= ? or at > ?", (now - WINDOW_SECONDS, now + 1))
         query = "select count(*), min(at) from calls where tool = ?"
-        held, first = database.execute(query, (identity,)).fetchone()
-        if held < limit:
+        count, first = database.execute(query, (identity,)).fetchone()
+        if count < limit:
             database.execute("insert into calls values (?, ?)", (identity, now))
         database.execute("commit")
-        if held >= limit:
-            raise _too_many(held, limit, first + WINDOW_SECONDS - now)
+        if count >= limit:
+            raise _rate_limit_error(count, limit, first + WINDOW_SECONDS - now)
 
 
-def _too_many(held: int, limit: int, seconds: float) -> BudgetExceeded:
+def _rate_limit_error(count: int, limit: int, seconds: float) -> BudgetExceeded:
     wait = max(1, math.ceil(seconds))
     return BudgetExceeded(
-        f"rate limit exceeded: {held} calls in the last minute (maxCallsPerMinute is {limit}); retry in {wait} s",
+        f"rate limit exceeded: {pluralize(count, 'call')} in the last minute "
+        f"(maxCallsPerMinute is {limit}); retry in {wait} s",
         code="rate_limited",
         retry_after=wait,
     )

@@ -1,4 +1,4 @@
-"""Descriptions of a document, shorten and sanitized for a model."""
+"""Descriptions of a document, shortened and sanitized for a model."""
 
 import functools
 from typing import Any, Final
@@ -12,7 +12,7 @@ _MAX_READ_LENGTH = 5_000
 
 
 def shorten(text: Any, limit: int) -> str:
-    """Shorten a text to whole paragraphs if one fits, else to whole sentences, else to words."""
+    """Shorten text to whole paragraphs if one fits, else to whole sentences, else to words."""
     return _shorten(text[:_MAX_READ_LENGTH], limit) if isinstance(text, str) else ""
 
 

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Other codecs of Python take quadratic time, or are not text encodings.
-CHARSETS: Final = (
+# Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text encodings.
+CHARSET_PREFIXES: Final = (
     *("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-"),
     *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
 )
-CHARSET: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
-OUTGOING: Final = "OneTool-Outgoing"  # a header of every request of a tool, so that our own server recognizes it
+CHARSET_PATTERN: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
+# Every request of a tool has this header, so that a OneTool server recognizes it.
+OUTGOING_HEADER: Final = "OneTool-Outgoing"
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> addresses
 
 
@@ -41,17 +42,17 @@ class Response:
     @property
     def charset(self) -> str:
         """The codec that Content-Type names if it is a text encoding, else UTF-8."""
-        named = re.search(CHARSET, self.header("content-type") or "")
-        return _codec(named[1] if named else "")
+        match = re.search(CHARSET_PATTERN, self.header("content-type") or "")
+        return _find_codec(match[1] if match else "")
 
     def text(self) -> str:
         """Return the body as text. Invalid bytes are replaced; it never raises."""
         return self.body.decode(self.charset, "replace")
 
 
-def _codec(name: str) -> str:
+def _find_codec(name: str) -> str:
     try:
-        known = codecs.lookup(name).name
+        codec = codecs.lookup(name).name
     except (LookupError, ValueError):
-        known = "utf-8"
-    return "utf-8-sig" if known == "utf-8" or not known.startswith(CHARSETS) else known
+        codec = "utf-8"
+    return "utf-8-sig" if codec == "utf-8" or not codec.startswith(CHARSET_PREFIXES) else codec

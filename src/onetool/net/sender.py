@@ -15,43 +15,46 @@ import httpcore2
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import transport
-from onetool.net.bodies import get_encodings, read, too_large
-from onetool.net.exchange import Resolve, Response
 from onetool.net.hosts import HostRules
-from onetool.net.outgoing import REDIRECTS, Outgoing
+from onetool.net.messages import Resolve, Response
+from onetool.net.outgoing import REDIRECT_STATUSES, OutgoingRequest
+from onetool.net.response_body import get_encodings, read_body, too_large_error
 from onetool.net.transport import OwnPorts
 from onetool.net.urls import Target
+from onetool.util.text import pluralize
 
-UPGRADED: Final = 101
-WITHOUT_A_BODY: Final = frozenset({204, 304})
+SWITCHING_PROTOCOLS: Final = 101
+STATUSES_WITHOUT_BODY: Final = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RequestLimits:
     """Limits and rules for a request and its redirects."""
 
     rules: tuple[HostRules, ...]
     max_bytes: int
-    redirects: int
+    max_redirects: int
     secret_query: frozenset[str]
 
-    def admit(self, target: Target) -> None:
+    def check_target(self, target: Target) -> None:
         for rules in self.rules:
-            rules.admit(target)
+            rules.check_target(target)
 
     @property
     def public_only(self) -> bool:
         return not all(rules.allow_private_addresses for rules in self.rules)
 
-    def location(self, response: Response) -> str | None:
-        """Return the URL that a redirect to follow leads to, or None."""
-        return response.header("location") if self.redirects and response.status in REDIRECTS else None
+    def find_location(self, response: Response) -> str | None:
+        """Return the target of a redirect to follow, or None."""
+        return response.header("location") if self.max_redirects and response.status in REDIRECT_STATUSES else None
 
 
 class Sender:
+    """The connection pools of a client, and the loop that follows redirects."""
+
     def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
         self._resolve, self._own_ports = resolve, own_ports
-        self._opening = anyio.Lock()
+        self._pool_lock = anyio.Lock()
         self._pools: dict[tuple[str, bool], httpcore2.AsyncConnectionPool] = {}
 
     async def close(self) -> None:
@@ -60,62 +63,62 @@ class Sender:
             for pool in pools:
                 await pool.aclose()
 
-    async def follow(self, outgoing: Outgoing, terms: Terms) -> Response:
-        started, follows = time.perf_counter(), 0
+    async def send(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
+        started, redirects = time.perf_counter(), 0
         while True:
-            terms.admit(outgoing.target)
+            limits.check_target(outgoing.target)
             try:
-                response = await self._exchange(outgoing, terms)
+                response = await self._send_once(outgoing, limits)
             except NetworkError as error:
                 # `connect` means that nothing was sent, which is not true after a redirect.
-                if not follows or error.fields.get("reason") != "connect":
+                if not redirects or error.fields.get("reason") != "connect":
                     raise
                 fields = {**error.fields, "reason": "redirects"}
                 raise NetworkError(f"after a redirect: {error.message}", **fields) from None
-            location = terms.location(response)
+            location = limits.find_location(response)
             if location is None:
                 return replace(response, seconds=time.perf_counter() - started)
-            if follows == terms.redirects:
-                raise NetworkError(f"{outgoing.name}: more than {follows} redirects", reason="redirects")
-            outgoing, follows = outgoing.redirected(response.status, location), follows + 1
+            if redirects == limits.max_redirects:
+                raise NetworkError(f"{outgoing.name}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
+            outgoing, redirects = outgoing.redirect(response.status, location), redirects + 1
 
-    async def _exchange(self, outgoing: Outgoing, terms: Terms) -> Response:
+    async def _send_once(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
         """Send one request and read the response. The body of a redirect that is followed is not read."""
-        pool = await self._pool(outgoing.target.scheme, terms.public_only)
+        pool = await self._get_pool(outgoing.target.scheme, limits.public_only)
         with transport.convert_errors(outgoing.name):
-            async with aclosing(await transport.send(pool, outgoing)) as answer:
-                headers = tuple((name.decode("ascii", "replace"), _text(value)) for name, value in answer.headers)
-                response = Response(answer.status, headers, b"", outgoing.target.shown(terms.secret_query), 0.0)
-                if response.status == UPGRADED:
+            async with aclosing(await transport.send(pool, outgoing)) as raw:
+                headers = tuple((name.decode("ascii", "replace"), _decode_header(value)) for name, value in raw.headers)
+                response = Response(raw.status, headers, b"", outgoing.target.redact(limits.secret_query), 0.0)
+                if response.status == SWITCHING_PROTOCOLS:
                     raise NetworkError(
                         f"{outgoing.name}: the server switched protocols, which is not supported", reason="protocol"
                     )
-                if terms.location(response) is not None:
+                if limits.find_location(response) is not None:
                     return response
-                has_body = outgoing.method != "HEAD" and response.status not in WITHOUT_A_BODY
+                has_body = outgoing.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
                 length = response.header("content-length") or ""
-                if has_body and length.isdecimal() and int(length[:20]) > terms.max_bytes:
-                    raise too_large(terms.max_bytes)
+                if has_body and length.isdecimal() and int(length[:20]) > limits.max_bytes:
+                    raise too_large_error(limits.max_bytes)
                 return replace(
-                    response, body=await read(answer.aiter_stream(), get_encodings(headers), terms.max_bytes)
+                    response, body=await read_body(raw.aiter_stream(), get_encodings(headers), limits.max_bytes)
                 )
 
-    async def _pool(self, scheme: str, public_only: bool) -> httpcore2.AsyncConnectionPool:
+    async def _get_pool(self, scheme: str, public_only: bool) -> httpcore2.AsyncConnectionPool:
         """Return the pool. Requests limited to public addresses have their own, so that they share no connection."""
         key = (scheme, public_only)
-        async with self._opening:
+        async with self._pool_lock:
             if key not in self._pools:
-                opening = functools.partial(
+                open_pool = functools.partial(
                     transport.open_pool, self._resolve, scheme, public_only=public_only, own_ports=self._own_ports
                 )
                 try:
-                    self._pools[key] = await anyio.to_thread.run_sync(opening)
+                    self._pools[key] = await anyio.to_thread.run_sync(open_pool)
                 except OSError as error:
                     raise ConfigError(f"cannot read the TLS certificates of this machine: {error}") from None
             return self._pools[key]
 
 
-def _text(value: bytes) -> str:
+def _decode_header(value: bytes) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,0 +1,149 @@
+"""Convert the response of a server to the result of a call: parse it, redact secrets and apply the selector.
+
+The server is not trusted: the depth of its data and the size of the result of a selector are limited.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onetool.errors import ToolError
+from onetool.net.messages import Response
+from onetool.net.response_body import PlainDecoder, get_decoder, get_encodings
+from onetool.redact import REDACTED, Redactor
+
+MAX_DEPTH: Final = 200
+_MIN_VALUE_BYTES: Final = 4  # counted for a value that is not a string
+_TEXT_TYPES: Final = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "x-www-form-urlencoded")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRedactor:
+    """A redactor for responses. It searches binary content for `encoded_secrets`."""
+
+    redact: Redactor
+    encoded_secrets: tuple[bytes, ...]
+
+    def may_contain_secret(self, body: bytes) -> bool:
+        """Return whether this JSON may contain a secret: literally, or through escapes or another charset."""
+        return not body.isascii() or any(secret in body for secret in (b"\\", b"\0", b"\x1b", *self.encoded_secrets))
+
+    def redact_bytes(self, content: bytes) -> bytes:
+        for secret in self.encoded_secrets:
+            content = content.replace(secret, REDACTED.encode())
+        return content
+
+
+class ResponseReader:
+    """A reader that converts responses by the mode and the selector of a tool."""
+
+    def __init__(self, mode: str, selector: str | None) -> None:
+        self._mode, self._select = mode, _compile_selector(selector)
+
+    def read(self, response: Response, redactor: SecretRedactor | None, max_bytes: int) -> Any:
+        value = self._parse(response, redactor)
+        if self._select is None or value is None:
+            return value
+        selected = self._select(value)
+        _check_limits(selected, max_bytes, "the result of the selector")
+        return selected
+
+    def _parse(self, response: Response, redactor: SecretRedactor | None) -> Any:
+        if encoding := get_unsupported_encoding(response):  # it cannot be parsed, and secrets in it cannot be redacted
+            raise ToolError(
+                f"unsupported compression {encoding[:40]!a} of the response (expected gzip or deflate)",
+                hint="remove Accept-Encoding from the headers of the tool, or set it to identity",
+            )
+        media_type = (response.header("content-type") or "").partition(";")[0].strip().lower()
+        if self._mode == "text":
+            return _read_text(response, redactor)
+        if not response.body.strip():
+            return None
+        if self._mode == "json" or self._select is not None or media_type.endswith(("/json", "+json")):
+            return _read_json(response, redactor)
+        if _is_text(media_type, response.body):
+            return _read_text(response, redactor)
+        content = redactor.redact_bytes(response.body) if redactor else response.body
+        return {"content_type": media_type or "application/octet-stream", "base64": base64.b64encode(content).decode()}
+
+
+def get_unsupported_encoding(response: Response) -> str:
+    """Return the compression that the body still has because it is not supported, or an empty string."""
+    encodings = get_encodings(response.headers)
+    return encodings[0] if response.body and encodings and isinstance(get_decoder(encodings), PlainDecoder) else ""
+
+
+def _is_text(media_type: str, body: bytes) -> bool:
+    if media_type:
+        return media_type.startswith("text/") or media_type.endswith(_TEXT_TYPES) or "json" in media_type
+    try:
+        return "\0" not in body.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _read_text(response: Response, redactor: SecretRedactor | None) -> str:
+    return redactor.redact(response.text()) if redactor else response.text()
+
+
+def _read_json(response: Response, redactor: SecretRedactor | None) -> Any:
+    data = _parse_json(response)
+    if response.body.count(b"[") + response.body.count(b"{") > MAX_DEPTH:
+        _check_limits(data, len(response.body) * 8, "the response")
+    return redactor.redact.in_data(data) if redactor and redactor.may_contain_secret(response.body) else data
+
+
+def _parse_json(response: Response) -> Any:
+    """Parse JSON. `json` accepts what orjson rejects: lone surrogates, NaN (as null), other charsets and a BOM."""
+    import orjson
+
+    try:
+        return orjson.loads(response.body)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(response.text(), parse_constant=lambda _: None)
+    except RecursionError:
+        raise _too_deep_error("the response") from None
+    except ValueError as error:
+        raise ToolError(
+            f"the response is not valid JSON: {error}", hint="set response.mode to text to get it as text"
+        ) from None
+
+
+def _too_deep_error(name: str) -> ToolError:
+    return ToolError(f"{name} is nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_limits(value: Any, max_bytes: int, name: str) -> None:
+    """Check depth and size level by level, so that the work is bounded by the limits."""
+    level: list[Any] = [[value]]
+    size = 0
+    for _ in range(MAX_DEPTH + 1):
+        items = [item for node in level for item in (node.values() if isinstance(node, dict) else node)]
+        size += sum(len(item) if isinstance(item, str) else _MIN_VALUE_BYTES for item in items)
+        if size > max_bytes:
+            raise ToolError(f"{name} is larger than {max_bytes:,} bytes")
+        level = [item for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise _too_deep_error(name)
+
+
+def _compile_selector(selector: str | None) -> Callable[[Any], Any] | None:
+    if selector is None:
+        return None
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    expression = jmespath.compile(selector)
+
+    def select(data: Any) -> Any:
+        try:
+            return expression.search(data)
+        except (JMESPathError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ToolError(f"the selector {selector} failed on the response: {error}") from None
+
+    return select
