@@ -1,5 +1,5 @@
 # `make` formats the code, runs the static checks and the fast tests.
-.PHONY: all format lint style test coverage nightly bench ci
+.PHONY: all format lint test coverage nightly bench ci
 
 RUN = uv run --quiet
 
@@ -14,13 +14,9 @@ lint:
 	$(RUN) ruff check --quiet .
 	$(RUN) ruff format --quiet --check .
 	$(RUN) mypy
-	$(RUN) lint-imports --no-logo 2>/dev/null || $(RUN) lint-imports
-
-# Wording, American spelling and imperative docstrings. Not part of `make` until it passes.
-style:
+	$(RUN) lint-imports
 	$(RUN) python tests/style/check.py
 	$(RUN) codespell
-	$(RUN) ruff check --quiet --select D401 .
 
 test:
 	$(RUN) pytest

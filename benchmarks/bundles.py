@@ -162,10 +162,11 @@ async def run_server(folder: Path) -> dict[str, float]:
     settings = Settings.model_validate({"bundles": {"maxTools": 2 * MANY}})
     async with OneTool(settings, folder=folder, log=Log()) as app:
         await app.run("1 + 1")
-        await app.begin_session(own_tokens=300)  # a client has come
+        await app.begin_session(own_tokens=300)  # as when a client connects
         await timed("first search", lambda: app.search("merge an invoice"))
         await app.run("len(ot.packs())")
-        await asyncio.to_thread(app.bundles.store.rescan)  # which is done once in the background, and not measured here
+        # A server does this once in the background; it is not measured here.
+        await asyncio.to_thread(app.bundles.store.rescan)
         for query in QUERIES:
             await app.search(query)
         await timed("unknown tool", lambda: app.bus.call_tool("nothing.there"), 5)
@@ -295,7 +296,7 @@ def send_queries(store: BundleStore, _folder: Path, _bundle: str, _number: int) 
     store.list_tools(size=256)
 
 
-# --- a store to ask --------------------------------------------------------------------------------------------------
+# --- a filled store --------------------------------------------------------------------------------------------------
 
 
 @contextmanager

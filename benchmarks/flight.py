@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.lib import BARE_SDK, ONETOOL, Client, Row, WrongAnswer, find_children, get_result, get_text, interleave
 
 RUNS = 100
-SLEEP_SECONDS = 1.0  # long enough for all to be there at once
+SLEEP_SECONDS = 1.0  # long enough for all runs to be active at the same time
 MAX_ROUNDS = 4
 SLEEPERS = f"import time\ntime.sleep({SLEEP_SECONDS})\n[{{number}}, len(machine.now())]"
 

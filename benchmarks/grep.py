@@ -15,7 +15,7 @@ from onetool.context import Permission, ToolContext
 from onetool.tools import grep_tools
 
 FOLDERS, FILES, LINES = 200, 100, 120
-WORDS = {"needle": 50, "common": 1000}  # in so many files each
+WORDS = {"needle": 50, "common": 1000}  # number of files that contain each word
 SANDBOX = {"enabled": True, "denied_patterns": [".env*", "**/*.secret"]}
 
 

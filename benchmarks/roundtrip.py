@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.lib import BARE_SDK, ONETOOL, Client, Row, WrongAnswer, interleave
 
-PAUSE_SECONDS = 0.01  # a model takes longer between two turns; it is enough for a cell to wait again
+PAUSE_SECONDS = 0.01  # enough for the next cell to be ready; a model pauses longer between two turns
 CALLS = 20
 CALLS_BACK_TO_BACK = 40
 TARGET = 1.5

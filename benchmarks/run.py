@@ -27,13 +27,13 @@ from benchmarks import (
     invoke,
     lib,
     memory,
-    page,
     proxy,
     recorded,
     roundtrip,
     serving,
     stalls,
     startup,
+    ui,
     workers,
 )
 
@@ -52,7 +52,7 @@ TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "grep": grep.measure,
     "http": serving.measure,
     "invoke": invoke.measure,
-    "page": page.measure,
+    "ui": ui.measure,
     "stalls": stalls.measure,
     "statistics": recorded.measure,
     "bundles": bundles.measure,

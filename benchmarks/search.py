@@ -35,7 +35,7 @@ class RetrievalSet:
     stem: str
     documents: list[SearchDocument]
     questions: list[tuple[str, list[list[str]]]]
-    names: dict[str, str]  # as the search knows a tool, and as the set does
+    names: dict[str, str]  # from names in the search to names in the set
 
 
 def main() -> None:
@@ -155,7 +155,7 @@ def print_speed(*, semantic: bool) -> None:
 def print_questions(search: Search, questions: dict[str, list[str]], bare: sqlite3.Connection) -> None:
     for what, texts in questions.items():
         ours, theirs = [], []
-        for text in texts:  # side by side, so that both see the same machine
+        for text in texts:  # alternating, so that both see the same load
             ours.append(time_call(partial(search.search, text)))
             theirs.append(time_call(partial(search_bare, bare, text)))
         p50, p95 = format_percentiles(ours)

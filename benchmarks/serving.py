@@ -24,9 +24,9 @@ VERSION = "2026-07-28"
 CROWDS = (1, 8, 64)
 REQUESTS = 200
 CALLS = 20
-PAUSE_SECONDS = 0.02  # enough for a cell to wait again
+PAUSE_SECONDS = 0.02  # enough for the next cell to be ready
 MAX_ROUNDS = 5
-TARGET = 1 / 0.7  # of the time that a request takes, where 0.7 is that of the requests in a second
+TARGET = 1 / 0.7  # ratio of times: at least 0.7 of the requests per second
 ECHO, RUN, REST, CHECK = "echo", "run over MCP", "run over REST", "GET /healthz"
 
 
@@ -101,7 +101,7 @@ def make_rows(size: int, found: dict[str, list[Load]]) -> Iterator[Row]:
     yield Row(f"HTTP, {who}: {RUN}, p99", slowest, theirs)
 
 
-# --- a crowd -------------------------------------------------------------------------------------------------------
+# --- concurrent clients --------------------------------------------------------------------------------------------
 
 
 async def measure_load(asked: RequestKind, size: int) -> Load:

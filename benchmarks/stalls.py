@@ -35,7 +35,7 @@ IDLE_SECONDS, PAUSE_SECONDS = 1.0, 0.002
 SHORT_RUNS = ("1 + 1", "name = 'a'; name.upper()")
 RUNS = {
     "statistics": "ot.stats()['total_calls']",
-    "the index and the first listing": "bundle_0; len(ot.tools(info='list'))",  # who names a pack waits for it
+    "the index and the first listing": "bundle_0; len(ot.tools(info='list'))",  # naming a pack waits for the index
     "a listing": "len(ot.tools())",
     "a full listing": "len(ot.tools(info='full'))",
     "the first search": "len(ot.search(query='merge an invoice'))",

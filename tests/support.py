@@ -176,9 +176,9 @@ def blocks(result: CallToolResult) -> list[str]:
 
 
 def attack(client: Connection, code: str, max_delay: float = 0.25) -> str:
-    """Run the code and return its answer. Meanwhile, a neighbour must never wait for long.
+    """Run the code and return its answer. Meanwhile, a neighbor must never wait for long.
 
-    The delay is the processor time that the server spends between a question of the neighbour and the answer: unlike
+    The delay is the processor time that the server spends between a question of the neighbor and the answer: unlike
     a clock, it does not count what else the machine does.
     """
     attacking = client.start(code)

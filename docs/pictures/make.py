@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, S603 - a script, not part of a package; it starts only OneTool
 """Generate the images of the documentation: `uv run python docs/pictures/make.py [DIRECTORY]`.
 
-`demo.svg` shows selected steps of `onetool demo` in a terminal. `page.png` is a screenshot of the admin UI in Chromium
+`demo.svg` shows selected steps of `onetool demo` in a terminal. `ui.png` is a screenshot of the admin UI in Chromium
 after a run of the demonstration.
 """
 
@@ -26,7 +26,7 @@ from onetool import paths  # noqa: E402
 from onetool.cli.demo import stage, steps  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
-SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "What")
+SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")
 WIDTH, MARGIN, BAR, LINE, SIZE = 900, 24, 36, 18, 13
 COLORS: Final = {
     "1": 'fill="#f2f5f9" font-weight="bold"',
@@ -57,7 +57,7 @@ def record_demo() -> str:
         os.close(theirs)
         text = b"".join(iter(lambda: _read(ours), b"")).decode()
     os.close(ours)
-    if process.returncode or "Not shown" in text:
+    if process.returncode or "Skipped: " in text:
         raise SystemExit(f"onetool demo failed:\n{text}")
     return text.replace("\r\n", "\n")
 
@@ -129,7 +129,7 @@ def take_screenshot(folder: Path) -> None:
                 page = visit.tool("tickets.list_tickets")
                 page.locator("ot-tester .run").click()
                 page.locator(".result table").wait_for()
-                visit.shoot("page")
+                visit.shoot("ui")
 
 
 if __name__ == "__main__":

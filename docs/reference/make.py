@@ -264,7 +264,7 @@ TYPE_NAMES = {
 
 
 def render_tools() -> Lines:
-    from onetool.runner.tool_loader import shipped_tools
+    from onetool.runner.tool_loader import load_builtin_tools
 
     yield "Built-in tools"
     yield from _wrap_paragraph(
@@ -272,7 +272,7 @@ def render_tools() -> Lines:
         "whose maximum `tool_config` of the agent can set."
     )
     yield ""
-    found = sorted(shipped_tools(), key=attrgetter("name"))
+    found = sorted(load_builtin_tools(), key=attrgetter("name"))
     for pack, members in groupby(found, key=lambda tool: tool.pack or tool.name):
         yield f"## {pack}"
         yield ""

@@ -91,7 +91,7 @@ def test_the_pictures_of_the_documents_can_be_made_anew(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "demo.svg").getroot().itertext())
     assert "Savings of these runs" in drawn
-    assert 20_000 < (tmp_path / "page.png").stat().st_size < 200_000
+    assert 20_000 < (tmp_path / "ui.png").stat().st_size < 200_000
 
 
 # --- other machines --------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,10 +43,13 @@ HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 REPOSITORY_PATH = re.compile(
     r"(?<![\w./-])((?:src|benchmarks|tests/(?:unit|spec|contract|e2e))/[\w./-]*\w\.(?:py|md|json|js))\b"
 )
+# Files and directories in backticks, by the end of their path: `bus.py`, `children/channel.py`, `onetool/backends/`.
+NAMED_FILE = re.compile(r"`([\w./-]*\w(?:\.(?:py|js|j2|md|toml|txt)|/))`")
 PATH_IN_COMMENT = re.compile(r"# ([\w./-]+\.(?:py|ya?ml|service))\n")
 IN_QUOTES = re.compile("'[^']*'|#.*")
 SHELL_SYNTAX = re.compile(r"[^\w\s./:=,@+\"-]")
 PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
+DISTRIBUTION = "onetool-run"  # installed from this directory
 # Text blocks that no command prints, by their first characters.
 FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
 # Output of programs that their document does not show.
@@ -201,7 +205,8 @@ class Story:
         elif words[:2] == ["onetool", "serve"] and "--http" in words:
             self._serve(words[2:])
         elif words[:3] == ["uv", "tool", "install"]:
-            self._run(words, folder=ROOT)
+            assert words[3:] in ([DISTRIBUTION], ["."])
+            self._run([*words[:3], "."], folder=ROOT)
         else:
             typed = command.replace("uv run --no-dev onetool", "onetool").replace(
                 f"localhost:{PORT}", f"localhost:{self._port}"
@@ -397,6 +402,36 @@ def anchors(document: Path) -> set[str]:
 def test_files_that_documents_name_exist(document: Path) -> None:
     named = REPOSITORY_PATH.findall(document.read_text(encoding="utf-8"))
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_modules_that_documents_for_contributors_name_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert not [missing for line in text.splitlines() for missing in find_missing(line)]
+
+
+def find_missing(line: str) -> Iterator[str]:
+    """Yield named files that do not exist. In a table, a bare name is in a directory named before it in its row."""
+    directories: set[Path] = set()
+    for name in NAMED_FILE.findall(line):
+        found = find_paths().get(name, [])
+        if "/" not in name and directories and line.startswith("|"):
+            found = [path for path in found if path.parent in directories]
+        directories |= {path if name.endswith("/") else path.parent for path in found}
+        if not found:
+            yield name
+
+
+@cache
+def find_paths() -> dict[str, list[Path]]:
+    """Return all paths by the ways to name them: `a/b/c.py`, `b/c.py`, `c.py`. Directories end with a slash."""
+    paths = defaultdict(list)
+    for top in ("*", "src/**/*", "tests/**/*", "docs/**/*", "benchmarks/**/*"):
+        for path in ROOT.glob(top):
+            parts = path.relative_to(ROOT).parts
+            for start in range(len(parts)):
+                paths["/".join(parts[start:]) + ("/" if path.is_dir() else "")].append(path)
+    return paths
 
 
 def test_llms_txt_links_to_every_document() -> None:

@@ -1,4 +1,4 @@
-"""Reject wording and names that the project's style retires: `make style`, or `python tests/style/check.py [PATH ...]`.
+"""Reject wording and names that the project's style retires: `make lint`, or `python tests/style/check.py [PATH ...]`.
 
 The check covers src, docs, benchmarks and the documents at the top of the repository. It reports retired words, British
 spelling in identifiers, docstrings that begin with a question word, function names that are not verbs, and public
@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +37,14 @@ WORDS = {
     }.items()
 }
 QUESTION = re.compile(r"(What|Who|Whose|Which|How|Where|Whatever|Whoever|Why)\b")
-# Past participles and prepositions that are not verbs. Tests, properties and data classes use nouns.
+# Past participles and names such as `size_of`, but not `merge_all_of`, which names a keyword of JSON Schema.
 NOT_A_VERB = re.compile(
-    r"_*(.+_of|of_.+|own|told|taken|given|shown|opened|answered|asked|written|made|found|heard|kept|said)"
+    r"_*(.+(?<!_all)(?<!_any)(?<!_one)_of|of_.+"
+    r"|own|told|taken|given|shown|opened|answered|asked|written|made|found|heard|kept|said)"
 )
+
+
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Problem(NamedTuple):
@@ -90,41 +95,41 @@ def is_selected(problem: Problem, paths: list[str]) -> bool:
 def find_words() -> Iterator[Problem]:
     """Yield lines with retired words."""
     for path in find_sources():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for pattern, advice in WORDS.items():
-                if pattern.search(line):
-                    yield Problem("retired words", to_relative(path), number, line.strip(), advice)
+        text = path.read_text(encoding="utf-8")
+        for pattern, advice in WORDS.items():
+            for match in pattern.finditer(text):
+                number = text.count("\n", 0, match.start()) + 1
+                line = text.splitlines()[number - 1].strip()
+                yield Problem("retired words", to_relative(path), number, line, advice)
 
 
 def find_docstrings() -> Iterator[Problem]:
     """Yield docstrings that begin with a question word."""
     advice = "start with a verb (functions) or a noun (classes, modules)"
-    for path, tree in parse_modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                first = (ast.get_docstring(node) or "").partition("\n")[0]
-                if QUESTION.match(first):
-                    yield Problem("docstrings", to_relative(path), getattr(node, "lineno", 1), first, advice)
+    for path, definition in find_definitions():
+        first = (ast.get_docstring(definition) or "").partition("\n")[0]
+        if QUESTION.match(first):
+            yield Problem("docstrings", path, getattr(definition, "lineno", 1), first, advice)
 
 
 def find_functions() -> Iterator[Problem]:
     """Yield functions whose names are not verbs. Properties may be nouns."""
-    for path, tree in parse_modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NOT_A_VERB.fullmatch(node.name):
-                is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
-                if not is_property:
-                    text, advice = f"def {node.name}", "name the function with a verb"
-                    yield Problem("function names", to_relative(path), node.lineno, text, advice)
+    for path, definition in find_definitions():
+        if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) and NOT_A_VERB.fullmatch(definition.name):
+            is_property = any("property" in ast.unparse(decorator) for decorator in definition.decorator_list)
+            if not is_property:
+                text, advice = f"def {definition.name}", "name the function with a verb"
+                yield Problem("function names", path, definition.lineno, text, advice)
 
 
 def find_classes() -> Iterator[Problem]:
     """Yield public classes that share their name with another."""
     places = defaultdict(list)
-    for path, tree in parse_modules():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append((to_relative(path), node.lineno))
+    for path, definition in find_definitions():
+        if isinstance(definition, ast.Module):
+            for node in definition.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append((path, node.lineno))
     for name, found in places.items():
         if len(found) > 1:
             advice = f"rename one of: {', '.join(place for place, _ in found)}"
@@ -141,9 +146,20 @@ def find_sources() -> Iterator[Path]:
         yield from (path for path in sorted((ROOT / directory).rglob("*")) if path.suffix in SUFFIXES)
 
 
-def parse_modules() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def find_definitions() -> list[tuple[str, Definition]]:
+    """Return the modules, classes and functions of the sources, each with its path."""
+    modules = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / "src").rglob("*.py")))
+    return [(to_relative(path), node) for path, module in modules for node in walk(module)]
+
+
+def walk(node: ast.AST) -> Iterator[Definition]:
+    """Yield the definitions below a node. Expressions, which contain none, are skipped to save time."""
+    if isinstance(node, Definition):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from walk(child)
 
 
 def to_relative(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed.
 
-The file of disabled tools is not checked here: `onetool.switches` reports its problems itself.
+The file of disabled tools is not checked here: `onetool.disabled_tools` reports its problems itself.
 """
 
 import json

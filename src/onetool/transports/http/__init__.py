@@ -1,1 +1,1 @@
-"""The HTTP door: REST, MCP and the page in one application, behind one gate. `server` puts it together."""
+"""The HTTP transport: REST, MCP and the admin UI in one ASGI application, behind one authentication middleware."""

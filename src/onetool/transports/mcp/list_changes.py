@@ -86,7 +86,7 @@ class ChangeNotifier:
     async def listen(
         self, context: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Subscribe to changes. The acknowledgement lists only the resources that the client may read."""
+        """Subscribe to changes. The acknowledgment lists only the resources that the client may read."""
         wanted = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_SUBSCRIPTIONS]
         found = {uri: await self._watch(context, uri) for uri in wanted}
         ends = {uri: end for uri, end in found.items() if end is not None}

@@ -1,12 +1,12 @@
-"""The catalogue against itself and against the marks: every promise has a test."""
+"""The catalog is consistent, and every promise in it has a test."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.spec.catalogue import LISTED, PROMISES
-from tests.spec.catalogue.marks import Claim, claims_of, claims_under
+from tests.spec.catalog import LISTED, PROMISES
+from tests.spec.catalog.marks import Claim, claims_of, claims_under
 
 TESTS = Path(__file__).parents[1]
 WORDS = "[a-z0-9]+(-[a-z0-9]+)*"
@@ -39,7 +39,7 @@ def test_the_147_named_scenarios_are_all_listed() -> None:
 
 def test_every_mark_names_a_known_promise(claims: list[Claim]) -> None:
     unknown = [f"{claim.place} {claim.id}" for claim in claims if claim.id not in PROMISES]
-    assert not unknown, "\n".join(["no such id in tests/spec/catalogue:", *unknown])
+    assert not unknown, "\n".join(["no such id in tests/spec/catalog:", *unknown])
 
 
 def test_every_promise_has_a_test(claims: list[Claim]) -> None:

@@ -1,7 +1,7 @@
 """Every promise of the five specifications, by id. A test says what it keeps: `@pytest.mark.spec("<id>", …)`.
 
 Ids are `<document>.<requirement>.<scenario>`. In documents 1 to 3 the scenario is its heading in kebab case;
-the rules of documents 4 and 5 have names of ours. `test_catalogue.py` holds promises and tests together.
+the rules of documents 4 and 5 have names of ours. `test_catalog.py` holds promises and tests together.
 """
 
 from . import bundles, ot_pack, run_tool, tool_execution, toolbus
