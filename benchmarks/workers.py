@@ -18,7 +18,7 @@ from benchmarks.lib import ONETOOL, SERVERS, Row, WrongAnswer, interleave, inter
 from benchmarks.startup import start
 
 from onetool.app import OneTool
-from onetool.extensions.environments import for_uv
+from onetool.extensions.environments import make_uv_environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -189,7 +189,7 @@ async def time_python_start() -> float:
 
 def time_call(command: list[str]) -> float:
     started = time.perf_counter()
-    subprocess.run(command, check=True, env=for_uv(os.environ))
+    subprocess.run(command, check=True, env=make_uv_environment(os.environ))
     return (time.perf_counter() - started) * 1e3
 
 

@@ -1,4 +1,4 @@
-"""What tests of extension packs stand on: files in a folder, and OneTool opened where they are."""
+"""Helpers for tests of extension packs: write files and open OneTool."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n
 
 
 def write_pack(folder: Path, pack: str, text: str, name: str = "") -> Path:
-    """An extension file under a folder of packs, such as `.onetool/tools`."""
+    """Write an extension file in a directory of packs, such as `.onetool/tools`."""
     file = folder / pack / f"{name or pack}_tools.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -38,7 +38,7 @@ def write_secrets(folder: Path, text: str) -> None:
 def opened_at(
     home: Path, project: Path | None = None, *, log: Log | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[App]:
-    """OneTool in the folder of a project, or in the home folder where there is none."""
+    """Open OneTool in the directory of a project, or in the home directory without one."""
     onetool = OneTool(
         read=lambda: read_settings({}, project or home, None, home), log=log or Log(), environment=environment
     )

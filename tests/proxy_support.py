@@ -1,4 +1,4 @@
-"""Servers for tests of the proxy: real ones, installed once for all runs, and hostile ones of our own."""
+"""Servers for tests of the proxy: real ones, installed once, and hostile ones."""
 
 import os
 import subprocess
@@ -28,12 +28,12 @@ PYPI = {
 
 
 def hostile(way: str, notes: Path | None = None, **settings: Any) -> dict[str, Any]:
-    """Settings of a server that misbehaves in this way; see `servers/hostile.py`."""
+    """Return the settings of a server that misbehaves in this way; see `servers/hostile.py`."""
     return {"command": sys.executable, "args": [str(HOSTILE), way, str(notes or "/nowhere")], "timeout": 20, **settings}
 
 
 def node_modules() -> Path:
-    """The folder with the servers of npm."""
+    """Return the directory with the servers of npm."""
     folder = CACHE / "npm"
     wanted = [f"{name}@{version}" for name, version in NPM.items()]
     _once(folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), *wanted], wanted)
@@ -46,7 +46,7 @@ def node_server(name: str, *arguments: str, **settings: Any) -> dict[str, Any]:
 
 
 def python_server(name: str, *arguments: str, **settings: Any) -> dict[str, Any]:
-    """A server of PyPI, in an environment that all of them share."""
+    """Return the command of a server of PyPI, in a shared environment."""
     folder = CACHE / "pypi"
     python = folder / "bin" / "python"
     wanted = [f"{package}=={version}" for package, version in PYPI.items()]
@@ -57,7 +57,7 @@ def python_server(name: str, *arguments: str, **settings: Any) -> dict[str, Any]
 
 
 def _once(folder: Path, command: list[str], wanted: list[str]) -> None:
-    """Install, unless exactly that has been installed already. Tests run side by side."""
+    """Install unless it is installed already. Tests run concurrently."""
     note, content = CACHE / f"{folder.name}.installed", "\n".join(wanted)
     CACHE.mkdir(parents=True, exist_ok=True)
     with locked(CACHE / f"{folder.name}.lock"):

@@ -29,7 +29,7 @@ from onetool import tool
 from onetool._tool import Result
 from onetool.app import OneTool
 from onetool.config.model import Settings
-from onetool.extensions.environments import for_uv
+from onetool.extensions.environments import make_uv_environment
 from onetool.logging import Log
 from onetool.runner.answer import Answer, Journal
 
@@ -102,7 +102,7 @@ def environment(home: Path) -> dict[str, str]:
     scratch_of(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
     own = {"HOME": str(home), "TMPDIR": str(scratch_of(home)), "UV_CACHE_DIR": cache}
-    return {**for_uv(os.environ), **own}
+    return {**make_uv_environment(os.environ), **own}
 
 
 def scratch_of(home: Path) -> Path:

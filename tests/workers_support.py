@@ -1,4 +1,4 @@
-"""Extension packs in a home folder of their own, for tests of what becomes of their workers."""
+"""Helpers for tests of workers: extension packs in a temporary home directory."""
 
 import os
 import subprocess
@@ -16,14 +16,14 @@ from tests.support import App
 
 from onetool._tool import Result
 from onetool.app import OneTool, read_settings
-from onetool.extensions.environments import PASSED_ON
+from onetool.extensions.environments import PASSED_VARIABLES
 from onetool.logging import Log
 
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
 
 
 def write_pack(folder: Path, pack: str, body: str, header: str = "") -> Path:
-    """A file of extension tools in this `.onetool` folder."""
+    """Write a file of extension tools in this `.onetool` directory."""
     file = folder / "tools" / pack / f"{pack}_tools.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".fresh")  # as editors save: another file takes its place
@@ -34,7 +34,7 @@ def write_pack(folder: Path, pack: str, body: str, header: str = "") -> Path:
 
 @dataclass(frozen=True)
 class Workers:
-    """An open OneTool, and the user's folder that it looks into."""
+    """An open OneTool and its user directory."""
 
     app: App
     folder: Path
@@ -67,7 +67,7 @@ class Workers:
 def workers(
     home: Path, settings: str = "", *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[Workers]:
-    """A OneTool that reads its files in this home, and hands this environment to uv and to workers."""
+    """Open a OneTool with this home directory, and this environment for uv and workers."""
     folder = home / ".onetool"
     folder.mkdir(parents=True, exist_ok=True)
     if settings:
@@ -84,14 +84,14 @@ def workers(
 
 @cache
 def of_this_machine() -> dict[str, str]:
-    """What uv needs to find packages here; its cache is shared, so that they are fetched once."""
-    passed = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("UV_")}
+    """Return the environment for uv; its cache is shared, so that packages are fetched once."""
+    passed = {name: value for name, value in os.environ.items() if name in PASSED_VARIABLES or name.startswith("UV_")}
     cache_folder = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
     return {**passed, "UV_CACHE_DIR": cache_folder}
 
 
 def is_alive(process: int) -> bool:
-    """Whether it has not ended; one that nobody has buried yet has."""
+    """Return whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text("ascii", "replace")
     except OSError:

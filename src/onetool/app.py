@@ -24,7 +24,7 @@ from onetool.config.model import Settings
 from onetool.config.reading import SettingsReader, config_files, examine_settings, given_settings, read_settings
 from onetool.context import ToolContext
 from onetool.errors import ConfigError, ToolError
-from onetool.extensions.environments import for_worker
+from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
 from onetool.logging import Log
 from onetool.net import Net
@@ -92,7 +92,7 @@ class OneTool:
             lambda: registered.pack_names, self.bus.call_tool, environment, log_event, self._reader.still_trusted
         )
         self.servers = Servers(
-            registry.switched, for_worker(environment), log_event, lambda: self._require_state().media
+            registry.switched, make_worker_environment(environment), log_event, lambda: self._require_state().media
         )
         self.bundles = BundleSource(registry, lambda: self._require_state().net)
         registry.sources = (registered, self.extensions, self.servers, self.bundles)

@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
-MAX_SHOWN_CHARS = 100
-OUTER: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
+MAX_QUOTED_CHARS = 100
+COLLECTIONS: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
 
 
-def bound(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def bind(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and the keyword arguments for a function."""
-    converters = _converters(function)
-    named = {name: _made(name, converters[name], args[name]) if name in converters else args[name] for name in args}
-    by_place = _positional_parameters(function)
-    return (_bind_positional(by_place, named), named) if by_place else ([], named)
+    converters = _get_converters(function)
+    named = {name: _convert(name, converters[name], args[name]) if name in converters else args[name] for name in args}
+    positional = _get_positional_parameters(function)
+    return (_bind_positional(positional, named), named) if positional else ([], named)
 
 
-def _made(name: str, convert: Convert, value: Any) -> Any:
+def _convert(name: str, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        shown = repr(value)[:MAX_SHOWN_CHARS]
-        raise ArgumentError(f"invalid value {name}={shown}: {message_of(error)}", argument=name) from None
+        quoted = repr(value)[:MAX_QUOTED_CHARS]
+        raise ArgumentError(f"invalid value {name}={quoted}: {message_of(error)}", argument=name) from None
 
 
-# --- parameters without a name ----------------------------------------------------------------------------------------
+# --- positional-only parameters ---------------------------------------------------------------------------------------
 
 
-def _bind_positional(by_place: Mapping[str, Any], named: dict[str, Any]) -> list[Any]:
+def _bind_positional(positional: Mapping[str, Any], named: dict[str, Any]) -> list[Any]:
     """Return the positional arguments up to the last one passed; omitted ones get their default."""
-    given = [name in named for name in by_place]
-    count = len(given) - given[::-1].index(True) if any(given) else 0
-    return [named.pop(name, by_place[name]) for name in list(by_place)[:count]]
+    is_passed = [name in named for name in positional]
+    count = len(is_passed) - is_passed[::-1].index(True) if any(is_passed) else 0
+    return [named.pop(name, positional[name]) for name in list(positional)[:count]]
 
 
 @lru_cache(maxsize=1024)
-def _positional_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+def _get_positional_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the positional parameters with their defaults; None for required ones."""
     inner = _unwrap(function)
     code = getattr(inner, "__code__", None)
@@ -69,14 +69,14 @@ def _unwrap(function: Any) -> Any:
     return function
 
 
-# --- from data to what is annotated -------------------------------------------------------------------------------
+# --- conversion to annotated types -------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
-def _converters(function: Callable[..., Any]) -> dict[str, Convert]:
+def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
     if all(map(_is_plain, getattr(function, "__annotations__", {}).values())):
         return {}
-    found = {name: _converter(hint) for name, hint in _hints(function).items() if name != "return"}
+    found = {name: _get_converter(hint) for name, hint in _get_hints(function).items() if name != "return"}
     return {name: convert for name, convert in found.items() if convert is not None}
 
 
@@ -87,17 +87,17 @@ def _is_plain(hint: Any) -> bool:
         return False
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _get_hints(function: Callable[..., Any]) -> dict[str, Any]:
     import typing
 
     try:
         return typing.get_type_hints(function)
     except Exception:  # noqa: BLE001 - some names may exist only for type checkers
         scope = getattr(_unwrap(function), "__globals__", {})
-        return {name: _hint(hint, scope) for name, hint in function.__annotations__.items()}
+        return {name: _resolve_hint(hint, scope) for name, hint in function.__annotations__.items()}
 
 
-def _hint(hint: Any, scope: dict[str, Any]) -> Any:
+def _resolve_hint(hint: Any, scope: dict[str, Any]) -> Any:
     import typing
 
     try:
@@ -106,25 +106,25 @@ def _hint(hint: Any, scope: dict[str, Any]) -> Any:
         return typing.Any
 
 
-def _converter(hint: Any) -> Convert | None:
+def _get_converter(hint: Any) -> Convert | None:
     import typing
 
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         # `Path | None` converts anything but None; other unions leave the data unchanged.
         real = [part for part in parts if part is not types.NoneType]
-        convert = _converter(real[0]) if len(real) == 1 else None
+        convert = _get_converter(real[0]) if len(real) == 1 else None
         return None if convert is None else lambda value: value if value is None else convert(value)
     if isinstance(origin, type):
-        return _collection_converter(origin, parts)
-    return _of_class(hint) if isinstance(hint, type) else None
+        return _get_collection_converter(origin, parts)
+    return _get_class_converter(hint) if isinstance(hint, type) else None
 
 
-def _collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
+def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
     """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str, Decimal]`."""
     from collections import abc
 
-    items = [_converter(part) for part in parts]
+    items = [_get_converter(part) for part in parts]
     if issubclass(kind, tuple) and parts and Ellipsis not in parts:
         return lambda value: tuple(item(each) if item else each for item, each in zip(items, value, strict=True))
     if issubclass(kind, abc.Mapping):
@@ -132,12 +132,12 @@ def _collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
             return None
         to_key, to_item = (convert or (lambda same: same) for convert in items)
         return lambda value: {to_key(name): to_item(each) for name, each in value.items()}
-    outer: Convert | None = OUTER.get(kind.__name__)
+    outer: Convert | None = COLLECTIONS.get(kind.__name__)
     item = items[0] if issubclass(kind, abc.Iterable) and items else None
     return outer if item is None else lambda value: (outer or list)(map(item, value))
 
 
-def _of_class(kind: type) -> Convert | None:
+def _get_class_converter(kind: type) -> Convert | None:
     import datetime as dt
     import decimal
     import enum
@@ -154,8 +154,8 @@ def _of_class(kind: type) -> Convert | None:
         dt.date: dt.date.fromisoformat,
         dt.datetime: dt.datetime.fromisoformat,
         dt.time: dt.time.fromisoformat,
-        bytes: _decoded,
-        bytearray: lambda value: bytearray(_decoded(value)),
+        bytes: _decode_base64,
+        bytearray: lambda value: bytearray(_decode_base64(value)),
         set: set,
         frozenset: frozenset,
         tuple: tuple,
@@ -168,12 +168,12 @@ def _find_member(kind: Any, value: Any) -> Any:
     try:
         return kind(value)
     except ValueError:
-        if isinstance(value, str) and value in kind.__find_members__:
+        if isinstance(value, str) and value in kind.__members__:
             return kind[value]
         raise ValueError(f"expected one of {', '.join(repr(member.value) for member in kind)}") from None
 
 
-def _decoded(value: str) -> bytes:
+def _decode_base64(value: str) -> bytes:
     import base64
 
     try:

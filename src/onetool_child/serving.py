@@ -1,8 +1,8 @@
-"""The end of a line that is asked things: requests are answered side by side, by as many threads as that takes.
+"""The side of a connection that answers requests, concurrently and with as few threads as possible.
 
-One thread has the turn: it reads, and answers what it reads by itself. A call that is short costs no other thread
-anything. Where one takes longer, the turn is taken from its thread and another goes on reading. A thread that waits
-for an answer of the other end has the turn too, if nobody else has it, and leaves requests to others.
+One thread is the reader: it reads a request and answers it itself, so a short call involves no other thread. If a call
+takes longer, another thread becomes the reader. A thread that waits for a response of the other side becomes the reader
+if there is none, and leaves requests to other threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 
 from onetool_child.rpc import ConnectionLost, Peer
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 MAX_THREADS = 64
-LONG_SECONDS = 0.001  # a call that takes longer is one that others do not wait for
-CALM_LOOKS = 50  # in a row without a call, after which nobody looks any more
+LONG_CALL_SECONDS = 0.001  # if a call takes longer, another thread becomes the reader
+MAX_IDLE_CHECKS = 50  # in a row, after which the watching thread sleeps
 
 
-class Serving(Peer):
-    """`answer` deals with one request; `on_notice` is told what needs no answer, by whoever reads it."""
+class ServingPeer(Peer):
+    """A peer that answers requests: `answer` handles a request, `on_notification` a notification in the reader."""
 
     def __init__(
         self,
@@ -36,170 +36,170 @@ class Serving(Peer):
         writer: int,
         encode: Callable[[Any], str],
         answer: Callable[[Request], None],
-        on_notice: Callable[[str, dict[str, Any]], None],
+        on_notification: Callable[[str, dict[str, Any]], None],
     ) -> None:
         super().__init__(reader, writer, encode)
-        self._answer, self._on_notice = answer, on_notice
-        self._turn: int | None = None  # the thread that has it
-        self._since: float | None = None  # when that thread began with a request; None while it reads
-        self._request: Request = {}  # which request that is
-        self._long: set[str] = set()  # functions that are known to take long
-        self._asked: deque[Request] = deque()  # read by somebody who waits for something else
-        self._parked: list[threading.Lock] = []  # threads without work, the last to come first
+        self._answer, self._on_notification = answer, on_notification
+        self._reading_thread: int | None = None  # the reader
+        self._busy_since: float | None = None  # when the reader started to answer a request; None while it reads
+        self._current: Request = {}  # the request that the reader answers
+        self._slow_functions: set[str] = set()
+        self._requests: deque[Request] = deque()  # read by threads that wait for a response
+        self._idle: list[threading.Lock] = []  # one per idle thread; the last one wakes first
         self._threads = 1
         self._is_over = False
         self._busy = threading.Event()
 
-    def serve(self, beside: Callable[[], None] = lambda: None) -> None:
-        """Answer until the other end is gone. `beside` is done by a thread that lives as long, and holds nobody up."""
-        threading.Thread(target=self._watch, args=[beside], daemon=True).start()
+    def serve(self, in_background: Callable[[], None] = lambda: None) -> None:
+        """Answer requests until the connection is lost. `in_background` runs in a separate thread meanwhile."""
+        threading.Thread(target=self._watch, args=[in_background], daemon=True).start()
         self._work()
 
-    # --- a thread ---------------------------------------------------------------------------------------------------
+    # --- threads ----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
             while True:
-                self._answer(self._next())
+                self._answer(self._next_request())
         except (ConnectionLost, BrokenPipeError):
             self._end()
-        except BaseException:  # noqa: BLE001 - its pipes were closed, say: nobody can be answered any more
-            _give_up()
+        except BaseException:  # noqa: BLE001 - for example because the pipes were closed: no request can be answered
+            _abort()
 
-    def _next(self) -> Request:
+    def _next_request(self) -> Request:
         me = threading.get_ident()
         while True:
             with self._state:
-                self._since = None if self._turn == me else self._since
+                self._busy_since = None if self._reading_thread == me else self._busy_since
                 if self._is_over:
                     raise ConnectionLost
-                if self._asked:
-                    return self._asked.popleft()
-                if self._turn in {None, me}:
-                    self._turn = me
+                if self._requests:
+                    return self._requests.popleft()
+                if self._reading_thread in {None, me}:
+                    self._reading_thread = me
                     break
-                parked = threading.Lock()
-                parked.acquire()
-                self._parked.append(parked)
-            parked.acquire()
+                idle = threading.Lock()
+                idle.acquire()
+                self._idle.append(idle)
+            idle.acquire()
         return self._read_request()
 
     def _read_request(self) -> Request:
         while True:
             message = self.receive()
             if "id" in message and "method" in message:
-                return self._begun(message)
+                return self._start_request(message)
             with self._state:
-                self._sort(message)
+                self._dispatch(message)
 
-    def _begun(self, request: Request) -> Request:
-        """This thread answers it, and keeps the turn as long as that is quick."""
-        self._request, self._since = request, time.monotonic()
-        if request["params"].get("function") in self._long:
+    def _start_request(self, request: Request) -> Request:
+        """Start to answer a request. This thread stays the reader unless the function is known to be slow."""
+        self._current, self._busy_since = request, time.monotonic()
+        if request["params"].get("function") in self._slow_functions:
             with self._state:
-                if self._turn == threading.get_ident():  # it may have been taken meanwhile, and two must not read
-                    self._pass_the_turn()
+                if self._reading_thread == threading.get_ident():  # unless another thread has become the reader
+                    self._hand_over_reading()
         elif not self._busy.is_set():
             self._busy.set()
         return request
 
-    # --- the turn ---------------------------------------------------------------------------------------------------
+    # --- the reader -------------------------------------------------------------------------------------------------
 
-    def _pass_the_turn(self) -> None:
-        """To a thread without work, or a new one. To be called with the state locked."""
-        self._turn, self._since = None, None
-        self._wake_one()
+    def _hand_over_reading(self) -> None:
+        """Make an idle or a new thread the reader. Called with the state locked."""
+        self._reading_thread, self._busy_since = None, None
+        self._wake_thread()
 
-    def _wake_one(self) -> None:
-        if self._parked:
-            self._parked.pop().release()
+    def _wake_thread(self) -> None:
+        if self._idle:
+            self._idle.pop().release()
         elif self._threads < MAX_THREADS:
             self._threads += 1
             threading.Thread(target=self._work, daemon=True).start()
         else:
-            self._state.notify()  # somebody who waits for an answer reads
+            self._state.notify()  # a thread that waits for a response becomes the reader
 
-    def _watch(self, beside: Callable[[], None]) -> None:
-        """Take the turn from who is too long about it; sleep as long as nothing happens."""
-        beside()
+    def _watch(self, in_background: Callable[[], None]) -> None:
+        """Replace the reader when its call takes long; sleep while nothing happens."""
+        in_background()
         while True:
             self._busy.wait()
-            calm = 0
-            while calm < CALM_LOOKS:
-                time.sleep(LONG_SECONDS)
-                calm = 0 if self._looked() else calm + 1
+            idle_checks = 0
+            while idle_checks < MAX_IDLE_CHECKS:
+                time.sleep(LONG_CALL_SECONDS)
+                idle_checks = 0 if self._check_reader() else idle_checks + 1
             self._busy.clear()
-            if self._looked():  # a request that came just now has not set what was set still
+            if self._check_reader():  # a request that arrived before `clear` did not set the event
                 self._busy.set()
 
-    def _looked(self) -> bool:
-        """Whether there is something to look at."""
+    def _check_reader(self) -> bool:
+        """Replace the reader if its call takes long. Return whether it is busy."""
         with self._state:
-            if self._since is None:
+            if self._busy_since is None:
                 return False
-            if time.monotonic() - self._since > LONG_SECONDS:
-                self._long.add(str(self._request["params"].get("function")))
-                self._pass_the_turn()
+            if time.monotonic() - self._busy_since > LONG_CALL_SECONDS:
+                self._slow_functions.add(str(self._current["params"].get("function")))
+                self._hand_over_reading()
             return True
 
-    # --- answers of the other end -------------------------------------------------------------------------------------
+    # --- responses of the other side ----------------------------------------------------------------------------------
 
     def _answer_to(self, ident: int) -> dict[str, Any]:
         me = threading.get_ident()
-        with self._state, self._one_less():
+        with self._state, self._released_slot():
             while ident not in self._answers:
                 if self._is_over:
                     raise ConnectionLost
-                if self._turn not in {None, me}:
+                if self._reading_thread not in {None, me}:
                     self._state.wait()
                     continue
-                self._turn, self._since = me, None
+                self._reading_thread, self._busy_since = me, None
                 self._state.release()
                 try:
                     message = self.receive()
                 finally:
                     self._state.acquire()
-                self._sort(message)
-            if self._turn == me:
-                self._pass_the_turn()
+                self._dispatch(message)
+            if self._reading_thread == me:
+                self._hand_over_reading()
             return self._answers.pop(ident)
 
     @contextlib.contextmanager
-    def _one_less(self) -> Iterator[None]:
-        """A thread that waits leaves its place to another: what it waits for may have to be done here."""
+    def _released_slot(self) -> Iterator[None]:
+        """Allow one more thread while this one waits: the response may depend on another request to this process."""
         self._threads -= 1
         try:
             yield
         finally:
             self._threads += 1
 
-    def withdraw(self, ident: int) -> None:
-        """Nobody waits for it any more. To be called by `on_notice`, which has the state locked."""
-        for request in self._asked:
+    def cancel_queued(self, ident: int) -> None:
+        """Mark a queued request as cancelled. Called by `on_notification` with the state locked."""
+        for request in self._requests:
             if request["id"] == ident:
-                request["params"]["withdrawn"] = True
+                request["params"]["cancelled"] = True
 
-    def _sort(self, message: dict[str, Any]) -> None:
-        """To whom it belongs. To be called with the state locked."""
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        """Pass a message to the thread that waits for it, or queue it. Called with the state locked."""
         if "method" not in message:
             self._answers[message["id"]] = message
             self._state.notify_all()
         elif "id" in message:
-            self._asked.append(message)
-            self._wake_one()
+            self._requests.append(message)
+            self._wake_thread()
         else:
-            self._on_notice(message["method"], message["params"])
+            self._on_notification(message["method"], message["params"])
 
     def _end(self) -> None:
         with self._state:
             self._is_over = True
-            self._turn = None
-            while self._parked:
-                self._parked.pop().release()
+            self._reading_thread = None
+            while self._idle:
+                self._idle.pop().release()
             self._state.notify_all()
 
 
-def _give_up() -> None:
+def _abort() -> None:
     import traceback
 
     with contextlib.suppress(BaseException):

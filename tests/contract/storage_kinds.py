@@ -27,7 +27,7 @@ from onetool.extensions.environments import InterpreterFiles
 from onetool.logging import Log
 from onetool.notify import NoticeFiles
 from onetool.paths import find_folders
-from onetool.proxy.definitions import Definition, Lists
+from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
@@ -328,7 +328,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "environments": lambda folder: InterpreterFiles(folder / "environments"),
     "notices": notice_files,
     "bundles": lambda folder: BundleStore(folder / "bundles"),
-    "tool lists": lambda folder: Lists(folder / "cache"),
+    "tool lists": lambda folder: ToolListCache(folder / "cache"),
 }
 BACKENDS = {"files": FILES}
 

@@ -21,7 +21,7 @@ from tests.rest_support import serving
 from tests.support import PROGRAM, App, command_line, configure, connected, environment, eventually, opened
 
 from onetool.config.model import Settings
-from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, Lists, cache_key
+from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolListCache, cache_key
 from onetool.proxy.pins import Pins
 from onetool.proxy.servers import LIST_SECONDS
 
@@ -36,20 +36,20 @@ def cache(home: Path) -> Path:
 
 
 def cached(home: Path, servers: dict[str, Any]) -> None:
-    """Configure servers whose lists are known already."""
-    lists = Lists(cache(home))
+    """Configure servers whose lists are cached."""
+    lists = ToolListCache(cache(home))
     for server in Settings.model_validate({"servers": servers}).servers.values():
         lists.put(cache_key(server), [ECHO])
 
 
 def note_of(app: App, command: str) -> str:
-    """The note that stands before the value."""
+    """Return the note before the value."""
     return "\n".join(block for block in app.run(command).blocks[:-1] if block.startswith("Note: "))
 
 
 @contextmanager
 def silent_port() -> Iterator[str]:
-    """A URL that accepts connections and never answers."""
+    """Yield a URL that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
 
@@ -64,7 +64,7 @@ def closed_port() -> str:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """One good server among all that fail or take their time."""
+    """Configure one working server among failing and slow ones."""
     notes = tmp_path_factory.mktemp("notes")
     with silent_port() as silent:
         servers = {
@@ -104,13 +104,13 @@ def test_reading_help_on_a_known_tool_gives_no_note(app: App) -> None:
 
 
 def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
-    """The servers that hang take turns with it; a run that names it does not wait for them."""
+    """Hanging servers share the slots with it; a run that names it does not wait for them."""
     assert app.value("pages.echo99_99(text='a')") == "a"
     assert app.value("len(ot.tools(pattern='pages.'))") == "10000"
 
 
 def test_a_program_that_exits_says_why_and_when_it_is_tried_again(app: App) -> None:
-    assert eventually(lambda: "exits (failed: exits cannot be reached" in note_of(app, "ot.tools()"))
+    assert eventually(lambda: "exits (failed: cannot connect to exits" in note_of(app, "ot.tools()"))
     note = note_of(app, "ot.tools()")
     assert "next attempt in" in note
     assert "no license" not in note  # what a server prints is not for a model
@@ -170,13 +170,13 @@ def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once
         [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert again.returncode == 0, again.stderr  # nothing was started, not even the SDK was loaded
-    assert "sleeps (no answer within" in again.stderr
-    assert "exits (failed: exits cannot be reached" in again.stderr
+    assert "sleeps (no response within" in again.stderr
+    assert "exits (failed: cannot connect to exits" in again.stderr
 
 
 @pytest.mark.slow
 def test_no_command_outlasts_a_server_that_hangs(tmp_path: Path) -> None:
-    """Not at its end either: what was started for the list is killed, not waited for."""
+    """Not at its end either: processes started for the list are killed."""
     configure(tmp_path, json.dumps({"servers": {}}))
     command_line(tmp_path, "tools")
     started = time.monotonic()
@@ -212,7 +212,7 @@ def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> N
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     for _ in range(20):
-        Lists(cache(tmp_path)).put_failure(key, "it failed")
+        ToolListCache(cache(tmp_path)).put_failure(key, "it failed")
     assert "s (failed: it failed; next attempt in" in command_line(tmp_path, "tools").stderr
     assert command_line(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
     done = command_line(tmp_path, "tools")
@@ -224,7 +224,7 @@ def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line
     server = hostile("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
-    Lists(cache(tmp_path)).put_failure(key, "no answer within 1.0 s", is_interrupted=True)
+    ToolListCache(cache(tmp_path)).put_failure(key, "no response within 1.0 s", is_interrupted=True)
     with connected(tmp_path) as client:
         client.tools()
         assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
@@ -262,7 +262,7 @@ def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
 
 def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
     now = [1000.0]
-    lists = Lists(tmp_path, clock=lambda: now[0])
+    lists = ToolListCache(tmp_path, clock=lambda: now[0])
     waits = [lists.put_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
     assert waits[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert waits[-1] == MAX_RETRY_SECONDS
@@ -275,9 +275,9 @@ def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
 
 
 def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
-    lists = Lists(tmp_path)
+    lists = ToolListCache(tmp_path)
     lists.put_failure("k", "no license")
-    failure = lists.put_failure("k", "no answer within 1.0 s", is_interrupted=True)
+    failure = lists.put_failure("k", "no response within 1.0 s", is_interrupted=True)
     assert (failure.reason, failure.is_interrupted, failure.count) == ("no license", False, 2)
 
 
@@ -288,12 +288,12 @@ def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_record_is_no_record(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "failure-k.json").write_bytes(damaged)
-    assert Lists(tmp_path).get_failure("k") is None
+    assert ToolListCache(tmp_path).get_failure("k") is None
 
 
 def test_a_cache_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    lists = Lists(tmp_path / "file")
+    lists = ToolListCache(tmp_path / "file")
     lists.put("k", [ECHO])
     assert lists.put_failure("k", "it failed").count == 1
 
@@ -319,7 +319,7 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     for process in running:
         output, _ = process.communicate(timeout=60)
         assert output.count(b"responds: 1 tool") == 4, output.decode()
-    lists = Lists(cache(tmp_path))
+    lists = ToolListCache(cache(tmp_path))
     files = list(cache(tmp_path).glob("tools-*.json"))
     assert len(files) == 4
     assert all(lists.get(file.stem.removeprefix("tools-")) == (_listed(file),) for file in files)
@@ -339,7 +339,7 @@ def test_the_names_of_all_servers_are_known_without_asking_any() -> None:
 
 
 def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs name a server whose list has been read and whose tools are still being made: both get them."""
+    """Two runs name a server whose list is loaded and whose tools are being created: both get them."""
     entered, go_on, get = threading.Event(), threading.Event(), Pins.get
 
     def slow_get(pins: Pins, server: str) -> Any:
@@ -350,7 +350,7 @@ def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.Mon
     monkeypatch.setattr(Pins, "get", slow_get)
     with opened({"servers": {"s": SLEEPS}}) as app:
         registry, upstream = app.onetool.registry, app.onetool.servers.upstream("s")
-        Lists(app.onetool.folders.data / "cache").put(upstream.key, [ECHO])
+        ToolListCache(app.onetool.folders.data / "cache").put(upstream.key, [ECHO])
         runs = [app.start("s.__name__")]
         assert entered.wait(60)
         runs.append(app.start("s.__name__"))

@@ -30,7 +30,7 @@ from onetool.app import OneTool, read_settings
 from onetool.cli.serve import PORT
 from onetool.clients import files, reading
 from onetool.config.load import load
-from onetool.extensions import source
+from onetool.extensions import static_analysis
 from onetool.logging import Log
 from onetool.paths import find_folders
 
@@ -139,7 +139,7 @@ class Story:
         assert file is not None, "a block of a Python file begins with a comment that is its path"
         compile(block.text, str(file), "exec")
         if file.name.endswith("_tools.py"):
-            read = source.read(file)
+            read = static_analysis.read(file)
             assert not read.problems
             assert read.functions, read.problem
 

@@ -364,7 +364,7 @@ CASES = [
         "an extension with the name of a pack that ships",
         pack(ECHO, "fs"),
         f"{TOOLS}/fs/fs_tools.py",
-        "the name 'fs' is taken",
+        "pack name 'fs' conflicts with a built-in pack",
         'add `pack = "another_name"`',
         mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "fs")(home),
     ),

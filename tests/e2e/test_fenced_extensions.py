@@ -1,4 +1,4 @@
-"""Ways out of the sandbox of an extension: each is tried with it and without it, and ordinary code works within it."""
+"""Escapes from the sandbox of an extension, tried with and without it; ordinary code works inside it."""
 
 # ruff: noqa: E501 - an attempt that fits a line is read as one
 
@@ -115,7 +115,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 class Outside:
-    """A file that the pack may read, one that it may not, and a socket that waits for datagrams."""
+    """Yield a readable file, a forbidden one, and a socket that receives datagrams."""
 
     def __init__(self, packs: Workers, pack: str, folder: Path) -> None:
         self._packs, self._pack, self._folder = packs, pack, folder

@@ -1,4 +1,4 @@
-"""Real servers behind `run`: npm's and PyPI's, over all transports, as a program and as a client see their answers."""
+"""Real upstream servers of npm and PyPI over all transports, called by a program and by a client."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ PNG = b"\x89PNG"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a file in it."""
+    """Return a repository with one file."""
     folder = tmp_path_factory.mktemp("folder")
     subprocess.run([find_program("git"), "init", "-q", "-b", "main", str(folder)], check=True)
     (folder / "a.txt").write_text("hello", encoding="utf-8")
@@ -120,7 +120,7 @@ def test_a_real_server_that_dies_at_its_import_says_why(tmp_path: Path) -> None:
     server = {**python_server("mcp-server-sqlite"), "cwd": str(tmp_path)}
     with opened({"servers": {"sqlite": server}}) as app:
         text = app.failure("sqlite.list_tables()")
-        assert "sqlite cannot be reached" in text
+        assert "cannot connect to sqlite" in text
         assert "Error" in text.partition("It last printed")[2]
 
 
@@ -149,7 +149,7 @@ def test_prompts_of_a_server_are_listed_and_filled_in(app: App) -> None:
     assert "no server named 'x'" in app.failure("ot.prompt(server='x')")
 
 
-def test_twenty_calls_side_by_side_come_back_in_order(app: App) -> None:
+def test_twenty_calls_concurrently_come_back_in_order(app: App) -> None:
     code = "ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range(20)])"
     assert app.data(code) == [f"Echo: {number}" for number in range(20)]
 
@@ -183,7 +183,7 @@ def test_a_handle_that_code_made_up_shows_nothing(client: Connection) -> None:
 
 @contextmanager
 def served(way: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The everything server on a port of its own, and its process."""
+    """Start the everything server on a free port; yield the port and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -221,7 +221,7 @@ def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: st
             assert "every" in app.failure("every.get_sum(a=1, b=2)")
 
 
-def test_headers_are_sent_and_a_refusal_is_told(tmp_path: Path) -> None:
+def test_headers_are_sent_and_an_error_is_told(tmp_path: Path) -> None:
     script = Path(__file__).parent / "servers" / "guarded_http.py"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -233,7 +233,7 @@ def test_headers_are_sent_and_a_refusal_is_told(tmp_path: Path) -> None:
         assert eventually(lambda: _answers(port), 30)
         with opened({"servers": {**servers, "good": hostile("good")}}) as app:
             assert app.value("right.whoami()") == "open"
-            assert "wrong cannot be reached" in app.failure("wrong.whoami()")
+            assert "cannot connect to wrong" in app.failure("wrong.whoami()")
             assert "right.whoami" in app.value("ot.tools(pattern='whoami')")
     finally:
         process.kill()

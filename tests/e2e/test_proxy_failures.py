@@ -1,4 +1,4 @@
-"""Servers that die, hang, lie, flood and change: what a run is told, and that nobody else notices."""
+"""Servers that crash, hang, send invalid data or change: errors are reported and other servers still work."""
 
 import json
 import os
@@ -42,7 +42,7 @@ ECHO = "echo(text='a')"
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """Many bad servers and a good one, in one OneTool."""
+    """Open OneTool with many broken servers and a working one."""
     notes = tmp_path_factory.mktemp("notes")
     ways = ("good", "dies", "garbage", "lies", "bad-list", "endless", "once", "asks", "fails", "injects", "huge")
     servers = {way.replace("-", "_"): hostile(way, notes) for way in ways}
@@ -66,7 +66,7 @@ def configured(home: Path, servers: dict[str, Any]) -> None:
 # --- servers that do not come up ---------------------------------------------------------------------------
 
 
-def test_a_server_that_dies_at_its_start_says_its_last_words(app: App) -> None:
+def test_a_server_that_exits_at_its_start_is_reported_with_its_output(app: App) -> None:
     text = app.failure(f"dies.{ECHO}")
     assert "cannot connect to" in text
     assert "No module named 'a_module_that_nobody_has'" in text
@@ -80,7 +80,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
         assert "Hint: install no-such-program, or correct servers.s.command" in text
 
 
-def test_a_server_that_never_answers_is_given_up(app: App) -> None:
+def test_a_server_that_never_responds_times_out(app: App) -> None:
     assert "hangs did not respond within 1 s" in app.failure(f"hangs.{ECHO}")
     assert state(app, "hangs") == "disconnected"
 
@@ -116,7 +116,7 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_slow_start_is_waited_for_and_told(tmp_path: Path) -> None:
-    """Who asks for everything there is waits a moment only; who names it needs it."""
+    """Listing waits for it only briefly; code that names it waits until it responds."""
     told: list[tuple[str, Any]] = []
     journal = Journal(listener=lambda event, what: told.append((event, what)))
     with opened({"servers": {"slow": hostile("slow", tmp_path)}}) as app:
@@ -170,7 +170,7 @@ def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_stops_answering_is_started_anew(tmp_path: Path) -> None:
+def test_a_server_that_stops_responding_is_restarted(tmp_path: Path) -> None:
     with opened({"servers": {"s": hostile("hangs-later", tmp_path, timeout=0.5)}}) as app:
         assert "s.echo timed out after 0.5 s" in app.failure(f"s.{ECHO}")
         assert eventually(lambda: state(app, "s") == "disconnected")
@@ -188,7 +188,7 @@ def test_a_promise_about_the_answer_is_held_to(app: App) -> None:
         assert "OutputInvalid: lies." in app.failure(f"lies.{name}()")
 
 
-def test_names_and_schemas_that_are_none_break_nothing(app: App) -> None:
+def test_invalid_names_and_schemas_break_nothing(app: App) -> None:
     assert app.value("lies.a_b_c()") == "called as a.b@c"
     assert app.value("ot.call('lies.no_schema', x=1)") == "called as no schema"
     assert "lies.no_schema()" in app.value("ot.tools(pattern='lies', info='full')")
@@ -199,7 +199,7 @@ def test_a_schema_that_refers_elsewhere_is_not_fetched(app: App) -> None:
     assert app.value("lies.fetches(x=1)") == "called as fetches"
 
 
-def test_a_list_that_is_none_is_told(app: App) -> None:
+def test_an_invalid_list_is_reported(app: App) -> None:
     assert "cannot list the tools of bad_list" in app.failure(f"bad_list.{ECHO}")
 
 
@@ -207,7 +207,7 @@ def test_a_list_without_an_end_is_cut_off(app: App) -> None:
     assert app.value(f"endless.{ECHO}") == "a"
 
 
-def test_what_a_server_asks_of_a_model_or_a_person_is_refused(app: App) -> None:
+def test_what_a_server_asks_of_a_model_or_a_person_is_rejected(app: App) -> None:
     assert app.value("asks.sample()") == "Sampling not supported"
     assert app.value("asks.elicit()") == "Elicitation not supported"
 
@@ -279,7 +279,7 @@ def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_strictly_pinned_tool_is_refused_until_a_person_accepts_it(tmp_path: Path) -> None:
+def test_a_strictly_pinned_tool_is_rejected_until_a_person_accepts_it(tmp_path: Path) -> None:
     configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
     with connected(tmp_path) as client:
         assert not client.run(f"s.{ECHO}").is_error
@@ -326,7 +326,7 @@ def opened_here(home: Path) -> Iterator[App]:
 
 @pytest.mark.slow
 def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -> None:
-    """Also those that differ from a known one only in case, white space or characters that look alike."""
+    """This includes names that differ only in case, white space or look-alike characters."""
     script(tmp_path, LISTED)
     configured(tmp_path, {"s": hostile("scripted", tmp_path, pin="strict")})
     with opened_here(tmp_path) as app:

@@ -1,4 +1,4 @@
-"""A second process swaps files and folders for links as fast as it can, while tools read and write: it wins nothing.
+"""A second process replaces files and directories by links while tools read and write: it gains no access.
 
 And a writer that is killed at any moment leaves the old file or the new one, whole.
 """
@@ -90,16 +90,16 @@ def swapper(app: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def texts(value: Any) -> str:
-    return value.data.decode() if isinstance(value, disk.Content) else str(value)
+    return value.data.decode() if isinstance(value, disk.FileContent) else str(value)
 
 
 OPERATIONS: dict[str, Callable[[Files], Any]] = {
     "read file": lambda files: disk.read(files, "file", 1000),
     "read folder/file": lambda files: disk.read(files, "folder/file", 1000),
     "read way/deep/file": lambda files: disk.read(files, "way/deep/file", 1000),
-    "stat folder/file": lambda files: disk.facts_of(files, "folder/file")[1].st_size,
-    "list folder": lambda files: disk.entries(files, "folder", "*", 100),
-    "list all": lambda files: disk.entries(files, ".", "**", 100),
+    "stat folder/file": lambda files: disk.stat_path(files, "folder/file")[1].st_size,
+    "list folder": lambda files: disk.list_entries(files, "folder", "*", 100),
+    "list all": lambda files: disk.list_entries(files, ".", "**", 100),
     "copy folder/file": lambda files: disk.copy(files, "folder/file", "copied", overwrite=True),
 }
 WRITES: dict[str, Callable[[Files], Any]] = {
@@ -120,7 +120,7 @@ WRITES: dict[str, Callable[[Files], Any]] = {
 }
 
 
-def attempted(operate: Callable[[Files], Any], files: Files) -> str:
+def attempt(operate: Callable[[Files], Any], files: Files) -> str:
     try:
         value = texts(operate(files))
     except SandboxDenied:
@@ -137,7 +137,9 @@ def attempted(operate: Callable[[Files], Any], files: Files) -> str:
 @pytest.mark.timeout(3600)
 @pytest.mark.spec("toolbus.sandbox.swapped-links")
 @pytest.mark.parametrize("opener", [open_by_kernel, open_by_walking])
-def test_a_swapped_link_wins_nothing(app: Path, opener: Opener, record_property: Callable[[str, object], None]) -> None:
+def test_a_replaced_link_gains_no_access(
+    app: Path, opener: Opener, record_property: Callable[[str, object], None]
+) -> None:
     outside = app.parent / "outside"
     before = {path.name: path.read_bytes() for path in outside.iterdir()}
     context = ToolContext(working_dir=app, sandbox={"enabled": True})
@@ -146,7 +148,7 @@ def test_a_swapped_link_wins_nothing(app: Path, opener: Opener, record_property:
         for number in range(ATTEMPTS):
             chosen = WRITES if number % 10 == 0 else OPERATIONS
             name = random.choice(list(chosen))
-            outcomes[name, attempted(chosen[name], Files(context, opener))] += 1
+            outcomes[name, attempt(chosen[name], Files(context, opener))] += 1
             if number % 50 == 0:
                 assert {path.name for path in outside.iterdir()} == set(before)
     record_property("outcomes", {f"{name}: {outcome}": count for (name, outcome), count in sorted(outcomes.items())})
@@ -171,7 +173,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
     file.write_text("z" * SIZE)
     letters = set()
     for _ in range(KILLS):
-        killed_at_any_moment(tmp_path)
+        kill_at_random(tmp_path)
         for path in (file, kept):
             content = path.read_text()
             assert (len(content), len(set(content))) == (SIZE, 1)
@@ -179,7 +181,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
     assert len(letters) > 1
 
 
-def killed_at_any_moment(folder: Path) -> None:
+def kill_at_random(folder: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(folder), str(SIZE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

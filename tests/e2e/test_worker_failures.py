@@ -1,4 +1,4 @@
-"""All that can go wrong with a worker: it is contained, said, and over with the next call."""
+"""Failures of workers: they are contained and reported, and the next call works."""
 
 import os
 from collections.abc import Iterator
@@ -187,7 +187,7 @@ def write(text: str, times: int = 1):
                 os.write(descriptor, text.encode())
         except OSError:
             pass
-    if text.endswith("\\n"):  # what is no whole message is seen by what follows it
+    if text.endswith("\\n"):  # an incomplete message is noticed with the next one
         time.sleep(1000)
 """
 GARBAGE = {
@@ -218,7 +218,7 @@ def test_a_line_without_end_is_cut_off(all_packs: Workers) -> None:
     assert all_packs.is_well("endless.pid")
 
 
-def test_whoever_closes_the_pipes_gets_no_answer_and_the_next_call_does(all_packs: Workers) -> None:
+def test_a_worker_that_closes_its_pipes_fails_one_call_only(all_packs: Workers) -> None:
     all_packs.write(
         "closing",
         """
@@ -318,7 +318,7 @@ def test_large_values_cross_in_both_directions(all_packs: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_a_result_over_the_limit_is_refused_and_the_worker_goes_on(all_packs: Workers) -> None:
+def test_a_result_over_the_limit_is_rejected_and_the_worker_goes_on(all_packs: Workers) -> None:
     all_packs.write(
         "giant",
         """
@@ -470,10 +470,10 @@ def test_exit_handlers_run_when_a_worker_is_told_to_leave(tmp_path: Path) -> Non
 # --- starts that fail -------------------------------------------------------------------------------------------
 
 AT_IMPORT = {
-    "raise ValueError('not today')": "cannot be loaded: ValueError: not today",
-    "raise SystemExit('not today')": "cannot be loaded: SystemExit: not today",
+    "raise ValueError('not today')": "ValueError: not today",
+    "raise SystemExit('not today')": "SystemExit: not today",
     "import no_such_module": '# dependencies = ["no_such_module"]',
-    "ot.call('machine.now')": "ot.call works inside of a call only",
+    "ot.call('machine.now')": "ot.call is only available during a call",
     "import os, sys; print('last words', file=sys.stderr); os._exit(5)": "last words",
     "import os; os._exit(5)": "ended with status 5 at import",
     "import os; os.kill(os.getpid(), 9)": "ended with SIGKILL at import",

@@ -1,4 +1,4 @@
-"""Extension tools in workers that are well: their lives, what they are given, and what they may do."""
+"""Extension tools in workers: lifecycle, settings, secrets and permissions."""
 
 import os
 import textwrap
@@ -39,7 +39,7 @@ def all_packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 def rewrite_in_place(file: Path, old: str, new: str) -> None:
-    """The same length, the same inode, the same time stamp."""
+    """Write a change that keeps length, inode and time stamp."""
     status = file.stat()
     text = file.read_text("utf-8")
     assert len(old) == len(new)
@@ -64,7 +64,7 @@ def test_a_run_calls_extension_tools_like_any_other(all_packs: Workers) -> None:
     assert "plain.double() needs 'number'" in all_packs.app.failure("plain.double()")
 
 
-def test_calls_to_one_worker_run_side_by_side(all_packs: Workers) -> None:
+def test_calls_to_one_worker_run_concurrently(all_packs: Workers) -> None:
     all_packs.write(
         "barrier",
         """
@@ -200,7 +200,7 @@ def test_a_file_that_goes_under_a_running_worker_takes_the_tools_with_it(
     assert all_packs.is_well(f"{pack}.pid")
 
 
-def test_a_syntax_error_is_told_with_its_line_until_it_is_mended(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(all_packs: Workers, tmp_path: Path) -> None:
     file = all_packs.write("slip", WAITS)
     call = all_packs.start("slip.wait", folder=str(tmp_path), mine="mine")
     assert eventually((tmp_path / "mine").exists)
@@ -252,17 +252,17 @@ def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Wor
 # --- idle ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_nobody_calls_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
+def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
     with workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
         opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
         before = opened.value("idle.pid")
         assert eventually(lambda: not is_alive(before))
         assert "stopped" in opened.value("ot.health")["workers"]["idle"]
-        assert opened.value("idle.long") != before  # a call that takes longer than the idle time is no idleness
+        assert opened.value("idle.long") != before  # a worker with a long call in flight is not idle
 
 
 @pytest.mark.slow
-def test_every_call_begins_the_idle_time_anew(tmp_path: Path) -> None:
+def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
     with workers(tmp_path, "workers: {idle_timeout: 2}") as opened:
         opened.write("busy", PID)
         opened.write("lazy", PID)
@@ -410,8 +410,8 @@ def test_async_tools_call_others_too(caller: Workers) -> None:
     assert "T" in str(caller.value("caller.from_async", name="machine.now"))
 
 
-def test_a_call_that_belongs_to_no_call_is_refused(caller: Workers) -> None:
-    assert "inside of a call only" in caller.value("caller.in_own_thread", name="machine.now")[0]
+def test_a_nested_call_outside_of_a_call_is_rejected(caller: Workers) -> None:
+    assert "only available during a call" in caller.value("caller.in_own_thread", name="machine.now")[0]
     caller.value("caller.keep")
     assert "has ended" in caller.value("caller.use_kept", name="machine.now")[1]
 
@@ -613,7 +613,7 @@ def test_a_fenced_pack_cannot_signal_its_server(fenced: Workers) -> None:
 
 
 @needs_landlock
-def test_a_sandbox_without_paths_is_the_working_folder(fenced: Workers) -> None:
+def test_a_sandbox_without_paths_is_the_working_directory(fenced: Workers) -> None:
     home = fenced.folder.parent
     assert fenced.is_well("at_home.write", path=f"{home}/work/new")
     assert "PermissionError" in fenced.error("at_home.read", path=f"{home}/secret")
@@ -624,7 +624,7 @@ def test_a_pack_is_fenced_only_where_its_settings_say_so(fenced: Workers) -> Non
         assert fenced.value(f"{pack}.read", path=f"{fenced.folder.parent}/secret") == "hidden"
 
 
-def test_a_sandbox_that_cannot_be_kept_is_refused(fenced: Workers) -> None:
+def test_a_sandbox_that_cannot_be_kept_is_rejected(fenced: Workers) -> None:
     assert "denied_patterns is not supported" in fenced.error("impossible.listed", path="/")
 
 
@@ -641,7 +641,7 @@ def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_
         assert opened.value("ahead.version")[0].isdigit()
 
 
-def test_who_waits_for_uv_is_told(tmp_path: Path) -> None:
+def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
     told: list[str] = []
     with workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
@@ -701,7 +701,7 @@ def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_pat
         assert opened.is_well("third.pid")
 
 
-def test_a_project_that_nobody_trusts_runs_nothing(tmp_path: Path) -> None:
+def test_a_project_that_is_not_trusted_runs_nothing(tmp_path: Path) -> None:
     project = tmp_path / "project"
     write_pack(project / ".onetool", "cloned", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
     with workers(tmp_path, cwd=project) as opened:

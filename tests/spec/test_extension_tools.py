@@ -1,4 +1,4 @@
-"""Specification 3, extension tools: a file in a folder, called in a worker, with what its header asks for.
+"""Specification 3, extension tools: a file in a directory, called in a worker with the dependencies of its header.
 
 Real files, real uv, real processes. One OneTool serves most tests, with the packs below in the user's folder.
 """
@@ -188,7 +188,7 @@ def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("tool-execution.worker.worker-idle-timeout")
-def test_a_worker_that_nobody_calls_is_stopped(tmp_path: Path) -> None:
+def test_an_idle_worker_is_stopped(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.2}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with opened_at(tmp_path) as app:
@@ -198,12 +198,12 @@ def test_a_worker_that_nobody_calls_is_stopped(tmp_path: Path) -> None:
         assert app.data("plain.where()")[1] != first
 
 
-def test_a_worker_stays_for_ten_minutes_unless_somebody_says_otherwise(app: App) -> None:
+def test_the_default_idle_timeout_is_ten_minutes(app: App) -> None:
     assert app.onetool.settings.workers.idle_timeout == 600
 
 
 @pytest.mark.spec("tool-execution.worker.session-refresh-on-call")
-def test_every_call_starts_the_idle_time_anew(tmp_path: Path) -> None:
+def test_each_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 1.5}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with opened_at(tmp_path) as app:
@@ -212,7 +212,7 @@ def test_every_call_starts_the_idle_time_anew(tmp_path: Path) -> None:
         assert eventually(lambda: not is_alive(*processes))
 
 
-def test_a_call_in_flight_is_no_idleness(tmp_path: Path) -> None:
+def test_a_worker_with_a_call_in_flight_is_not_idle(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.1}")
     write_pack(tmp_path / ".onetool" / "tools", "slow", "import time\ndef nap(): time.sleep(0.5); return 'rested'")
     with opened_at(tmp_path) as app:
@@ -257,11 +257,11 @@ def test_an_edited_file_is_called_as_it_is_now(tmp_path: Path) -> None:
 
 @pytest.mark.spec("tool-execution.pep-723.toml-parsing-compliance")
 @pytest.mark.parametrize("header", ["# /// script\n# dependencies = [\n# ///\n", "# /// script\n# dependencies = []\n"])
-def test_a_broken_header_counts_as_none_and_is_reported(tmp_path: Path, header: str) -> None:
+def test_an_invalid_header_is_ignored_and_reported(tmp_path: Path, header: str) -> None:
     file = write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
     with opened_at(tmp_path) as app:
         assert app.data("plain.where()")[0] == sys.executable
-        assert any(f"{file}: its header" in problem for problem in problems_of(app))
+        assert any(f"{file}: invalid header" in problem for problem in problems_of(app))
 
 
 def test_what_uv_says_about_a_header_reaches_the_caller(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_file_whose_imports_are_missing_says_to_add_a_header(app: App) -> None
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a pack, and a home folder with two, of which one has the same name."""
+    """Create a project with a pack, and a home directory with two packs, one of the same name."""
     home, project = tmp_path / "home", tmp_path / "project"
     write_pack(home / ".onetool" / "tools", "shared", "def who(): return 'home'\ndef only_at_home(): ...")
     write_pack(home / ".onetool" / "tools", "own", "def who(): return 'own'")
@@ -314,12 +314,12 @@ def test_a_projects_pack_wins_whole_over_the_users(project: Path) -> None:
 
 
 @pytest.mark.spec("tool-execution.location.global-extension-discovery")
-def test_packs_of_the_user_are_there_in_every_folder(project: Path, tmp_path: Path) -> None:
+def test_packs_of_the_user_are_there_in_every_directory(project: Path, tmp_path: Path) -> None:
     with opened_at(project.parent / "home", tmp_path) as app:
         assert app.data("[shared.who(), own.who()]") == ["home", "own"]
 
 
-def test_a_project_that_nobody_trusts_has_no_packs(project: Path) -> None:
+def test_a_project_that_is_not_trusted_has_no_packs(project: Path) -> None:
     with opened_at(project.parent / "home", project) as app:
         answer = app.run("shared.who()")
         assert "onetool trust" in answer.blocks[0]
@@ -339,7 +339,7 @@ def test_a_new_file_in_a_trusted_project_asks_again(project: Path) -> None:
         assert app.value("fresh.run_me()") == "ran"
 
 
-def test_more_folders_can_be_named(tmp_path: Path) -> None:
+def test_more_directories_can_be_named(tmp_path: Path) -> None:
     write_pack(tmp_path / "more", "extra", "def who(): return 'extra'")
     write_pack(tmp_path / "more", "own", "def who(): return 'more'")
     write_pack(tmp_path / ".onetool" / "tools", "own", "def who(): return 'own'")
@@ -353,7 +353,8 @@ def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
     with opened_at(tmp_path) as app:
         assert app.data("machine.disk()") != "forged"
         app.value("ot.health()")
-        assert f"{file}: the name 'machine' is taken" in app.onetool.registry.problems()["machine"].message
+        message = app.onetool.registry.problems()["machine"].message
+        assert f"{file}: pack name 'machine' conflicts with a built-in pack" in message
 
 
 @pytest.mark.parametrize("text", ['pack = "other"', 'pack: str = "other"'])
@@ -462,8 +463,8 @@ def test_code_may_pass_the_things_themselves(app: App) -> None:
     ("call", "message"),
     [
         ("sample.kinds(path='/x', day='tomorrow')", "day='tomorrow'"),
-        ("sample.kinds(path='/x', day='2024-01-01', colour='blue')", "it is one of 'red'"),
-        ("sample.kinds(path='/x', day='2024-01-01', blob='!')", "bytes are passed as base64"),
+        ("sample.kinds(path='/x', day='2024-01-01', colour='blue')", "expected one of 'red'"),
+        ("sample.kinds(path='/x', day='2024-01-01', blob='!')", "expected base64 for bytes"),
         ("sample.choose(unit='c')", "unit"),
         ("sample.choose(limit='many')", "limit"),
     ],
@@ -529,8 +530,8 @@ def test_the_permissions_of_a_pack_can_be_set_by_a_person(tmp_path: Path) -> Non
 # --- uv and the folder that somebody works in ----------------------------------------------------------------
 
 
-def test_a_uv_toml_in_the_working_folder_has_no_say_in_where_packages_come_from(tmp_path: Path) -> None:
-    """The folder may be one that was cloned a minute ago."""
+def test_a_uv_toml_in_the_working_directory_has_no_say_in_where_packages_come_from(tmp_path: Path) -> None:
+    """The directory may be a repository that was just cloned."""
     evil = '[[index]]\nurl = "http://127.0.0.1:9/simple"\ndefault = true\n'
     home, cloned = tmp_path / "home", tmp_path / "cloned"
     cloned.mkdir()

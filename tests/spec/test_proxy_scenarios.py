@@ -1,4 +1,4 @@
-"""What specifications 1 and 2 promise about proxied servers, with a server that is one."""
+"""Scenarios of specifications 1 and 2 about proxied servers, with a real server."""
 
 from collections.abc import Iterator
 

@@ -18,7 +18,7 @@ from onetool.bus.adapt import function_tool
 from onetool.context import permissions
 from onetool.errors import describe
 from onetool.files import Files
-from onetool.files.beneath import location
+from onetool.files.beneath import get_descriptor_path
 from onetool.tools import fs_tools as fs
 from onetool_child.project_path import ProjectPath
 
@@ -40,7 +40,7 @@ def as_pack_tool(name: str) -> object:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """The folder of the document, with namesakes and secrets beside it."""
+    """Create the directory of the specification, with similar names and secrets next to it."""
     for folder in ("app/src", "app/lib", "app2", "etc"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "app/README.md").write_text("# My Project\n")
@@ -74,7 +74,7 @@ def failure(bus: ToolBus, name: str, params: Mapping[str, Any], app: Path, **san
 
 
 def refused(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> str:
-    """Both reading and writing are refused, in words that name the path; the words of reading."""
+    """Check that reading and writing are rejected with the path; return the message of reading."""
     for params in ({"path": str(path)}, {"path": str(path), "content": "overwritten"}):
         said = failure(bus, "fs.read" if len(params) == 1 else "fs.write", params, app, **sandbox)
         assert said["type"] == "sandbox_denied"
@@ -96,7 +96,7 @@ def test_without_a_sandbox_every_path_is_open(bus: ToolBus, app: Path, sandbox: 
 
 
 @pytest.mark.spec("toolbus.sandbox.working-folder")
-def test_enabled_without_allowed_paths_means_the_working_folder(bus: ToolBus, app: Path) -> None:
+def test_enabled_without_allowed_paths_means_the_working_directory(bus: ToolBus, app: Path) -> None:
     sandboxes: list[dict[str, Any]] = [{}, {"allowed_paths": []}, {"allowed_paths": None}]
     for sandbox in sandboxes:
         assert content(bus, "README.md", app, **sandbox) == "# My Project\n"
@@ -111,7 +111,7 @@ def test_a_path_inside_an_allowed_one_is_open(bus: ToolBus, app: Path) -> None:
 
 
 @pytest.mark.spec("toolbus.sandbox.outside")
-def test_a_path_outside_is_refused_with_a_message_that_names_it(bus: ToolBus, app: Path) -> None:
+def test_a_path_outside_is_rejected_with_a_message_that_names_it(bus: ToolBus, app: Path) -> None:
     for path in (app.parent / "etc/passwd", "../etc/passwd", "src/../../etc/passwd", "/etc/passwd"):
         message = refused(bus, path, app)
         assert "agents: {helper: {sandbox: {allowed_paths: [" in message
@@ -119,7 +119,7 @@ def test_a_path_outside_is_refused_with_a_message_that_names_it(bus: ToolBus, ap
 
 
 @pytest.mark.spec("toolbus.sandbox.whole-components")
-def test_an_allowed_folder_does_not_admit_its_namesakes(bus: ToolBus, app: Path) -> None:
+def test_an_allowed_directory_does_not_admit_its_namesakes(bus: ToolBus, app: Path) -> None:
     refused(bus, app.parent / "app2/x", app, allowed_paths=[str(app)])
     refused(bus, "../app2/x", app, allowed_paths=[f"{app}/"])
     refused(bus, f"{app}.txt", app)
@@ -139,8 +139,8 @@ def test_links_are_followed_before_the_decision(bus: ToolBus, app: Path) -> None
 
 
 @pytest.mark.spec("toolbus.sandbox.swapped-links")
-def test_the_opened_folder_is_checked_again(app: Path) -> None:
-    """Somebody swaps it after it was found to be inside. That it is tried for long is another test's business."""
+def test_the_opened_directory_is_checked_again(app: Path) -> None:
+    """The directory is replaced after the check. `test_swapped_links` tries this for longer."""
 
     def swapped(start: int, names: Any, flags: int) -> int:
         if not (app / "src").is_symlink():
@@ -150,7 +150,9 @@ def test_the_opened_folder_is_checked_again(app: Path) -> None:
 
     opened = Files(ToolContext(working_dir=app, sandbox=OPEN), swapped)
     with pytest.raises(Exception, match="File access denied by sandbox: src/passwd"):
-        opened.at("src/passwd", lambda place: pytest.fail(f"reached {location(place.folder)}"))
+        opened.run_at(
+            "src/passwd", lambda anchored: pytest.fail(f"reached {get_descriptor_path(anchored.directory_fd)}")
+        )
 
 
 @pytest.mark.spec("toolbus.sandbox.denied-beats-allowed")
@@ -173,7 +175,7 @@ def test_a_pattern_without_a_slash_fits_a_name_at_any_depth(bus: ToolBus, app: P
 
 @pytest.mark.spec("toolbus.sandbox.double-star")
 @pytest.mark.parametrize("path", ["a.secret", "src/a.secret", "src/deep/er/a.secret"])
-def test_a_leading_double_star_also_fits_no_folder(bus: ToolBus, app: Path, path: str) -> None:
+def test_a_leading_double_star_also_fits_no_directory(bus: ToolBus, app: Path, path: str) -> None:
     refused(bus, path, app, denied_patterns=["**/*.secret"])
 
 
@@ -196,14 +198,14 @@ def test_only_regular_files_are_opened(bus: ToolBus, app: Path, monkeypatch: pyt
         for path in ("pipe", "socket", "src"):
             said = failure(bus, "fs.read", {"path": path}, app)
             assert said["type"] == "execution_error"
-            assert said["message"].startswith(f"{path} is ")
+            assert said["message"].startswith((f"{path} is a directory", f"cannot open {path}: it is a pipe"))
             assert not call(bus, "fs.write", {"path": path, "content": "x"}, app).ok
     device = call(bus, "fs.read", {"path": "/dev/zero"}, app, None)
     assert "not a regular file" in describe(device.error or AssertionError())["message"]
 
 
 @pytest.mark.spec("toolbus.sandbox.silent-refusal")
-def test_a_refusal_does_not_tell_whether_the_file_exists(bus: ToolBus, app: Path) -> None:
+def test_an_error_does_not_tell_whether_the_file_exists(bus: ToolBus, app: Path) -> None:
     (app / ".env").write_text("secret")
     (app / "out").symlink_to(app.parent / "etc")
     pairs = [
@@ -238,7 +240,7 @@ def test_reading_gives_content_full_path_and_size_and_needs_read(bus: ToolBus, a
 
 
 @pytest.mark.spec("toolbus.fs-read.working-folder")
-def test_a_relative_path_starts_at_the_working_folder(bus: ToolBus, app: Path) -> None:
+def test_a_relative_path_starts_at_the_working_directory(bus: ToolBus, app: Path) -> None:
     assert content(bus, "README.md", app) == "# My Project\n"
     assert content(bus, "main.ex", app / "src") == "defmodule"
 

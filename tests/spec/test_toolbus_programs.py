@@ -254,7 +254,7 @@ def test_what_the_program_names_is_looked_at_again(tmp_path: Path, monkeypatch: 
     (here / "folder").symlink_to(outside)
     monkeypatch.setattr(grep_tools, "OPTIONS", (*grep_tools.OPTIONS, "--follow"))
     monkeypatch.setattr("onetool_child.confine.landlock", lambda *_, **__: None)
-    monkeypatch.setattr("onetool.files.Files.denied_globs", lambda *_: [])
+    monkeypatch.setattr("onetool.files.Files.list_denied_globs", lambda *_: [])
     assert places(found(here, "x")) == ["a.txt:1"]
 
 

@@ -14,7 +14,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.context import Permission, ToolContext
 from onetool.errors import BudgetExceeded, ToolError
-from onetool.files.rules import Refusal, Rules
+from onetool.files.rules import Denial, Rules
 from onetool.paths import Folders
 from onetool.problem import UNTRUSTED, Problem
 
@@ -105,10 +105,10 @@ def test_projects_may_be_read() -> None:
 def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
     for folders in (FOLDERS, Folders(WORK, HOME / ".onetool")):  # trusted, and not trusted or not there
         found = sandbox({}, folders)
-        rules = Rules.of(ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK))
+        rules = Rules.from_context(ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK))
         for path in ("/home/ada/.onetool", "/srv/shop/.onetool/onetool.yaml", "/srv/shop/sub/.OneTool/secrets.yaml"):
-            assert rules.refusal(path, writing=False) is Refusal.HIDDEN
-            assert rules.refusal(path, writing=True) is Refusal.HIDDEN
+            assert rules.find_denial(path, writing=False) is Denial.HIDDEN
+            assert rules.find_denial(path, writing=True) is Denial.HIDDEN
 
 
 def test_the_audit_log_is_hidden_wherever_it_is() -> None:

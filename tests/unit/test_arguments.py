@@ -1,4 +1,4 @@
-"""Arguments as a function in a worker wants them, made of data."""
+"""Conversion of JSON arguments to the annotated types of a function in a worker."""
 
 # ruff: noqa: UP006, UP007, UP035, UP045 - people write old and new
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Literal, Optional,
 
 import pytest
 
-from onetool_child.arguments import bound
+from onetool_child.arguments import bind
 from onetool_child.errors import ArgumentError
 
 if TYPE_CHECKING:
     from nowhere import Nothing  # type: ignore[import-not-found]
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     BLUE = 2
 
@@ -30,11 +30,11 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-def converted(annotation: Any, value: Any) -> Any:
+def convert(annotation: Any, value: Any) -> Any:
     def function(x: Any) -> None: ...
 
     function.__annotations__["x"] = annotation
-    return bound(function, {"x": value})[1]["x"]
+    return bind(function, {"x": value})[1]["x"]
 
 
 DAY, NOON = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -56,9 +56,9 @@ KEY = uuid.UUID(int=7)
         (bytes, "AAE=", b"\0\1"),
         (bytes, "AA\nE=", b"\0\1"),
         (bytearray, "AAE=", bytearray(b"\0\1")),
-        (Colour, "red", Colour.RED),
-        (Colour, "RED", Colour.RED),
-        (Colour, 2, Colour.BLUE),
+        (Color, "red", Color.RED),
+        (Color, "RED", Color.RED),
+        (Color, 2, Color.BLUE),
         (Level, 1, Level.LOW),
         (Optional[Path], None, None),
         (Optional[Path], "x", Path("x")),
@@ -79,7 +79,7 @@ KEY = uuid.UUID(int=7)
         (list[Path], ["a"], [Path("a")]),
         (List[dt.date], ["2024-02-29"], [DAY]),
         (Sequence[Path], ["a"], [Path("a")]),
-        (Iterable[Colour], ["red"], [Colour.RED]),
+        (Iterable[Color], ["red"], [Color.RED]),
         (dict[str, Path], {"a": "b"}, {"a": Path("b")}),
         (Mapping[str, list[Path]], {"a": ["b"]}, {"a": [Path("b")]}),
         (list[Path] | None, ["a"], [Path("a")]),
@@ -87,8 +87,8 @@ KEY = uuid.UUID(int=7)
         ("dt.date | None", "2024-02-29", DAY),
     ],
 )
-def test_data_becomes_what_is_annotated(annotation: Any, value: Any, made: Any) -> None:
-    result = converted(annotation, value)
+def test_arguments_are_converted_to_the_annotated_types(annotation: Any, value: Any, made: Any) -> None:
+    result = convert(annotation, value)
     assert result == made
     assert type(result) is type(made)
 
@@ -102,8 +102,8 @@ def test_data_becomes_what_is_annotated(annotation: Any, value: Any, made: Any) 
     ids=lambda annotation: "a function" if isinstance(annotation, FunctionType) else repr(annotation),
 )
 @pytest.mark.parametrize("value", ["text", 1.5, None, [1], {"a": "b"}])
-def test_what_no_annotation_explains_stays_as_it_is(annotation: Any, value: Any) -> None:
-    assert converted(annotation, value) is value
+def test_arguments_without_known_annotations_are_unchanged(annotation: Any, value: Any) -> None:
+    assert convert(annotation, value) is value
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_what_no_annotation_explains_stays_as_it_is(annotation: Any, value: Any)
     [
         (dt.date, "soon", "Invalid isoformat string: 'soon'"),
         (dt.date, 5, "argument must be str"),
-        (Colour, "green", "it is one of 'red', 2"),
-        (Colour, [], "it is one of 'red', 2"),
-        (bytes, "not base64!", "bytes are passed as base64"),
+        (Color, "green", "expected one of 'red', 2"),
+        (Color, [], "expected one of 'red', 2"),
+        (bytes, "not base64!", "expected base64 for bytes"),
         (bytes, 5, ""),
         (Decimal, "many", ""),
         (uuid.UUID, "x", "badly formed"),
@@ -123,24 +123,24 @@ def test_what_no_annotation_explains_stays_as_it_is(annotation: Any, value: Any)
         (dict[str, Path], [], ""),
     ],
 )
-def test_an_argument_that_cannot_be_made_is_named(annotation: Any, value: Any, said: str) -> None:
+def test_an_argument_that_cannot_be_converted_is_named(annotation: Any, value: Any, said: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        converted(annotation, value)
+        convert(annotation, value)
     assert caught.value.argument == "x"
-    assert str(caught.value).startswith(f"x={value!r} cannot be used: ")
+    assert str(caught.value).startswith(f"invalid value x={value!r}: ")
     assert said in str(caught.value)
 
 
 def test_a_long_argument_is_not_repeated_in_its_error() -> None:
     with pytest.raises(ArgumentError) as caught:
-        converted(bytes, "!" * 10_000)
+        convert(bytes, "!" * 10_000)
     assert len(str(caught.value)) < 300
 
 
-def test_one_annotation_that_nobody_knows_leaves_the_others() -> None:
+def test_an_unknown_annotation_does_not_affect_others() -> None:
     def function(a: Path, b: "Nothing", c: "dt.date | None") -> "Nothing": ...
 
-    assert bound(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == ([], {"a": Path("x"), "b": 1, "c": DAY})
+    assert bind(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == ([], {"a": Path("x"), "b": 1, "c": DAY})
 
 
 # --- by place and by name ----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def places(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> li
     ],
 )
 def test_every_parameter_gets_its_own_value(args: dict[str, Any], got: list[Any]) -> None:
-    positional, named = bound(places, args)
+    positional, named = bind(places, args)
     assert places(*positional, **named) == got
 
 
@@ -179,17 +179,17 @@ def around(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("function", [cached, around(cached), around(around(cached))])
-def test_decorated_functions_get_what_the_function_inside_wants(function: Callable[..., Any]) -> None:
-    positional, named = bound(function, {"a": "x", "b": 3})
+def test_decorated_functions_get_converted_arguments(function: Callable[..., Any]) -> None:
+    positional, named = bind(function, {"a": "x", "b": 3})
     assert function(*positional, **named) == (Path("x"), 3)
 
 
 def test_names_beyond_the_signature_are_passed_on() -> None:
     def function(a: Path, /, **more: Any) -> None: ...
 
-    assert bound(function, {"a": "x", "b": 1}) == ([Path("x")], {"b": 1})
+    assert bind(function, {"a": "x", "b": 1}) == ([Path("x")], {"b": 1})
 
 
-def test_what_is_no_function_gets_everything_by_name() -> None:
-    assert bound(functools.partial(places, 1), {"d": 2}) == ([], {"d": 2})
-    assert bound(dict, {"a": 1}) == ([], {"a": 1})
+def test_other_callables_get_all_arguments_by_name() -> None:
+    assert bind(functools.partial(places, 1), {"d": 2}) == ([], {"d": 2})
+    assert bind(dict, {"a": 1}) == ([], {"a": 1})

@@ -1,4 +1,4 @@
-"""The Python that a header asks for: real uv, real environments, and as few of them as possible."""
+"""Environments for script headers, created with the real uv."""
 
 import asyncio
 import os
@@ -14,15 +14,15 @@ from tests.extensions_support import HEADER
 from tests.support import family
 
 from onetool.errors import StorageError, ToolError
-from onetool.extensions.environments import Environments, Start, for_uv, for_worker
-from onetool.extensions.pep723 import Header, parse_header
+from onetool.extensions.environments import Environments, StartCommand, make_uv_environment, make_worker_environment
+from onetool.extensions.pep723 import ScriptHeader, parse_header
 
 FILE = Path("/nowhere/notes_tools.py")  # only headers with paths in them have a use for it
-EMPTY = Header("dependencies = []\n")
+EMPTY = ScriptHeader("dependencies = []\n")
 Work = Callable[[Environments], Awaitable[object]]
 
 
-def six() -> Header:
+def six() -> ScriptHeader:
     header = parse_header(HEADER)
     assert header is not None
     return header
@@ -31,11 +31,11 @@ def six() -> Header:
 def ignore(_line: str) -> None: ...
 
 
-def at(folder: Path) -> Environments:
+def make_environments(folder: Path) -> Environments:
     return Environments(folder, os.environ)
 
 
-def python_of(start: Start) -> str:
+def get_python(start: StartCommand) -> str:
     assert not start.by_uv
     (python,) = start.command
     return python
@@ -45,26 +45,26 @@ def imports(python: str, module: str) -> bool:
     return subprocess.run([python, "-P", "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
-async def built(environments: Environments, header: Header, file: Path = FILE) -> str:
+async def build(environments: Environments, header: ScriptHeader, file: Path = FILE) -> str:
     await environments.build(header, file, ignore)
-    return python_of(await environments.get_start(header, file))
+    return get_python(await environments.get_start_command(header, file))
 
 
 def test_a_file_without_a_header_gets_the_servers_own_python(tmp_path: Path) -> None:
-    assert asyncio.run(at(tmp_path).get_start(None, FILE)) == Start((sys.executable,))
+    assert asyncio.run(make_environments(tmp_path).get_start_command(None, FILE)) == StartCommand((sys.executable,))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_an_environment_that_was_built_ahead_is_started_without_uv(tmp_path: Path) -> None:
-    python = asyncio.run(built(at(tmp_path), six()))
+    python = asyncio.run(build(make_environments(tmp_path), six()))
     assert imports(python, "six")
     assert not imports(python, "pydantic")
 
 
-def test_one_that_was_not_is_made_by_uv_on_the_way(tmp_path: Path) -> None:
+def test_a_missing_environment_is_created_when_the_worker_starts(tmp_path: Path) -> None:
     told: list[str] = []
-    start = asyncio.run(at(tmp_path).get_start(six(), FILE, told.append))
+    start = asyncio.run(make_environments(tmp_path).get_start_command(six(), FILE, told.append))
     assert start.by_uv
     assert start.command[1] == "run"
     assert start.command[-2] == "--script"
@@ -73,54 +73,54 @@ def test_one_that_was_not_is_made_by_uv_on_the_way(tmp_path: Path) -> None:
 
 
 def test_a_known_environment_is_not_made_again(tmp_path: Path) -> None:
-    first = asyncio.run(built(at(tmp_path), EMPTY))
+    first = asyncio.run(build(make_environments(tmp_path), EMPTY))
     (script,) = tmp_path.glob("*.py")
     script.unlink()
-    assert asyncio.run(built(at(tmp_path), EMPTY)) == first  # as the next server would, too
+    assert asyncio.run(build(make_environments(tmp_path), EMPTY)) == first  # as the next server would, too
     assert not script.exists()  # nobody asked uv
 
 
-def test_where_a_worker_found_its_python_is_remembered(tmp_path: Path) -> None:
-    async def remembered() -> Start:
-        await at(tmp_path).remember(EMPTY, sys.executable)
-        return await at(tmp_path).get_start(EMPTY, FILE)
+def test_the_interpreter_of_a_worker_is_recorded(tmp_path: Path) -> None:
+    async def remembered() -> StartCommand:
+        await make_environments(tmp_path).remember(EMPTY, sys.executable)
+        return await make_environments(tmp_path).get_start_command(EMPTY, FILE)
 
-    assert asyncio.run(remembered()) == Start((sys.executable,))
+    assert asyncio.run(remembered()) == StartCommand((sys.executable,))
 
 
 @pytest.mark.parametrize("note", [b"", b"/nowhere/python", b"\xff", b"/tmp", b"a\0b"])
-def test_a_note_that_leads_nowhere_is_no_note(tmp_path: Path, note: bytes) -> None:
+def test_a_recorded_interpreter_that_does_not_exist_is_ignored(tmp_path: Path, note: bytes) -> None:
     (tmp_path / f"{EMPTY.digest}.path").write_bytes(note)
-    assert asyncio.run(at(tmp_path).get_start(EMPTY, FILE)).by_uv
+    assert asyncio.run(make_environments(tmp_path).get_start_command(EMPTY, FILE)).by_uv
 
 
 def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
-    environments = at(tmp_path)
-    first = asyncio.run(built(environments, EMPTY))
+    environments = make_environments(tmp_path)
+    first = asyncio.run(build(environments, EMPTY))
     shutil.rmtree(Path(first).parent.parent)
-    assert asyncio.run(environments.get_start(EMPTY, FILE)).by_uv
-    again = asyncio.run(built(environments, EMPTY))
+    assert asyncio.run(environments.get_start_command(EMPTY, FILE)).by_uv
+    again = asyncio.run(build(environments, EMPTY))
     assert imports(again, "json")
 
 
 @pytest.mark.slow
-def test_several_who_want_the_same_get_the_same(tmp_path: Path) -> None:
+def test_concurrent_callers_share_an_environment(tmp_path: Path) -> None:
     async def at_once() -> list[str]:
-        one, other = at(tmp_path), at(tmp_path)  # the second as if it were another process
-        return await asyncio.gather(*(built(each, six()) for each in (one, one, other, other)))
+        one, other = make_environments(tmp_path), make_environments(tmp_path)  # the second like another process
+        return await asyncio.gather(*(build(each, six()) for each in (one, one, other, other)))
 
     assert len(set(asyncio.run(at_once()))) == 1
 
 
-def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
-    async def during() -> tuple[Start, Start]:
-        environments = at(tmp_path)
+def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None:
+    async def during() -> tuple[StartCommand, StartCommand]:
+        environments = make_environments(tmp_path)
         building = asyncio.ensure_future(environments.build(EMPTY, FILE, ignore))
-        while not environments._making:  # noqa: ASYNC110 - nobody announces it
+        while not environments._in_progress:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
-        started = await environments.get_start(EMPTY, FILE)
+        started = await environments.get_start_command(EMPTY, FILE)
         await building
-        return started, await environments.get_start(EMPTY, FILE)
+        return started, await environments.get_start_command(EMPTY, FILE)
 
     first, second = asyncio.run(during())
     assert first == second
@@ -142,20 +142,20 @@ def test_who_comes_while_it_is_being_made_waits_for_it(tmp_path: Path) -> None:
         ("tool = 1\n", "tool = 1"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_the_words_of_uv(tmp_path: Path, text: str, said: str) -> None:
+def test_a_missing_package_is_reported_with_the_output_of_uv(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ToolError, match="uv could not create the environment: ") as caught:
-        asyncio.run(built(at(tmp_path), Header(text)))
+        asyncio.run(build(make_environments(tmp_path), ScriptHeader(text)))
     assert said in str(caught.value)
     assert not list(tmp_path.glob("*.path"))
 
 
 @pytest.mark.slow
-def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> None:
+def test_a_failed_environment_is_retried_by_the_next_caller(tmp_path: Path) -> None:
     async def twice() -> int:
-        environments, failures = at(tmp_path), 0
+        environments, failures = make_environments(tmp_path), 0
         for _ in range(2):
             try:
-                await environments.build(Header('requires-python = ">=99"\n'), FILE, ignore)
+                await environments.build(ScriptHeader('requires-python = ">=99"\n'), FILE, ignore)
             except ToolError:
                 failures += 1
         return failures
@@ -163,11 +163,11 @@ def test_a_failure_is_tried_again_when_somebody_asks_again(tmp_path: Path) -> No
     assert asyncio.run(twice()) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.get_start(EMPTY, FILE)):
+    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.get_start_command(EMPTY, FILE)):
         with pytest.raises(StorageError, match=r"cannot write .*environments"):
-            asyncio.run(_awaited(work, at(tmp_path / "file" / "environments")))
+            asyncio.run(_awaited(work, make_environments(tmp_path / "file" / "environments")))
 
 
 async def _awaited(work: Work, environments: Environments) -> None:
@@ -176,7 +176,7 @@ async def _awaited(work: Work, environments: Environments) -> None:
 
 def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
     async def closed() -> object:
-        environments = at(tmp_path)
+        environments = make_environments(tmp_path)
         building = asyncio.ensure_future(environments.build(six(), FILE, ignore))
         while len(family(os.getpid())) == before:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.001)
@@ -192,8 +192,8 @@ def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
 # --- headers that name files -------------------------------------------------------------------------------
 
 
-def wheel(folder: Path, version: str) -> Path:
-    """The smallest package there is."""
+def write_wheel(folder: Path, version: str) -> Path:
+    """Write a minimal wheel and return its path."""
     folder.mkdir(exist_ok=True)
     file = folder / f"tiny_thing-{version}-py3-none-any.whl"
     info = f"tiny_thing-{version}.dist-info"
@@ -205,22 +205,22 @@ def wheel(folder: Path, version: str) -> Path:
     return file
 
 
-def with_source(path: str) -> str:
+def make_source(path: str) -> str:
     lines = ('dependencies = ["tiny-thing"]', "[tool.uv.sources]", f'tiny-thing = {{ path = "{path}" }}')
     return "".join(f"{line}\n" for line in ("# /// script", *(f"# {line}" for line in lines), "# ///"))
 
 
 @pytest.mark.slow
-def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
-    environments = at(tmp_path / "environments")
+def test_a_path_in_a_header_is_relative_to_the_file(tmp_path: Path) -> None:
+    environments = make_environments(tmp_path / "environments")
     pythons = {}
     for name, version in (("one", "1.0"), ("two", "2.0")):
         folder = tmp_path / name
-        source = with_source(f"./{wheel(folder, version).name}")
+        source = make_source(f"./{write_wheel(folder, version).name}")
         (folder / "notes_tools.py").write_text(source, encoding="utf-8")
         header = parse_header(source)
         assert header is not None
-        pythons[version] = asyncio.run(built(environments, header, folder / "notes_tools.py"))
+        pythons[version] = asyncio.run(build(environments, header, folder / "notes_tools.py"))
     found = {
         subprocess.run(
             [python, "-c", "import tiny_thing as t; print(t.version)"], capture_output=True, check=True
@@ -230,22 +230,22 @@ def test_a_path_in_a_header_starts_at_the_file(tmp_path: Path) -> None:
     assert found == {b"1.0\n", b"2.0\n"}
 
 
-def test_a_path_that_leads_nowhere_is_told_in_the_words_of_uv(tmp_path: Path) -> None:
-    source = with_source("./gone.whl")
+def test_a_missing_path_is_reported_with_the_output_of_uv(tmp_path: Path) -> None:
+    source = make_source("./gone.whl")
     (tmp_path / "notes_tools.py").write_text(source, encoding="utf-8")
     header = parse_header(source)
     assert header is not None
     with pytest.raises(ToolError, match=r"(?s)uv could not create the environment: .*gone\.whl"):
-        asyncio.run(built(at(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
+        asyncio.run(build(make_environments(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
 
 
 # --- what programs are told of this machine ----------------------------------------------------------------
 
 
-def test_a_worker_is_told_little_and_uv_a_little_more() -> None:
+def test_a_worker_gets_few_variables_and_uv_some_more() -> None:
     environment = dict.fromkeys(
         ("HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_INDEX_URL", "UV_CACHE_DIR", "AWS_SECRET", "PYTHONPATH"),
         "x",
     )
-    assert set(for_worker(environment)) == {"HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_CACHE_DIR"}
-    assert set(for_uv(environment)) == {*for_worker(environment), "UV_INDEX_URL"}
+    assert set(make_worker_environment(environment)) == {"HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_CACHE_DIR"}
+    assert set(make_uv_environment(environment)) == {*make_worker_environment(environment), "UV_INDEX_URL"}

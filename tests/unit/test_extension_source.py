@@ -1,4 +1,4 @@
-"""What is known of an extension file without running it, whatever is in it."""
+"""Static analysis of extension files, valid and invalid."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool.context import Permission
-from onetool.extensions.source import MAX_FILE_BYTES, Extension, read, stamp_file
+from onetool.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_file_is_never_run(file: Path) -> None:
     assert names(of(file, text)) == ["f"]
 
 
-def test_of_several_functions_with_one_name_the_last_counts(file: Path) -> None:
+def test_the_last_function_of_a_name_is_used(file: Path) -> None:
     text = (
         "from typing import overload\n@overload\ndef f(a: int): ...\n@overload\ndef f(a: str): ...\ndef f(b): 'Last.'\n"
     )
@@ -73,7 +73,7 @@ def test_tools_are_what_is_exported_or_public(file: Path, text: str, found: list
     assert extension.problem is None
 
 
-def test_what_is_exported_and_no_function_is_reported(file: Path) -> None:
+def test_an_exported_name_that_is_not_a_function_is_reported(file: Path) -> None:
     extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
     assert names(extension) == ["a"]
     assert [problem.message.rpartition(": ")[2] for problem in extension.problems] == [
@@ -90,7 +90,7 @@ def test_a_function_that_cannot_be_a_tool_is_reported_and_the_others_are_tools(f
     )
 
 
-def test_a_function_with_permissions_of_its_own_is_refused_rather_than_called_without_them(file: Path) -> None:
+def test_a_function_with_permissions_in_its_decorator_is_rejected(file: Path) -> None:
     extension = of(file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ...")
     assert names(extension) == ["b", "c"]
     assert "at the top of the file" in extension.problems[0].message
@@ -138,12 +138,12 @@ def test_a_file_is_read_in_its_own_encoding(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"'\xff'", b"# coding: no-such\n", b"# coding: rot13\n", b"\xff\xfe\x00"])
-def test_bytes_that_are_no_text_are_reported(file: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_decoded_is_reported(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     assert str(file) in str(read(file).problem)
 
 
-def test_what_is_no_file_is_reported_and_nobody_waits_for_it(file: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_reported_without_blocking(file: Path) -> None:
     assert "cannot read" in str(read(file).problem)
     os.mkfifo(file)
     assert "not a regular file" in str(read(file).problem)

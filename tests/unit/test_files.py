@@ -1,4 +1,4 @@
-"""Files as tools touch them, by both ways of opening: what is reached, what is refused, and what is left behind."""
+"""File access of tools with both openers: allowed and denied paths, writes, moves and the trash."""
 
 import base64
 import errno
@@ -18,7 +18,7 @@ from onetool import files as disk
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, SandboxDenied, ToolError
 from onetool.files import TRASH, Files, writing
-from onetool.files.beneath import Opener, best_opener, location, open_by_kernel, open_by_walking
+from onetool.files.beneath import Opener, choose_opener, get_descriptor_path, open_by_kernel, open_by_walking
 from onetool.tools import fs_tools as fs
 
 OPENERS = {"kernel": open_by_kernel, "walking": open_by_walking}
@@ -32,7 +32,7 @@ def opener(request: pytest.FixtureRequest) -> Opener:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """An allowed folder, with a secret beside it."""
+    """Return an allowed directory with a secret next to it."""
     for folder in ("app/src/deep", "lib", "outside", "app2"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "app/src/a.txt").write_text("alpha")
@@ -69,16 +69,16 @@ def nothing_stays_open() -> Iterator[None]:
 # --- the two ways of opening -----------------------------------------------------------------------------------
 
 
-def test_this_kernel_offers_its_own_way() -> None:
-    assert best_opener() is open_by_kernel
+def test_the_kernel_opener_is_chosen_where_it_works() -> None:
+    assert choose_opener() is open_by_kernel
 
 
-def test_a_kernel_without_it_gets_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_openat2_gets_the_walking_opener(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
     monkeypatch.setattr("onetool.files.beneath.open_by_kernel", missing)
-    assert best_opener() is open_by_walking
+    assert choose_opener() is open_by_walking
 
 
 def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Opener) -> None:
@@ -87,7 +87,7 @@ def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Open
     start = os.open(app, os.O_PATH)
     try:
         descriptor = opener(start, ["src", "deep"], os.O_PATH | os.O_DIRECTORY)
-        assert location(descriptor) == f"{app}/src/deep"
+        assert get_descriptor_path(descriptor) == f"{app}/src/deep"
         os.close(descriptor)
         for names in (["link"], ["link", "deep"], ["src", "up"], [".."], ["src", "..", "..", "outside"], ["none"]):
             with pytest.raises(OSError, match="Errno"):
@@ -99,13 +99,13 @@ def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Open
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reading_inside(app: Path, opener: Opener) -> None:
+def test_files_inside_the_sandbox_are_read(app: Path, opener: Opener) -> None:
     for path in ("src/a.txt", "./src//a.txt", "src/deep/../a.txt", str(app / "src/a.txt"), f"//{app}/src/a.txt"):
         content = disk.read(files(app, opener), path, 100)
         assert (content.data, content.path) == (b"alpha", f"{app}/src/a.txt")
 
 
-def test_links_that_stay_inside_work_wherever_they_stand(app: Path, opener: Opener) -> None:
+def test_links_inside_the_sandbox_are_followed(app: Path, opener: Opener) -> None:
     (app / "relative").symlink_to("src/a.txt")
     (app / "absolute").symlink_to(app / "src" / "a.txt")
     (app / "folder").symlink_to(app / "src")
@@ -125,7 +125,7 @@ def test_links_that_stay_inside_work_wherever_they_stand(app: Path, opener: Open
     assert text(opened, "other_root/b.txt") == "beta"
 
 
-def test_an_allowed_path_may_be_a_link_a_file_or_not_there(app: Path, opener: Opener) -> None:
+def test_an_allowed_path_may_be_a_link_a_file_or_missing(app: Path, opener: Opener) -> None:
     (app / "way").symlink_to(app.parent / "lib")
     (app / "src/c.txt").write_text("gamma")
     opened = files(app, opener, allowed_paths=["way", "src/a.txt", "not/there"])
@@ -141,7 +141,7 @@ def test_an_allowed_path_may_be_a_link_a_file_or_not_there(app: Path, opener: Op
 def test_the_whole_machine_may_be_allowed(app: Path, opener: Opener) -> None:
     opened = files(app, opener, allowed_paths=["/"], denied_patterns=["outside"])
     assert text(opened, "src/a.txt") == "alpha"
-    assert disk.facts_of(opened, "/")[0] == "/"
+    assert disk.stat_path(opened, "/")[0] == "/"
     with pytest.raises(SandboxDenied):
         text(opened, "../outside/secret.txt")
 
@@ -152,23 +152,23 @@ def test_without_a_sandbox_everything_is_read(app: Path, opener: Opener) -> None
         assert text(opened, "../outside/secret.txt") == "secret"
 
 
-def test_links_in_a_circle_end(app: Path, opener: Opener) -> None:
+def test_circular_links_are_reported(app: Path, opener: Opener) -> None:
     (app / "one").symlink_to("two")
     (app / "two").symlink_to("one")
     (app / "self").symlink_to("self/x")
     for path in ("one", "one/x", "self", "self/y"):
-        with pytest.raises((ToolError, FileNotFoundError), match=r"form a circle|not found"):
+        with pytest.raises((ToolError, FileNotFoundError), match=r"are circular|not found"):
             text(files(app, opener), path)
 
 
-def test_what_is_missing_is_said_to_be_missing(app: Path, opener: Opener) -> None:
+def test_a_missing_file_is_reported(app: Path, opener: Opener) -> None:
     (app / "dangling").symlink_to("nothing")
     for path in ("nothing", "nothing/x", "src/a.txt/x", "dangling", "dangling/x"):
         with pytest.raises(FileNotFoundError, match=f"^File not found: {path}$"):
             text(files(app, opener), path)
 
 
-def test_only_regular_files_are_opened_and_nobody_waits(app: Path, opener: Opener) -> None:
+def test_only_regular_files_are_opened_without_blocking(app: Path, opener: Opener) -> None:
     os.mkfifo(app / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
@@ -186,7 +186,7 @@ def test_only_regular_files_are_opened_and_nobody_waits(app: Path, opener: Opene
         text(files(app, opener), "src")
 
 
-def test_the_size_counts_as_it_is_read(app: Path) -> None:
+def test_the_size_limit_applies_to_what_is_read(app: Path) -> None:
     (app / "empty").touch()
     (app / "full").write_bytes(b"x" * 10)
     assert disk.read(files(app), "full", 10).data == b"x" * 10
@@ -201,15 +201,15 @@ def test_the_size_counts_as_it_is_read(app: Path) -> None:
         disk.read(kernel, f"/proc/{os.getpid()}/status", 10)
 
 
-def test_texts_and_bytes(app: Path) -> None:
+def test_encodings_and_size_limits_of_reads(app: Path) -> None:
     (app / "bytes").write_bytes(b"\xff\x00")
     (app / "latin").write_bytes("é\r\n".encode("latin-1"))
     assert base64.b64decode(fs.read("bytes", context(app), encoding="base64")["content"]) == b"\xff\x00"
     assert fs.read("latin", context(app), encoding="latin-1")["content"] == "é\r\n"
-    with pytest.raises(ToolError, match=r'bytes is not utf-8 text .*encoding="base64"'):
+    with pytest.raises(ToolError, match=r'bytes is not valid utf-8 .*encoding="base64"'):
         fs.read("bytes", context(app))
     for size in (-1, 1 << 40):
-        with pytest.raises(ArgumentError, match="max_size is between"):
+        with pytest.raises(ArgumentError, match="invalid max_size"):
             fs.read("bytes", context(app), max_size=size)
 
 
@@ -217,7 +217,7 @@ def test_texts_and_bytes(app: Path) -> None:
 
 
 def swapping(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
-    """Between the decision and the opening somebody swaps something."""
+    """Return an opener that calls `swap` between the check and the opening."""
     left = [times]
 
     def opened(start: int, names: Sequence[str], flags: int) -> int:
@@ -230,7 +230,7 @@ def swapping(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
 
 
 @pytest.mark.parametrize("times", [1, 1000])
-def test_a_folder_swapped_for_a_link_wins_nothing(app: Path, opener: Opener, times: int) -> None:
+def test_a_directory_replaced_by_a_link_gains_no_access(app: Path, opener: Opener, times: int) -> None:
     (app / "src/secret.txt").write_text("harmless")
 
     def swap() -> None:
@@ -242,12 +242,12 @@ def test_a_folder_swapped_for_a_link_wins_nothing(app: Path, opener: Opener, tim
         lambda opened: text(opened, "src/secret.txt"),
         lambda opened: disk.write(opened, "src/secret.txt", b"overwritten"),
         lambda opened: disk.write(opened, "src/new/deep.txt", b"new", create_folders=True),
-        lambda opened: disk.entries(opened, "src", "*", 100),
-        lambda opened: disk.facts_of(opened, "src/secret.txt"),
+        lambda opened: disk.list_entries(opened, "src", "*", 100),
+        lambda opened: disk.stat_path(opened, "src/secret.txt"),
         lambda opened: disk.delete(opened, "src/secret.txt", recursive=False),
         lambda opened: disk.move(opened, "src/secret.txt", "taken", overwrite=False),
         lambda opened: disk.copy(opened, "src/secret.txt", "taken", overwrite=False),
-        lambda opened: opened.search_root("src/secret.txt"),
+        lambda opened: opened.resolve_search_root("src/secret.txt"),
     ]
     before = snapshot(app.parent / "outside")
     for operate in operations:
@@ -259,8 +259,8 @@ def test_a_folder_swapped_for_a_link_wins_nothing(app: Path, opener: Opener, tim
     assert not (app / "taken").exists()
 
 
-def test_a_folder_swapped_all_the_time_ends_in_an_error(app: Path, opener: Opener) -> None:
-    """Each time it is looked at it is a directory, and each time it is opened it is a link."""
+def test_a_directory_replaced_repeatedly_ends_in_an_error(app: Path, opener: Opener) -> None:
+    """Whenever it is checked it is a directory, and whenever it is opened it is a link."""
     (app / "other").mkdir()
     (app / "other/a.txt").write_text("alpha")
 
@@ -277,7 +277,7 @@ def test_a_folder_swapped_all_the_time_ends_in_an_error(app: Path, opener: Opene
         text(files(app, flip), "src/a.txt")
 
 
-def test_a_link_that_moves_on_inside_is_followed_to_where_it_leads_now(app: Path, opener: Opener) -> None:
+def test_a_link_changed_inside_the_sandbox_is_followed_to_its_new_target(app: Path, opener: Opener) -> None:
     (app / "one").mkdir()
     (app / "two").mkdir()
     (app / "two/x").write_text("two")
@@ -291,12 +291,12 @@ def test_a_link_that_moves_on_inside_is_followed_to_where_it_leads_now(app: Path
     assert text(files(app, swapping(opener, swap, 1)), "current/x") == "two"
 
 
-def test_a_folder_that_is_moved_out_of_the_sandbox_is_not_read(app: Path, opener: Opener) -> None:
-    """The descriptor is good, and what it leads to is outside by now."""
+def test_a_directory_moved_out_of_the_sandbox_is_not_read(app: Path, opener: Opener) -> None:
+    """The descriptor is valid, but its directory is now outside of the sandbox."""
 
     def moved_out(start: int, names: Sequence[str], flags: int) -> int:
         descriptor = opener(start, names, flags)
-        if location(descriptor) == f"{app}/src":
+        if get_descriptor_path(descriptor) == f"{app}/src":
             (app / "src").rename(app.parent / "outside/src")
         return descriptor
 
@@ -304,10 +304,10 @@ def test_a_folder_that_is_moved_out_of_the_sandbox_is_not_read(app: Path, opener
         text(files(app, moved_out), "src/a.txt")
 
 
-def test_a_folder_that_is_renamed_to_a_denied_name_is_not_read(app: Path, opener: Opener) -> None:
+def test_a_directory_renamed_to_a_denied_name_is_not_read(app: Path, opener: Opener) -> None:
     def renamed(start: int, names: Sequence[str], flags: int) -> int:
         descriptor = opener(start, names, flags)
-        if location(descriptor) == f"{app}/src":
+        if get_descriptor_path(descriptor) == f"{app}/src":
             (app / "src").rename(app / "private")
         return descriptor
 
@@ -318,7 +318,7 @@ def test_a_folder_that_is_renamed_to_a_denied_name_is_not_read(app: Path, opener
 # --- writing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_file(app: Path, opener: Opener) -> None:
+def test_a_new_file_is_written(app: Path, opener: Opener) -> None:
     before = os.umask(0o077)
     try:
         written = disk.write(files(app, opener), "new.txt", b"new")
@@ -343,14 +343,14 @@ def test_an_old_file_keeps_its_mode_and_its_bytes_in_the_backup(app: Path, opene
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
 
 
-def test_a_file_that_has_two_names_changes_under_one(app: Path) -> None:
+def test_writing_replaces_one_of_two_hard_links(app: Path) -> None:
     os.link(app.parent / "outside/secret.txt", app / "twin")
     disk.write(files(app), "twin", b"new")
     disk.write(files(app), "twin.bak", b"newer")
     assert (app.parent / "outside/secret.txt").read_text() == "secret"
 
 
-def test_the_backup_is_a_copy_where_a_file_cannot_have_two_names(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backup_is_a_copy_without_hard_links(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "not here")
 
@@ -362,9 +362,7 @@ def test_the_backup_is_a_copy_where_a_file_cannot_have_two_names(app: Path, monk
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
 
 
-def test_a_pipe_that_comes_in_the_place_of_the_file_is_not_waited_for(
-    app: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_that_replaces_the_file_does_not_block(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def swapped(*_: object, **__: object) -> None:
         (app / "src/a.txt").unlink()
         os.mkfifo(app / "src/a.txt")
@@ -375,7 +373,7 @@ def test_a_pipe_that_comes_in_the_place_of_the_file_is_not_waited_for(
         disk.write(files(app), "src/a.txt", b"new")
 
 
-def test_writing_through_a_link_writes_where_it_leads_if_that_is_inside(app: Path, opener: Opener) -> None:
+def test_writing_through_a_link_writes_an_allowed_target(app: Path, opener: Opener) -> None:
     (app / "link").symlink_to("src/a.txt")
     (app / "to_come").symlink_to("src/new.txt")
     (app / "out").symlink_to(app.parent / "outside/secret.txt")
@@ -389,7 +387,7 @@ def test_writing_through_a_link_writes_where_it_leads_if_that_is_inside(app: Pat
     assert snapshot(app.parent / "outside") == {"secret.txt": b"secret"}
 
 
-def test_a_link_in_the_place_of_the_backup_is_replaced(app: Path) -> None:
+def test_a_link_with_the_name_of_the_backup_is_replaced(app: Path) -> None:
     (app / "src/a.txt.bak").symlink_to(app.parent / "outside/secret.txt")
     disk.write(files(app), "src/a.txt", b"new")
     assert not (app / "src/a.txt.bak").is_symlink()
@@ -406,7 +404,7 @@ def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
     assert disk.write(opened, "new.txt", b"newer", backup=False).size == 5
 
 
-def test_folders_are_made_when_asked(app: Path, opener: Opener) -> None:
+def test_directories_are_created_on_request(app: Path, opener: Opener) -> None:
     with pytest.raises(FileNotFoundError, match=r"directory not found for a/b/c\.txt; create_folders=True creates it"):
         fs.write("a/b/c.txt", "c", context(app))
     disk.write(files(app, opener), "a/b/c.txt", b"c", create_folders=True)
@@ -416,7 +414,7 @@ def test_folders_are_made_when_asked(app: Path, opener: Opener) -> None:
     assert disk.write(files(app, opener), deep, b"deep", create_folders=True).size == 4
 
 
-def test_writers_side_by_side_leave_whole_files_and_nothing_else(app: Path) -> None:
+def test_concurrent_writers_leave_complete_files_only(app: Path) -> None:
     def many(letter: str) -> None:
         for _ in range(15):
             disk.write(files(app), "shared", letter.encode() * 50_000)
@@ -429,7 +427,7 @@ def test_writers_side_by_side_leave_whole_files_and_nothing_else(app: Path) -> N
     assert sorted(path.name for path in app.iterdir()) == ["shared", "shared.bak", "src"]
 
 
-def test_what_is_no_file_is_not_replaced(app: Path, opener: Opener) -> None:
+def test_only_regular_files_are_replaced(app: Path, opener: Opener) -> None:
     os.mkfifo(app / "pipe")
     for path in ("src", "pipe", "."):
         with pytest.raises(ToolError, match="not a regular file"):
@@ -449,29 +447,29 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(app: Path, monkeypatch
 
 
 @pytest.mark.parametrize("mode", ["0644", "644", 0o644, "0o644"])
-def test_modes_as_people_write_them(app: Path, mode: int | str) -> None:
+def test_modes_are_accepted_as_numbers_and_strings(app: Path, mode: int | str) -> None:
     fs.write("x", "x", context(app), mode=mode)
     assert fs.stat("x", context(app))["mode"] == "0644"
 
 
 @pytest.mark.parametrize("mode", ["4755", 0o4755, 644, "rw-r--r--", "", "-1", "0888", -1, "9" * 5000])
-def test_modes_that_are_none(app: Path, mode: int | str) -> None:
-    with pytest.raises(ArgumentError, match="mode is permissions such as"):
+def test_an_invalid_mode_is_rejected(app: Path, mode: int | str) -> None:
+    with pytest.raises(ArgumentError, match=r"invalid mode .*: expected permissions such as"):
         fs.write("x", "x", context(app), mode=mode)
     assert not (app / "x").exists()
 
 
-def test_content_that_cannot_be_written(app: Path) -> None:
-    with pytest.raises(ToolError, match="cannot be written as utf-8: character 1"):
+def test_content_that_cannot_be_encoded_is_rejected(app: Path) -> None:
+    with pytest.raises(ToolError, match="cannot encode the content as utf-8: character 1"):
         fs.write("x", "a\ud800", context(app))
-    with pytest.raises(ToolError, match="not base64"):
+    with pytest.raises(ToolError, match="not valid base64"):
         fs.write("x", "*", context(app), encoding="base64")
     assert fs.write("x", "/wA=", context(app), encoding="base64")["size"] == 2
     assert (app / "x").read_bytes() == b"\xff\x00"
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
-def test_files_that_the_owner_protects_are_left_alone() -> None:
+def test_read_only_files_are_not_replaced() -> None:
     with TemporaryDirectory() as folder:
         app = Path(folder)
         app.chmod(0o777)
@@ -485,7 +483,7 @@ def test_files_that_the_owner_protects_are_left_alone() -> None:
                 disk.write(files(app), "protected", b"new")
             with pytest.raises(PermissionError, match=r"^Permission denied: unreadable$"):
                 text(files(app), "unreadable")
-            for operate in (disk.facts_of, text):
+            for operate in (disk.stat_path, text):
                 with pytest.raises(PermissionError, match=r"^Permission denied: closed/x$"):
                     operate(files(app), "closed/x")
             with pytest.raises(PermissionError, match=r"^Permission denied: closed$"):
@@ -507,27 +505,28 @@ def test_an_exact_text_is_replaced(app: Path) -> None:
     assert (app / "x").read_bytes() == "1\r\n2\r\n1 é".encode()
 
 
-@pytest.mark.parametrize(("old", "count", "said"), [("a", 1, "3 times"), ("b", 1, "not at all"), ("a", 4, "3 times"),
-                                                    ("bc", 0, "not at all"), ("aaa", 3, "once")])  # fmt: skip
-def test_an_unexpected_number_changes_nothing(app: Path, old: str, count: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "count", "found"), [("a", 1, 3), ("b", 1, 0), ("a", 4, 3), ("bc", 0, 0), ("aaa", 3, 1)]
+)
+def test_an_edit_with_the_wrong_count_changes_nothing(app: Path, old: str, count: int, found: int) -> None:
     (app / "x").write_text("aaa")
-    with pytest.raises(ToolError, match=said):
+    with pytest.raises(ToolError, match=rf"has {found} occurrences? in x, expected {count}"):
         fs.edit("x", old, "new", context(app), count)
     assert sorted(path.name for path in app.iterdir()) == ["src", "x"]
 
 
-def test_an_edit_that_would_fill_the_memory_is_refused(app: Path) -> None:
+def test_an_edit_that_would_use_too_much_memory_is_rejected(app: Path) -> None:
     (app / "x").write_text("a" * 100_000)
     with pytest.raises(ToolError, match="would make x larger than"):
         fs.edit("x", "a", "b" * 100_000, context(app), count=100_000)
 
 
-def test_an_edit_of_what_somebody_else_has_changed_changes_nothing(app: Path) -> None:
+def test_an_edit_of_a_file_changed_meanwhile_changes_nothing(app: Path) -> None:
     opened = files(app)
     content = disk.read(opened, "src/a.txt", 100)
     (app / "src/a.txt").write_text("changed")
     with pytest.raises(ToolError, match="changed since it was read"):
-        disk.write(opened, "src/a.txt", b"new", expected=content.facts)
+        disk.write(opened, "src/a.txt", b"new", expected=content.status)
     assert (app / "src/a.txt").read_text() == "changed"
 
 
@@ -538,7 +537,7 @@ def names(app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **o
     return [entry["name"] for entry in fs.list(context(app, **(sandbox or {})), *arguments, **options)]
 
 
-def test_a_folder_is_listed_in_order(app: Path) -> None:
+def test_a_directory_is_listed_in_order(app: Path) -> None:
     (app / "b").write_text("bb")
     (app / ".hidden").touch()
     os.mkfifo(app / "pipe")
@@ -563,18 +562,18 @@ def test_a_folder_is_listed_in_order(app: Path) -> None:
         ("none/*", False, []),
     ],
 )
-def test_patterns_of_a_list(app: Path, pattern: str | None, recursive: bool, found: list[str]) -> None:
+def test_entries_are_filtered_by_pattern(app: Path, pattern: str | None, recursive: bool, found: list[str]) -> None:
     (app / "src/deep/z.txt").touch()
     assert names(app, ".", pattern, recursive) == found
 
 
 @pytest.mark.parametrize("pattern", ["", "/etc/*", "../*", "src/../../*", "x" * 5000])
-def test_patterns_that_lead_out(app: Path, pattern: str) -> None:
-    with pytest.raises(ArgumentError, match="leads out of the folder"):
+def test_a_pattern_that_leaves_the_directory_is_rejected(app: Path, pattern: str) -> None:
+    with pytest.raises(ArgumentError, match="leaves the directory"):
         names(app, ".", pattern)
 
 
-def test_what_would_be_refused_is_not_listed(app: Path) -> None:
+def test_denied_files_are_not_listed(app: Path) -> None:
     (app / ".env").touch()
     (app / "kept").mkdir()
     (app / "kept/secrets.yaml").touch()
@@ -594,20 +593,20 @@ def test_what_would_be_refused_is_not_listed(app: Path) -> None:
     assert [types[name] for name in ("in", "in_nothing", "circle", "up")] == ["dir", "other", "other", "dir"]
 
 
-def test_a_list_is_all_or_an_error(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_never_truncated(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         (app / str(number)).touch()
     assert len(names(app, max_results=6)) == 6
     with pytest.raises(ToolError, match="more than 5 entries"):
         names(app, max_results=5)
-    with pytest.raises(ArgumentError, match="1 at least"):
+    with pytest.raises(ArgumentError, match="expected 1 or more"):
         names(app, max_results=0)
-    monkeypatch.setattr("onetool.files.listing.MOST_SEEN", 3)
+    monkeypatch.setattr("onetool.files.listing.MAX_SCANNED_ENTRIES", 3)
     with pytest.raises(ToolError, match="more than 3 entries"):
         names(app, pattern="nothing*")
 
 
-def test_names_that_are_no_text_are_left_out_and_a_file_is_no_folder(app: Path) -> None:
+def test_names_that_are_not_valid_text_are_omitted_and_a_file_is_not_listed(app: Path) -> None:
     (app / os.fsdecode(b"\xff")).touch()
     assert names(app) == ["src"]
     with pytest.raises(ToolError, match="not a directory"):
@@ -619,7 +618,7 @@ def test_names_that_are_no_text_are_left_out_and_a_file_is_no_folder(app: Path) 
 # --- facts -----------------------------------------------------------------------------------------------------
 
 
-def test_facts(app: Path) -> None:
+def test_stat_returns_path_type_size_and_mode(app: Path) -> None:
     os.utime(app / "src/a.txt", (0, 0))
     (app / "src/a.txt").chmod(0o640)
     (app / "link").symlink_to("src/a.txt")
@@ -639,7 +638,7 @@ def test_facts(app: Path) -> None:
 # --- deleting, moving, copying -----------------------------------------------------------------------------------
 
 
-def test_what_is_deleted_can_be_had_back(app: Path, opener: Opener) -> None:
+def test_a_deleted_file_can_be_restored(app: Path, opener: Opener) -> None:
     kept = disk.delete(files(app, opener), "src/a.txt", recursive=False)
     assert kept.startswith(f"{app}/{TRASH}/")
     assert kept.endswith("/a.txt")
@@ -648,7 +647,7 @@ def test_what_is_deleted_can_be_had_back(app: Path, opener: Opener) -> None:
     assert text(files(app, opener), "src/a.txt") == "alpha"
 
 
-def test_a_folder_is_deleted_only_when_asked(app: Path, opener: Opener) -> None:
+def test_a_directory_is_deleted_only_with_recursive(app: Path, opener: Opener) -> None:
     with pytest.raises(ToolError, match="recursive=True"):
         disk.delete(files(app, opener), "src", recursive=False)
     kept = disk.delete(files(app, opener), "src", recursive=True)
@@ -678,7 +677,7 @@ def test_a_link_is_deleted_and_moved_itself(app: Path, opener: Opener) -> None:
         text(files(app, opener), str(kept))
 
 
-def test_the_trash_of_somebody_without_a_sandbox(app: Path) -> None:
+def test_the_trash_without_a_sandbox(app: Path) -> None:
     opened = Files(ToolContext(working_dir=app))
     assert disk.delete(opened, "src/a.txt", recursive=False).startswith(f"{app}/{TRASH}/")
     kept = disk.delete(opened, str(app.parent / "lib/b.txt"), recursive=False)
@@ -686,7 +685,7 @@ def test_the_trash_of_somebody_without_a_sandbox(app: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [".", "src/..", "", "..", "/"])
-def test_the_allowed_folder_itself_stays(app: Path, path: str) -> None:
+def test_the_allowed_directory_itself_cannot_be_deleted(app: Path, path: str) -> None:
     with pytest.raises(ToolError):
         disk.delete(files(app), path, recursive=True)
     with pytest.raises(ToolError):
@@ -694,7 +693,7 @@ def test_the_allowed_folder_itself_stays(app: Path, path: str) -> None:
     assert (app / "src/a.txt").exists()
 
 
-def test_folders_that_rules_speak_of_stay(app: Path) -> None:
+def test_directories_with_rules_cannot_be_moved(app: Path) -> None:
     sandbox: list[dict[str, Any]] = [
         {"denied_patterns": ["src/secret"]},
         {"hidden_paths": [str(app / "src/deep/x")]},
@@ -708,8 +707,8 @@ def test_folders_that_rules_speak_of_stay(app: Path) -> None:
             disk.delete(files(app, **rules), "src", recursive=True)
 
 
-def test_nothing_is_brought_under_a_guarded_name_by_moving_the_folder_around_it(app: Path) -> None:
-    """What may not be written into .onetool/tools is not to come there as part of a folder or behind a link."""
+def test_moving_a_directory_creates_no_protected_files(app: Path) -> None:
+    """A file that may not be written in .onetool/tools cannot be moved there in a directory or behind a link."""
     opened = files(app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"])
     disk.write(opened, "made/tools/evil_tools.py", b"evil", create_folders=True)
     disk.write(opened, "made/a.key", b"evil")
@@ -721,7 +720,7 @@ def test_nothing_is_brought_under_a_guarded_name_by_moving_the_folder_around_it(
     assert sorted(path.name for path in app.iterdir()) == ["link", "made", "src"]
 
 
-def test_moving(app: Path, opener: Opener) -> None:
+def test_files_and_directories_are_moved(app: Path, opener: Opener) -> None:
     (app / "x").write_text("x")
     opened = files(app, opener)
     with pytest.raises(ToolError, match=r"src/a\.txt already exists"):
@@ -739,7 +738,7 @@ def test_moving(app: Path, opener: Opener) -> None:
         disk.move(opened, "lib/sub/deep", "lib/sub/a.txt", overwrite=True)
 
 
-def test_both_ends_are_decided(app: Path, opener: Opener) -> None:
+def test_source_and_target_are_both_checked(app: Path, opener: Opener) -> None:
     opened = files(
         app, opener, readable_paths=["../lib"], denied_patterns=["*.key"], protected_paths=[str(app / "src/deep")]
     )
@@ -756,7 +755,7 @@ def test_both_ends_are_decided(app: Path, opener: Opener) -> None:
     assert disk.copy(opened, "../lib/b.txt", "b.txt", overwrite=False).size == 4
 
 
-def test_copying(app: Path, opener: Opener) -> None:
+def test_files_are_copied(app: Path, opener: Opener) -> None:
     (app / "src/a.txt").chmod(0o755)
     opened = files(app, opener)
     copied = disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False, create_folders=True)
@@ -773,9 +772,7 @@ def test_copying(app: Path, opener: Opener) -> None:
         disk.copy(opened, "src", "d", overwrite=False)
 
 
-def test_names_are_kept_apart_where_the_file_system_cannot_rename_to_a_free_name(
-    app: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_replaced_without_renameat2(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise OSError(errno.EINVAL, "not here")
 

@@ -1,4 +1,4 @@
-"""Messages are measured before they are parsed, long strings cross beside them, and who sends much is read slowly."""
+"""Message limits: sizes are checked before parsing, long strings are sent separately, and reading is paced."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from onetool.children.collector import Collector, find_id
 from onetool.children.pace import SLICE_SECONDS, Pace
 from onetool.children.process import MAX_KEPT, MAX_SHOWN, Printed
-from onetool.proxy.http_bounds import _WholeEvents
+from onetool.proxy.http_limits import _EventSplitter
 from onetool_child import messages
 
 
@@ -74,7 +74,7 @@ def test_a_header_that_is_wrong_is_rejected(line: bytes) -> None:
         messages.piece_header(line)
 
 
-def test_who_sends_much_rests() -> None:
+def test_a_fast_sender_is_paused() -> None:
     now = [0.0]
     pace = Pace()
     pace.now = lambda: now[0]
@@ -117,7 +117,7 @@ def test_of_a_message_that_is_too_large_both_ends_are_kept() -> None:
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_events_are_whole_wherever_chunks_end(size: int, end: bytes) -> None:
     lines = [b"event: message", b'data: {"a":1}', b"", b"data: [1,", b"data: 2]", b"id: 5", b"", b": ping", b""]
-    stream, whole = end.join(lines) + end, _WholeEvents()
+    stream, whole = end.join(lines) + end, _EventSplitter()
     found = [event for chunk in messages.split_bytes(stream, size) for event in whole.add(chunk)]
     assert [event.strip() for event in found] == [
         b'event: message\ndata: {"a":1}', b"data: [1,\ndata: 2]\nid: 5", b": ping",

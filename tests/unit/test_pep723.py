@@ -1,8 +1,8 @@
-"""The header of a script as PEP 723 defines it, and what people write instead."""
+"""Script headers of PEP 723, valid and invalid."""
 
 import pytest
 
-from onetool.extensions.pep723 import Header, blocks, find_mistake, parse_header
+from onetool.extensions.pep723 import ScriptHeader, extract_blocks, find_problem, parse_header
 
 # The example of the PEP, with code around it.
 REFERENCE = """\
@@ -48,38 +48,38 @@ def test_line_ends_of_windows_make_no_difference() -> None:
         (["# a = 2024-02-29", "# b = 0xff", "# c = [1, 2,]"], None),
     ],
 )
-def test_all_of_toml_may_stand_in_a_header(lines: list[str], data: dict[str, object] | None) -> None:
+def test_a_header_may_contain_any_toml(lines: list[str], data: dict[str, object] | None) -> None:
     if not lines:  # the PEP wants a line between the two
         assert parse_header(script()) is None
         return
     assert data is None or data_of(script(*lines)) == data
-    assert find_mistake(script(*lines)) is None
+    assert find_problem(script(*lines)) is None
 
 
 def test_the_last_closing_line_in_a_row_of_comments_counts() -> None:
-    """As the PEP wants it: the block may hold lines that look like its end."""
+    """As the PEP requires: the block may contain lines that look like its end."""
     source = script('# a = """', "# ///", '# """')
     assert data_of(source) == {"a": "///\n"}
 
 
-def test_other_blocks_are_not_ours() -> None:
+def test_other_blocks_are_ignored() -> None:
     other = "# /// pyproject\n# x = [\n# ///\n"
     assert parse_header(other) is None
-    assert find_mistake(other) is None
+    assert find_problem(other) is None
     assert data_of(f"{other}\n{script('# a = 1')}") == {"a": 1}
 
 
-def test_two_headers_are_none() -> None:
+def test_two_headers_are_rejected() -> None:
     source = f"{script('# a = 1')}\n{script('# a = 2')}"
-    assert len(blocks(source)) == 2
+    assert len(extract_blocks(source)) == 2
     assert parse_header(source) is None
-    assert find_mistake(source) == "invalid header: more than one header in the file"
+    assert find_problem(source) == "invalid header: more than one header in the file"
 
 
 @pytest.mark.parametrize("line", ["# dependencies = [", "# a = 1\n# a = 2", "# = 1", "# a = é"])
-def test_a_header_that_is_no_toml_is_none_and_says_why(line: str) -> None:
+def test_a_header_that_is_not_toml_is_reported(line: str) -> None:
     assert parse_header(script(line)) is None
-    assert str(find_mistake(script(line))).startswith("invalid header: not valid TOML: ")
+    assert str(find_problem(script(line))).startswith("invalid header: not valid TOML: ")
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_a_header_that_is_no_toml_is_none_and_says_why(line: str) -> None:
         "# /// script",
     ],
 )
-def test_what_looks_like_a_header_and_is_none_says_how_one_looks(source: str) -> None:
+def test_an_almost_valid_header_is_reported_with_the_expected_form(source: str) -> None:
     assert parse_header(source) is None
-    assert "`# /// script`" in str(find_mistake(source))
+    assert "`# /// script`" in str(find_problem(source))
 
 
 @pytest.mark.parametrize("source", ["", "x = 1\n", "  # /// script\n  # a = 1\n  # ///\n", "# script\n# ///\n"])
-def test_what_is_no_header_is_no_mistake(source: str) -> None:
+def test_a_file_without_a_header_has_no_problem(source: str) -> None:
     assert parse_header(source) is None
-    assert find_mistake(source) is None
+    assert find_problem(source) is None
 
 
 def test_a_header_can_be_written_again() -> None:
@@ -111,7 +111,7 @@ def test_a_header_can_be_written_again() -> None:
     again = parse_header(header.as_script)
     assert again == header
     assert again.digest == header.digest
-    assert Header("a = 2\n").digest != Header("a = 1\n").digest
+    assert ScriptHeader("a = 2\n").digest != ScriptHeader("a = 1\n").digest
 
 
 @pytest.mark.parametrize(
@@ -132,5 +132,5 @@ def test_a_header_can_be_written_again() -> None:
         ("", False),
     ],
 )
-def test_a_header_knows_whether_it_means_the_same_in_another_folder(text: str, is_local: bool) -> None:
-    assert Header(text).names_local_files is is_local
+def test_a_header_with_local_files_is_detected(text: str, is_local: bool) -> None:
+    assert ScriptHeader(text).uses_local_files is is_local

@@ -1,4 +1,4 @@
-"""The parts of the proxy that need no server: answers as data, definitions on disk, pins, and media."""
+"""Parts of the proxy that need no server: conversion of results, cached definitions, pins and media."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ from onetool.config.model import Server
 from onetool.context import Foreign
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
-from onetool.proxy.definitions import Definition, Lists, cache_key, check_schemas
+from onetool.proxy.definitions import Definition, ToolListCache, cache_key, check_schemas
 from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
 from onetool.results.blobs import Media
 from onetool.runner.answer import MAX_META, Journal
@@ -144,7 +144,7 @@ def test_texts_of_resources_and_links_are_data() -> None:
     assert value(link)["uri"] == "a://c"
 
 
-def test_a_picture_that_is_no_base64_is_an_error() -> None:
+def test_a_picture_that_is_not_base64_is_an_error() -> None:
     with pytest.raises(OutputInvalid, match="not valid base64"):
         value(ImageContent(type="image", data="a", mime_type="image/png"))
     with pytest.raises(OutputInvalid, match="not valid base64"):
@@ -164,7 +164,7 @@ def test_messages_of_a_prompt_are_texts_and_handles() -> None:
 
 
 def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
-    lists = Lists(tmp_path / "cache")
+    lists = ToolListCache(tmp_path / "cache")
     assert lists.get("k") is None
     lists.put("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
     assert lists.get("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
@@ -173,16 +173,16 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content_", [b"", b"{", b"[]", b'{"version": 1, "tools": []}', b'{"version": 3, "tools": [{}], "hash": ""}']
 )
-def test_a_list_that_is_damaged_is_none(tmp_path: Path, content_: bytes) -> None:
+def test_a_damaged_list_is_ignored(tmp_path: Path, content_: bytes) -> None:
     (tmp_path / "tools-k.json").write_bytes(content_)
-    assert Lists(tmp_path).get("k") is None
+    assert ToolListCache(tmp_path).get("k") is None
 
 
-def test_a_list_that_was_changed_by_somebody_else_is_none(tmp_path: Path) -> None:
-    Lists(tmp_path).put("k", [ECHO])
+def test_a_modified_list_is_ignored(tmp_path: Path) -> None:
+    ToolListCache(tmp_path).put("k", [ECHO])
     file = tmp_path / "tools-k.json"
     file.write_text(file.read_text(encoding="utf-8").replace("given", "taken"), encoding="utf-8")
-    assert Lists(tmp_path).get("k") is None
+    assert ToolListCache(tmp_path).get("k") is None
 
 
 def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None:
@@ -192,7 +192,7 @@ def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None
     assert "secret" not in cache_key(server)
 
 
-def test_schemas_that_are_none_are_marked_or_left_out() -> None:
+def test_invalid_schemas_are_marked_or_removed() -> None:
     assert check_schemas(ECHO) == ECHO
     assert not check_schemas(replace(ECHO, input_schema={"type": 5})).is_sound
     assert not check_schemas(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
@@ -242,7 +242,7 @@ def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, 
 def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
     notes = ToolAnnotations(read_only_hint=True, destructive_hint=False)
     tool = Tool(name="echo", title="Echo", input_schema={}, annotations=notes)
-    found = Definition.of(tool)
+    found = Definition.from_sdk(tool)
     assert (found.title, found.annotations) == ("Echo", {"readOnlyHint": True, "destructiveHint": False})
 
 
@@ -297,17 +297,17 @@ def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damag
 # --- media -------------------------------------------------------------------------------------------------
 
 
-def test_media_are_for_who_got_them(tmp_path: Path) -> None:
+def test_media_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     media = Media(tmp_path / "tmp", HOUR)
     handle = media.put(b"data", "image/png", "ada")
     assert media.get(handle, "ada") == (b"data", "image/png")
-    with pytest.raises(ToolError, match="there is no media"):
+    with pytest.raises(ToolError, match="not found or expired"):
         media.get(handle, "bob")
 
 
 @pytest.mark.parametrize("handle", [None, 5, "", "../x", "f" * 32, "F" * 32, "a" * 33, ["a"]])
-def test_a_handle_that_is_none_is_refused(tmp_path: Path, handle: object) -> None:
-    with pytest.raises(ToolError, match="there is no media"):
+def test_an_invalid_handle_is_rejected(tmp_path: Path, handle: object) -> None:
+    with pytest.raises(ToolError, match="not found or expired"):
         Media(tmp_path, HOUR).get(handle, "ada")
 
 

@@ -29,7 +29,7 @@ from onetool.config.model import (
 from onetool.config.scaffold import CONFIGURATION, NOT_FOR_GIT, extension_file, write_extension, write_folder
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import ToolError
-from onetool.extensions import source
+from onetool.extensions import static_analysis
 
 UNCOMMENTED = re.sub(r"(?m)^#(?!#)", "", CONFIGURATION)
 EXAMPLES = {
@@ -50,7 +50,7 @@ def test_a_folder_gets_a_configuration_an_example_and_a_list_for_git(tmp_path: P
 
 
 def test_the_example_is_a_pack_without_problems(tmp_path: Path) -> None:
-    extension = source.read(write_extension(tmp_path, "my_pack"))
+    extension = static_analysis.read(write_extension(tmp_path, "my_pack"))
     assert (extension.pack, extension.problem, extension.problems) == ("my_pack", None, ())
     assert extension.header is not None
     assert extension.header.data["dependencies"] == ["humanize"]

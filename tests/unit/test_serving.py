@@ -1,4 +1,4 @@
-"""The worker's end of the line: requests answered side by side, by as many threads as that takes and no more."""
+"""The worker's side of the connection: requests are answered concurrently, with as few threads as possible."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from tests.support import PATIENCE, eventually
 from onetool_child import serving
 from onetool_child.errors import ToolError
 from onetool_child.rpc import ConnectionLost
-from onetool_child.serving import Serving
+from onetool_child.serving import ServingPeer
 
 Function = Callable[["Line", Any], Any]
 
 
 class Line:
-    """A served end, and the other end as the server has it. Functions get the line and what was sent to them."""
+    """A serving peer and the server's side of its connection. Functions get the line and the value of the request."""
 
     def __init__(self, functions: dict[str, Function]) -> None:
         self._functions, self.patience = functions, PATIENCE
@@ -29,7 +29,7 @@ class Line:
         self._ends = (reader, writer)
         self._in_flight: set[int] = set()
         self.notices: list[tuple[str, dict[str, Any]]] = []
-        self.peer = Serving(
+        self.peer = ServingPeer(
             reader, writer, json.dumps, self._answer, lambda name, params: self.notices.append((name, params))
         )
         self.thread = threading.Thread(target=self.peer.serve, daemon=True)
@@ -145,7 +145,7 @@ def line() -> Iterator[Line]:
             GATE.set()
 
 
-def test_requests_are_answered_in_a_row(line: Line) -> None:
+def test_sequential_requests_are_answered(line: Line) -> None:
     for ident in range(200):
         line.send(ident, "echo", [ident])
         assert line.answer_to(ident) == [ident]
@@ -165,7 +165,7 @@ def test_a_quick_request_needs_no_other_thread(line: Line) -> None:
     assert threading.active_count() <= before + 15  # some may seem long on a machine that is busy
 
 
-def test_a_long_request_holds_nobody_up(line: Line) -> None:
+def test_a_long_request_does_not_delay_others(line: Line) -> None:
     line.send(1, "wait")
     for ident in range(2, 100):
         line.send(ident, "echo", ident)
@@ -175,14 +175,14 @@ def test_a_long_request_holds_nobody_up(line: Line) -> None:
     assert line.answer_to(1) is True
 
 
-def test_a_long_request_after_a_rest_holds_nobody_up(line: Line) -> None:
-    """Nobody looks after a while without requests; whoever comes then must wake them."""
+def test_a_long_request_after_an_idle_time_does_not_delay_others(line: Line) -> None:
+    """The watcher sleeps after an idle time; the next request must wake it."""
     for round_ in range(3):
         GATE.clear()
         line.send(10 * round_, "echo")
         line.answer_to(10 * round_)
         assert eventually(lambda: not line.peer._busy.is_set())
-        line.peer._long.clear()
+        line.peer._slow_functions.clear()
         line.send(10 * round_ + 1, "wait")
         line.send(10 * round_ + 2, "echo", "through")
         assert line.answer_to(10 * round_ + 2) == "through"
@@ -190,13 +190,13 @@ def test_a_long_request_after_a_rest_holds_nobody_up(line: Line) -> None:
         assert line.answer_to(10 * round_ + 1) is True
 
 
-def test_a_request_that_comes_while_the_watch_lies_down_is_watched(line: Line) -> None:
-    """The moment between the last look and the rest, held open."""
+def test_a_request_that_arrives_while_the_watcher_goes_to_sleep_is_watched(line: Line) -> None:
+    """The moment between the last check and the sleep is prolonged."""
 
     class Busy(threading.Event):
         def clear(self) -> None:
             line.send(2, "wait")
-            assert eventually(lambda: line.peer._since is not None)
+            assert eventually(lambda: line.peer._busy_since is not None)
             self.clear = super().clear  # type: ignore[method-assign]
             super().clear()
 
@@ -211,7 +211,7 @@ def test_a_request_that_comes_while_the_watch_lies_down_is_watched(line: Line) -
     assert line.answer_to(3) == "through"
 
 
-def test_slow_and_quick_ones_side_by_side(line: Line) -> None:
+def test_slow_and_quick_requests_run_concurrently(line: Line) -> None:
     for ident in range(100):
         line.send(ident, *(("nap", 0.02) if ident % 3 == 0 else ("echo", ident)))
     assert [line.answer_to(ident) for ident in range(100)] == [
@@ -219,8 +219,8 @@ def test_slow_and_quick_ones_side_by_side(line: Line) -> None:
     ]
 
 
-def test_more_long_ones_than_threads_all_end(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_THREADS", 4)
+def test_more_long_requests_than_threads_all_complete(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_THREADS", 4)
     for ident in range(40):
         line.send(ident, "nap", 0.005)
     assert [line.answer_to(ident) for ident in range(40)] == [0.005] * 40
@@ -235,13 +235,13 @@ def answer_questions(line: Line, count: int) -> None:
         line.write({"id": question["id"], "result": question["params"]["asked"]})
 
 
-def test_a_request_may_ask_the_other_end(line: Line) -> None:
+def test_a_request_may_call_the_other_side(line: Line) -> None:
     line.send(1, "ask", "x")
     answer_questions(line, 1)
     assert line.answer_to(1) == "x"
 
 
-def test_others_are_answered_while_one_waits_for_the_other_end(line: Line) -> None:
+def test_other_requests_are_answered_while_one_waits_for_the_other_side(line: Line) -> None:
     line.send(1, "ask", "x")
     question = line.next_question()
     for ident in range(2, 50):
@@ -253,7 +253,7 @@ def test_others_are_answered_while_one_waits_for_the_other_end(line: Line) -> No
     assert line.answer_to(50) == 50
 
 
-def test_answers_of_the_other_end_go_to_who_asked(line: Line) -> None:
+def test_each_response_goes_to_its_caller(line: Line) -> None:
     for ident in range(20):
         line.send(ident, "ask", ident)
     questions = [line.next_question() for _ in range(20)]
@@ -263,7 +263,7 @@ def test_answers_of_the_other_end_go_to_who_asked(line: Line) -> None:
 
 
 @pytest.mark.parametrize("function", ["ask_twice", "ask_in_thread"])
-def test_one_request_may_ask_several_times(line: Line, function: str) -> None:
+def test_one_request_may_make_several_calls(line: Line, function: str) -> None:
     count = 2 if function == "ask_twice" else 5
     for ident in range(5):
         line.send(ident, function, ident)
@@ -271,22 +271,22 @@ def test_one_request_may_ask_several_times(line: Line, function: str) -> None:
     assert [line.answer_to(ident) for ident in range(5)] == [[[ident, n] for n in range(count)] for ident in range(5)]
 
 
-def test_an_error_of_the_other_end_is_raised_where_it_was_asked(line: Line) -> None:
+def test_an_error_of_the_other_side_is_raised_in_the_caller(line: Line) -> None:
     line.send(1, "ask", "x")
     error = {"class": "PermissionDenied", "message": "no"}
     line.write({"id": line.next_question()["id"], "error": {"code": 1, "message": "no", "data": error}})
     assert line.answer_to(1) == "PermissionDenied: no"
 
 
-def test_all_threads_may_wait_for_the_other_end_at_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_THREADS", 3)
+def test_all_threads_may_wait_for_the_other_side_at_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_THREADS", 3)
     for ident in range(3):
         line.send(ident, "ask", ident)
     answer_questions(line, 3)
     assert [line.answer_to(ident) for ident in range(3)] == [0, 1, 2]
 
 
-def test_notices_are_heard_whoever_reads(line: Line) -> None:
+def test_notifications_are_handled_by_any_reader(line: Line) -> None:
     line.write({"method": "cancel", "params": {"id": 1}})
     line.send(1, "ask", "x")
     question = line.next_question()
@@ -298,7 +298,7 @@ def test_notices_are_heard_whoever_reads(line: Line) -> None:
 # --- the end -----------------------------------------------------------------------------------------------
 
 
-def test_serving_ends_with_the_line() -> None:
+def test_serving_ends_when_the_connection_is_closed() -> None:
     with Line(FUNCTIONS) as line:
         line.send(1, "echo", 1)
         line.answer_to(1)
@@ -307,7 +307,7 @@ def test_serving_ends_with_the_line() -> None:
         assert not line.thread.is_alive()
 
 
-def test_serving_ends_while_calls_are_under_way() -> None:
+def test_serving_ends_while_calls_are_in_flight() -> None:
     GATE.clear()
     with Line(FUNCTIONS) as line:
         for ident in range(5):
@@ -320,7 +320,7 @@ def test_serving_ends_while_calls_are_under_way() -> None:
         assert not line.thread.is_alive()
 
 
-def test_who_waits_for_the_other_end_learns_that_it_is_gone() -> None:
+def test_a_waiting_caller_learns_that_the_connection_is_lost() -> None:
     lost: list[bool] = []
 
     def ask_in_vain(line: Line, value: Any) -> Any:

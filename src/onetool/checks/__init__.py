@@ -108,7 +108,7 @@ class Checks:
 
     def _noticed(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
         """Yield problems that running components recorded."""
-        yield from (*state.loaded.problems, *self.extensions.refused)
+        yield from (*state.loaded.problems, *self.extensions.trust_problems)
         if state.error is not None and not read.errors:  # otherwise they are listed one by one
             yield Problem(str(state.error))
         if state.audit.problem:

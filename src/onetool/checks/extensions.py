@@ -16,8 +16,8 @@ def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     yield from (each for each in extensions.findings if each.code != NO_UV)
     yield from _duplicates(extensions, loaded)
     servers = set(map(python_name, loaded.settings.servers))  # a server of that name is reported separately
-    yield from (problem for name, problem in extensions.taken.items() if name not in servers)
-    files = sorted(str(each.file) for each in extensions.used if each.header is not None)
+    yield from (problem for name, problem in extensions.name_conflicts.items() if name not in servers)
+    files = sorted(str(each.file) for each in extensions.active_extensions if each.header is not None)
     if files and not has_uv():
         what = f"uv is not installed, so these extension packs cannot start: {', '.join(files)}"
         yield Problem(what, INSTALL_UV, code=NO_UV)
@@ -35,7 +35,7 @@ def has_uv() -> bool:
 
 def _duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     """Yield duplicate packs: a warning if a project overrides a pack of the user, otherwise a problem."""
-    found = extensions.found
+    found = extensions.all_extensions
     for pack in dict.fromkeys(each.pack for each in found):
         first, *rest = (each.file for each in found if each.pack == pack)
         if rest:

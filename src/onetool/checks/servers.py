@@ -8,14 +8,14 @@ from onetool.config.model import Server
 from onetool.extensions.packs import Extensions
 from onetool.problem import Location, Problem
 from onetool.proxy.connection import missing_program
-from onetool.proxy.launch import plan_launch
+from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, python_name
 
 
 def problems(servers: Servers, read: Examined, registry: Registry, extensions: Extensions) -> Iterator[Problem]:
-    owners = {each.pack: str(each.file) for each in extensions.found}
+    owners = {each.pack: str(each.file) for each in extensions.all_extensions}
     for tool in registry:
         if not isinstance(tool.backend, Upstream):
             owners.setdefault(python_name(tool.pack), tool.file or "a built-in pack")

@@ -26,7 +26,7 @@ from typing import Any
 from onetool import paths
 from onetool.config.trust import still_trusted
 from onetool.errors import ToolError
-from onetool.extensions.source import NAMED, SUFFIX, outline
+from onetool.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
 from onetool.proxy.pins import Pins
 from onetool.registry import python_name
 from onetool.util import yaml_loader
@@ -233,7 +233,7 @@ class _Names:
         directories = self._folders.pack_directories(named)
         for file in (*shipped, *(file for directory in directories for file in paths.extension_files(directory))):
             with suppress(OSError):
-                pack = NAMED.search(file.read_text(encoding="utf-8", errors="replace"))
+                pack = PACK_ASSIGNMENT.search(file.read_text(encoding="utf-8", errors="replace"))
                 found.setdefault(pack[1] if pack else file.stem.removesuffix(SUFFIX), file)
         return found
 

@@ -18,17 +18,17 @@ from onetool.config.model import Pack as PackSettings, Sandbox
 from onetool.config.trust import Verdict
 from onetool.context import Permission
 from onetool.errors import ToolError
-from onetool.extensions import source
-from onetool.extensions.environments import Environments, for_scripts, for_worker
-from onetool.extensions.pack import Pack, Times
-from onetool.extensions.source import Extension, Function
-from onetool.extensions.worker import CallTool, Launch
+from onetool.extensions import static_analysis
+from onetool.extensions.environments import Environments, make_script_environment, make_worker_environment
+from onetool.extensions.static_analysis import Extension, Function
+from onetool.extensions.worker import CallTool, WorkerLaunch
+from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, placed
 from onetool.problem import Location, Problem
 from onetool.registry import HeldTools
 from onetool.util.background_tasks import BackgroundTasks
 
-TOOLS = "tools"
+TOOLS_DIRECTORY = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,63 +36,65 @@ class _Setup:
     """The settings of a pack. If they change, the worker is replaced."""
 
     settings: PackSettings
-    times: Times
+    timeouts: Timeouts
     secrets: Mapping[str, str]
 
 
 class Extensions(HeldTools):
-    """The extension packs. `taken` returns the built-in packs; `still_trusted` checks the files of a project."""
+    """The extension packs. `list_reserved_names` returns the built-in packs; `check_trust` checks project files."""
 
     def __init__(
         self,
-        taken: Callable[[], AbstractSet[str]],
+        list_reserved_names: Callable[[], AbstractSet[str]],
         call_tool: CallTool,
         environment: Mapping[str, str],
         log: Callable[..., None],
-        still_trusted: Callable[[Loaded], Verdict],
+        check_trust: Callable[[Loaded], Verdict],
     ) -> None:
         super().__init__()
-        self._taken_names, self._call_tool, self._environment = taken, call_tool, environment
-        self._log, self._still_trusted = log, still_trusted
-        self._packs: dict[str, Pack] = {}
-        self._all: set[Pack] = set()  # including replaced ones whose workers have not ended
+        self._list_reserved_names, self._call_tool, self._environment = list_reserved_names, call_tool, environment
+        self._log, self._check_trust = log, check_trust
+        self._packs: dict[str, WorkerBackend] = {}
+        self._all: set[WorkerBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._accepted: set[Path] = set()
         self._problems: dict[str, Problem] = {}
-        self.taken: dict[str, Problem] = {}  # packs whose name is already in use
-        self.refused: tuple[Problem, ...] = ()  # why project files were rejected
+        self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
+        self.trust_problems: tuple[Problem, ...] = ()  # why project files were rejected
         self._lock = asyncio.Lock()
         self._next_scan: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
         self._loaded: Loaded
-        self._made_in: dict[Path, Environments] = {}
+        self._environments_by_directory: dict[Path, Environments] = {}
         self._environments: Environments
 
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
         self._found = {}  # a reload reads everything, regardless of timestamps
-        folder = loaded.folders.data / "environments"
-        self._environments = self._made_in.setdefault(folder, Environments(folder, self._environment))
+        directory = loaded.folders.data / "environments"
+        self._environments = self._environments_by_directory.setdefault(
+            directory, Environments(directory, self._environment)
+        )
 
     @property
-    def found(self) -> list[Extension]:
+    def all_extensions(self) -> list[Extension]:
         """All extension files, including invalid ones."""
         return list(self._found.values())
 
     @property
-    def used(self) -> list[Extension]:
+    def active_extensions(self) -> list[Extension]:
         """The extensions whose tools can be called."""
         return [pack.extension for _, pack in sorted(self._packs.items())]
 
     def problems(self) -> Mapping[str, Problem]:
-        return {**self._problems, **self.taken}
+        return {**self._problems, **self.name_conflicts}
 
     @property
     def findings(self) -> list[Problem]:
-        """Problems with files and failed starts; name conflicts are in `taken`."""
-        found = [each for file in self.found for each in (file.problem, *file.problems) if each is not None]
+        """Problems with files and failed starts; see `name_conflicts` for the others."""
+        found = [each for file in self.all_extensions for each in (file.problem, *file.problems) if each is not None]
         return [*found, *self.failures.values()]
 
     @property
@@ -101,11 +103,11 @@ class Extensions(HeldTools):
         failures: dict[str, Problem] = {}
         for name, pack in sorted(self._packs.items()):
             if (error := pack.failure) is not None:
-                place = Location(str(pack.extension.file))
-                own = Problem.of(error)
-                failures[name] = (
-                    own if own.location else replace(own, message=f"{place}: {own.message}", location=place)
-                )
+                location = Location(str(pack.extension.file))
+                problem = Problem.of(error)
+                if not problem.location:
+                    problem = replace(problem, message=f"{location}: {problem.message}", location=location)
+                failures[name] = problem
         return failures
 
     @property
@@ -115,7 +117,7 @@ class Extensions(HeldTools):
     def describe(self, pack: str, /) -> str:
         return self._packs[pack].extension.description if pack in self._packs else ""
 
-    async def refresh(self, _words: Collection[str] | None = None, /) -> None:
+    async def refresh(self, _packs_needed: Collection[str] | None = None, /) -> None:
         """Look for new, changed and removed files. Callers that wait for the same scan share it."""
         if self._next_scan is None:
             self._next_scan = asyncio.ensure_future(self._refresh())
@@ -139,7 +141,7 @@ class Extensions(HeldTools):
     async def close(self) -> None:
         self._tasks.cancel()
         await self._tasks.wait()
-        await asyncio.gather(*(environments.close() for environments in self._made_in.values()))
+        await asyncio.gather(*(environments.close() for environments in self._environments_by_directory.values()))
         await asyncio.gather(*(pack.close() for pack in self._all))
 
     # --- packs --------------------------------------------------------------------------------------------------------
@@ -149,36 +151,36 @@ class Extensions(HeldTools):
         files = [file for directory in directories for file in extension_files(directory)]
         known = self._found
         return [
-            known[file] if file in known and not _has_changed(known[file]) else source.read(file)
+            known[file] if file in known and not _has_changed(known[file]) else static_analysis.read(file)
             for file in self._filter_trusted(files)
         ]
 
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
         """Return the files that may be used: a new file of a project requires the trust of a person."""
-        own = self._loaded.folders.user / TOOLS
-        new = {file for file in files if file not in self._accepted and not file.is_relative_to(own)}
-        verdict = self._still_trusted(self._loaded) if new else Verdict(trusted=True)
-        self.refused = verdict.problems
+        user_directory = self._loaded.folders.user / TOOLS_DIRECTORY
+        new = {file for file in files if file not in self._accepted and not file.is_relative_to(user_directory)}
+        verdict = self._check_trust(self._loaded) if new else Verdict(trusted=True)
+        self.trust_problems = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
         self._accepted.update(accepted)
         return accepted
 
     def _apply(self, extensions: Mapping[str, Extension]) -> None:
         self._problems = {name: each.problem for name, each in extensions.items() if each.problem}
-        self.taken = {}
+        self.name_conflicts = {}
         usable = {name: each for name, each in extensions.items() if not each.problem}
         for name in [name for name in self._packs if name not in usable]:
             self._forget(name)
         for name, extension in usable.items():
-            setup = self._setup(name)
+            setup = self._get_setup(name)
             if self._is_unchanged(name, extension, setup):
                 continue
             if name in self._packs:
                 self._forget(name)
-            elif name in self._taken_names():
+            elif name in self._list_reserved_names():
                 message = f"{extension.file}: pack name {name!r} conflicts with a built-in pack"
                 hint = f'add `pack = "another_name"` to {extension.file}, or rename the file'
-                self.taken[name] = Problem(message, hint, Location(str(extension.file)))
+                self.name_conflicts[name] = Problem(message, hint, Location(str(extension.file)))
                 continue
             self._add(extension, setup)
 
@@ -192,11 +194,11 @@ class Extensions(HeldTools):
         return pack.extension.file == extension.file
 
     def _add(self, extension: Extension, setup: _Setup) -> None:
-        pack = Pack(extension, setup.times, partial(self._prepare, setup), self._call_tool, self._log)
+        pack = WorkerBackend(extension, setup.timeouts, partial(self._prepare, setup), self._call_tool, self._log)
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
         self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
-            self.add(self._tool(extension, function, pack, setup))
+            self.add(self._make_tool(extension, function, pack, setup))
         self._tasks.start(self._build_ahead(extension))
 
     def _forget(self, name: str) -> None:
@@ -206,7 +208,7 @@ class Extensions(HeldTools):
             self.remove(f"{name}.{function.name}")
         pack.retire()
 
-    def _tool(self, extension: Extension, function: Function, pack: Pack, setup: _Setup) -> Tool:
+    def _make_tool(self, extension: Extension, function: Function, pack: WorkerBackend, setup: _Setup) -> Tool:
         granted = setup.settings.permissions
         return Tool(
             name=f"{extension.pack}.{function.name}",
@@ -222,30 +224,30 @@ class Extensions(HeldTools):
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
-    def _setup(self, name: str) -> _Setup:
+    def _get_setup(self, name: str) -> _Setup:
         settings = self._loaded.settings
-        own, workers = settings.tools.get(name, PackSettings()), settings.workers
-        times = Times(workers.start_timeout, own.timeout or workers.call_timeout, workers.idle_timeout)
+        pack, workers = settings.tools.get(name, PackSettings()), settings.workers
+        timeouts = Timeouts(workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout)
         known = self._loaded.secrets_for(name)
-        secrets = {key: known[key] for key in own.secrets if key in known}
-        return _Setup(own, times, secrets)
+        secrets = {key: known[key] for key in pack.secrets if key in known}
+        return _Setup(pack, timeouts, secrets)
 
-    async def _prepare(self, setup: _Setup, extension: Extension, tell: Callable[[str], None]) -> Launch:
+    async def _prepare(self, setup: _Setup, extension: Extension, report: Callable[[str], None]) -> WorkerLaunch:
         folders = self._loaded.folders
-        sandbox = _sandbox(extension, setup.settings, folders.working_dir, folders.home)
-        start = await self._environments.get_start(extension.header, extension.file, tell)
-        own = {**for_worker(self._environment), **setup.secrets}
-        variables = {**(for_scripts(self._environment) if start.by_uv else {}), **own}
-        directory = self._environments.folder if start.by_uv else folders.working_dir
-        return Launch(
+        sandbox = _make_sandbox(extension, setup.settings, folders.working_dir, folders.home)
+        start = await self._environments.get_start_command(extension.header, extension.file, report)
+        visible = {**make_worker_environment(self._environment), **setup.secrets}
+        variables = {**(make_script_environment(self._environment) if start.by_uv else {}), **visible}
+        directory = self._environments.directory if start.by_uv else folders.working_dir
+        return WorkerLaunch(
             pack=extension.pack,
             file=extension.file,
             start=start,
             environment=variables,
-            hidden=tuple(variables.keys() - own.keys()),
+            hidden=tuple(variables.keys() - visible.keys()),
             settings=setup.settings.options,
             cwd=folders.working_dir,
-            start_in=directory,
+            start_directory=directory,
             sandbox=sandbox,
             max_bytes=self._loaded.settings.execution.max_output_bytes,
             remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
@@ -260,13 +262,13 @@ class Extensions(HeldTools):
             await self._environments.build(
                 header, extension.file, lambda line: self._log("worker.environment", pack=name, text=line)
             )
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - the first call fails with the same error
             self._log("worker.environment", pack=name, status="error", text=str(error))
 
 
 def _has_changed(extension: Extension) -> bool:
     try:
-        return (source.stamp_file(extension.file), source.stamp_siblings(extension.file)) != (
+        return (static_analysis.stamp_file(extension.file), static_analysis.stamp_siblings(extension.file)) != (
             extension.stamp,
             extension.siblings,
         )
@@ -274,8 +276,8 @@ def _has_changed(extension: Extension) -> bool:
         return True
 
 
-def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> Mapping[str, Any] | None:
-    rules: Sandbox | None = own.sandbox
+def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home: Path) -> Mapping[str, Any] | None:
+    rules: Sandbox | None = settings.sandbox
     if rules is None or not rules.enabled:
         return None
     if rules.denied_patterns:  # the kernel can allow directories, but not exclude names in them
@@ -283,6 +285,6 @@ def _sandbox(extension: Extension, own: PackSettings, cwd: Path, home: Path) -> 
             f"tools.{extension.pack}.sandbox.denied_patterns is not supported for extensions",
             hint="list the directories that the worker may use in allowed_paths",
         )
-    permitted = extension.permissions if own.permissions is None else own.permissions
+    permitted = extension.permissions if settings.permissions is None else settings.permissions
     write = [str(placed(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
     return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

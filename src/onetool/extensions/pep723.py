@@ -12,12 +12,12 @@ BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$
 SCRIPT = "script"
 OPENING = re.compile(r"(?m)^#[ \t]*///[ \t]*script[ \t]*$")  # also with the wrong white space
 LOCAL_SOURCES = frozenset({"path", "workspace"})
-PLACES = frozenset({"find-links", "index", "index-url", "extra-index-url"})
-NO_HEADER = "invalid header: expected `# /// script`, lines that start with `# `, and `# ///`"
+INDEX_SETTINGS = frozenset({"find-links", "index", "index-url", "extra-index-url"})
+INVALID_HEADER = "invalid header: expected `# /// script`, lines that start with `# `, and `# ///`"
 
 
 @dataclass(frozen=True)
-class Header:
+class ScriptHeader:
     text: str
 
     @cached_property
@@ -35,7 +35,7 @@ class Header:
         return sha256(self.text.encode()).hexdigest()[:32]
 
     @property
-    def names_local_files(self) -> bool:
+    def uses_local_files(self) -> bool:
         """Whether it refers to local files, so that it depends on the directory of the script."""
         tool = self.data.get("tool")
         settings = tool.get("uv") if isinstance(tool, dict) else None
@@ -46,48 +46,48 @@ def _is_local(setting: tuple[str, Any]) -> bool:
     """Return whether a setting of uv refers to local files: a path or workspace source, or an index without a URL."""
     name, value = setting
     if name == "sources":
-        return bool(LOCAL_SOURCES & set(_keys(value)))
-    return name in PLACES and any("://" not in text for text in _texts(value))
+        return bool(LOCAL_SOURCES & set(_iter_keys(value)))
+    return name in INDEX_SETTINGS and any("://" not in text for text in _iter_urls(value))
 
 
-def _keys(value: Any) -> Iterator[str]:
+def _iter_keys(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         yield from value
-    for inner in _inside(value):
-        yield from _keys(inner)
+    for inner in _iter_values(value):
+        yield from _iter_keys(inner)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iter_urls(value: Any) -> Iterator[str]:
     """Yield the URLs of indexes; other fields of an index are ignored."""
     if isinstance(value, str):
         yield value
-    for inner in [value.get("url", "")] if isinstance(value, dict) else _inside(value):
-        yield from _texts(inner)
+    for inner in [value.get("url", "")] if isinstance(value, dict) else _iter_values(value):
+        yield from _iter_urls(inner)
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _iter_values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def parse_header(source: str) -> Header | None:
+def parse_header(source: str) -> ScriptHeader | None:
     """Return the header if there is exactly one and it is valid."""
-    found = blocks(source)
-    return Header(found[0]) if found and find_mistake(source) is None else None
+    found = extract_blocks(source)
+    return ScriptHeader(found[0]) if found and find_problem(source) is None else None
 
 
-def find_mistake(source: str) -> str | None:
+def find_problem(source: str) -> str | None:
     """Return the problem with the header of a file, or None."""
-    found = blocks(source)
+    found = extract_blocks(source)
     if len(found) > 1:
         return "invalid header: more than one header in the file"
     try:
         tomllib.loads(found[0] if found else "")
     except tomllib.TOMLDecodeError as error:
         return f"invalid header: not valid TOML: {error}"
-    return NO_HEADER if not found and OPENING.search(source) else None
+    return INVALID_HEADER if not found and OPENING.search(source) else None
 
 
-def blocks(source: str) -> list[str]:
+def extract_blocks(source: str) -> list[str]:
     """Return the TOML of each header, without comment markers."""
     text = source.replace("\r\n", "\n")
     return [

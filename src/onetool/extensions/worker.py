@@ -1,6 +1,6 @@
 """The server side of a worker: a process that runs an extension file.
 
-If the process ends, calls fail with an error that says why. `pack` decides when to start a worker.
+If the process ends, calls fail with an error that says why. `worker_backend` decides when to start a worker.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process
 from onetool.context import ToolContext
 from onetool.errors import Cancelled, ToolError, ToolTimeout
-from onetool.extensions.environments import BOOT, Start, environment_error
+from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.problem import Location
 from onetool.util.raw_json import RawJson
 from onetool_child.guard import SIGNALLED
@@ -31,21 +31,21 @@ SETTLE_SECONDS = 0.01
 STUCK_SECONDS = 2.0  # for a cancelled call to stop
 EXIT_SECONDS = 1.0  # to learn the exit status of a lost process
 END_SECONDS = 3.0
-SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+OUTPUT_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 CallTool = Callable[..., Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class WorkerLaunch:
     """The parameters of a worker process."""
 
     pack: str
     file: Path
-    start: Start
+    start: StartCommand
     environment: Mapping[str, str]
     settings: Mapping[str, Any]
     cwd: Path
-    start_in: Path | None = None  # the initial directory, in which uv looks for files
+    start_directory: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: Mapping[str, Any] | None = None
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
     max_bytes: int = 104_857_600
@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def command(self) -> list[str]:
-        """The command. Our own directory is on the path only during startup, the current directory never."""
+        """The command. The directory of `onetool_child` is on the path only during startup, the current one never."""
         home = str(Path(onetool_child.__file__).parent.parent)
         if self.start.by_uv:
             return [*self.start.command, home, str(self.cwd)]
@@ -62,7 +62,7 @@ class Launch:
     @property
     def variables(self) -> dict[str, str]:
         """The environment, with unbuffered UTF-8 output; the worker removes these variables."""
-        return {**self.environment, **SWITCHES}
+        return {**self.environment, **OUTPUT_VARIABLES}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Launch:
             "module": self.file.stem,
             "settings": dict(self.settings),
             "sandbox": self.sandbox,
-            "hidden": [*self.hidden, *SWITCHES],
+            "hidden": [*self.hidden, *OUTPUT_VARIABLES],
             "max_bytes": self.max_bytes,
         }
 
@@ -86,15 +86,19 @@ class _Call:
 
 
 class Worker:
+    """One worker process and its calls."""
+
     def __init__(
         self,
-        launch: Launch,
+        launch: WorkerLaunch,
         call_tool: CallTool,
-        on_printed: Callable[[str], None],
+        on_output: Callable[[str], None],
         on_end: Callable[["Worker"], None],
     ) -> None:
-        self._launch, self._call_tool, self._on_printed, self._on_end = launch, call_tool, on_printed, on_end
-        self._channel = Channel(self._request, self._notice, self._piece, at_once=MAX_NESTED_CALLS, messages=None)
+        self._launch, self._call_tool, self._on_output, self._on_end = launch, call_tool, on_output, on_end
+        self._channel = Channel(
+            self._handle_request, self._handle_notification, self._handle_piece, at_once=MAX_NESTED_CALLS, messages=None
+        )
         self._process: Process | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
@@ -119,9 +123,9 @@ class Worker:
             self._process = await Process.start(
                 launch.command,
                 self._channel,
-                self._on_printed,
+                self._on_output,
                 env=launch.variables,
-                cwd=launch.start_in or launch.cwd,
+                cwd=launch.start_directory or launch.cwd,
                 guarded=True,
             )
         except OSError as error:
@@ -146,13 +150,13 @@ class Worker:
         if self._process is not None and not self._calls:
             self._process.printed.clear()
         loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
-        ident = self._channel.last_id
-        call = self._calls[ident] = _Call(context)
+        call_id = self._channel.last_id
+        call = self._calls[call_id] = _Call(context)
         timer = loop.call_later(seconds, self._time_out, answer, function, seconds)
         try:
-            return _value(await answer, call.pieces)
+            return _extract_value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
-            self._cancel(ident, call)
+            self._cancel(call_id, call)
             raise
         except RemoteError as error:
             raise error.original from None
@@ -160,22 +164,22 @@ class Worker:
             raise await self._exit_error(function, str(closed)) from None
         finally:
             timer.cancel()
-            del self._calls[ident]
+            del self._calls[call_id]
             self._end_if_done()
 
     def _time_out(self, answer: asyncio.Future[Any], function: str, seconds: float) -> None:
         if not answer.done():
             answer.set_exception(ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s"))
 
-    def _cancel(self, ident: int, call: _Call) -> None:
+    def _cancel(self, call_id: int, call: _Call) -> None:
         """Cancel a call and its nested calls. A worker that does not stop gets no more calls."""
-        self._channel.notify("cancel", {"id": ident})
-        self._cancelled.add(ident)
+        self._channel.notify("cancel", {"id": call_id})
+        self._cancelled.add(call_id)
         for nested in call.nested:
             nested.cancel()
 
         def check() -> None:
-            if self._channel.is_owed(ident):
+            if self._channel.is_owed(call_id):
                 self.is_stuck = True
                 self._end_if_done()
 
@@ -184,7 +188,7 @@ class Worker:
     async def settle(self) -> None:
         """Wait until every cancelled call has stopped, or the worker is known to be stuck."""
         while self._cancelled and not self.is_over:
-            self._cancelled = {ident for ident in self._cancelled if self._channel.is_owed(ident)}
+            self._cancelled = {call_id for call_id in self._cancelled if self._channel.is_owed(call_id)}
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
 
@@ -205,9 +209,9 @@ class Worker:
     def _stderr_tail(self) -> str:
         return self._process.printed.sentence if self._process else ""
 
-    # --- what the worker says -----------------------------------------------------------------------------------------
+    # --- messages of the worker ---------------------------------------------------------------------------------------
 
-    async def _request(self, method: str, params: dict[str, Any]) -> Result:
+    async def _handle_request(self, method: str, params: dict[str, Any]) -> Result:
         call = self._calls.get(params["within"])
         if method != "call" or call is None:
             return Result(ok=False, error=ToolError("the calling tool has already ended"))
@@ -222,7 +226,7 @@ class Worker:
         finally:
             call.nested.discard(nested)
 
-    def _notice(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         match method:
             case "loading":
                 self._is_loading = True
@@ -234,7 +238,7 @@ class Worker:
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
-    def _piece(self, kind: str, data: bytes) -> None:
+    def _handle_piece(self, kind: str, data: bytes) -> None:
         """Collect a part of a large result; `kind` is the id of the call."""
         call = self._calls.get(int(kind))
         if call is None:  # it was cancelled
@@ -245,7 +249,7 @@ class Worker:
         elif data:
             call.pieces.append(data)
 
-    # --- its end ------------------------------------------------------------------------------------------------
+    # --- shutdown -----------------------------------------------------------------------------------------------
 
     def retire(self) -> None:
         """Accept no more calls, and end when those in flight are complete."""
@@ -260,9 +264,9 @@ class Worker:
 
     async def end(self) -> None:
         """Let the process exit, then kill it and its descendants."""
-        await asyncio.shield(self._begin_to_end())
+        await asyncio.shield(self._start_ending())
 
-    def _begin_to_end(self) -> asyncio.Task[None]:
+    def _start_ending(self) -> asyncio.Task[None]:
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end())
             self._channel.close()
@@ -278,19 +282,19 @@ class Worker:
 
     def _end_if_done(self) -> None:
         if (self._retired or self.is_stuck) and not self._calls:
-            self._begin_to_end()
+            self._start_ending()
 
     def _on_closed(self) -> None:
         if self._channel.closed.result() and self._process is not None:
             self._process.kill()  # the channel was closed because of an error
         if self._ending is None:
             self._retired = True
-            self._begin_to_end()
+            self._start_ending()
 
     def _start_error(self) -> ToolError:
-        words = self._process.printed.shown if self._process else ""
+        output = self._process.printed.shown if self._process else ""
         if self._launch.start.by_uv and not self._is_loading:
-            return environment_error(self._launch.file, words)
+            return environment_error(self._launch.file, output)
         return ToolError(
             f"{self._launch.file}: cannot load {self._launch.pack}: "
             f"its process {self._exit_status()} at import{self._stderr_tail()}",
@@ -306,18 +310,18 @@ def _describe_status(status: int) -> str:
     return f"status {status}"
 
 
-def _value(result: Any, pieces: list[bytes]) -> Any:
+def _extract_value(result: Any, pieces: list[bytes]) -> Any:
     """Return the result of the worker; a large one, sent in pieces, is not parsed."""
     if not isinstance(result, dict):
         raise ToolError("the worker returned an invalid response")
     return RawJson(pieces) if pieces else result.get("value")
 
 
-def _load_error(launch: Launch, about: Mapping[str, Any]) -> ToolError:
-    line, missing = int(about.get("line") or 0), about.get("missing")
-    where = f"{launch.file}{f', line {line}' if line else ''}"
+def _load_error(launch: WorkerLaunch, details: Mapping[str, Any]) -> ToolError:
+    line, missing = int(details.get("line") or 0), details.get("missing")
+    location = f"{launch.file}{f', line {line}' if line else ''}"
     return ToolError(
-        f"cannot load {launch.pack}: {about.get('class')}: {about.get('message')} ({where})",
+        f"cannot load {launch.pack}: {details.get('class')}: {details.get('message')} ({location})",
         hint=f'add the package to the header of the file: # dependencies = ["{missing}"]' if missing else "",
         location=Location(str(launch.file), line),
         file=str(launch.file),

@@ -1,7 +1,7 @@
 """Open directories without following links: in one system call (`openat2`), or name by name if it is unavailable.
 
 Both ways take a descriptor to start at and resolved names below it, and open exactly that or raise. `files.py` resolves
-the names: if somebody replaces a directory by a link in the meantime, opening fails.
+the names: if a directory is replaced by a link in the meantime, opening fails.
 """
 
 import errno
@@ -15,24 +15,24 @@ Opener = Callable[[int, Sequence[str], int], int]
 
 # Some systems lack some of these flags. File tools may not work there, but the server must still start.
 PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
-FOLDER = getattr(os, "O_DIRECTORY", 0)
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-PRIVATE = getattr(os, "O_CLOEXEC", 0)
-NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+NON_BLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _SYS_OPENAT2 = 437  # the same number on every architecture
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _RESOLVE = _NO_MAGIC_LINKS | _NO_LINKS | _BENEATH
 
 
-def best_opener() -> Opener:
+def choose_opener() -> Opener:
     """Return `open_by_kernel` if the kernel and the sandbox of this process allow it, else `open_by_walking`."""
     try:
-        top = os.open("/", PATH_ONLY | FOLDER | PRIVATE)
+        top = os.open("/", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC)
     except OSError:
         return open_by_walking
     try:
-        os.close(open_by_kernel(top, (), PATH_ONLY | FOLDER))
+        os.close(open_by_kernel(top, (), PATH_ONLY | DIRECTORY))
     except (OSError, AttributeError):
         return open_by_walking
     finally:
@@ -52,7 +52,7 @@ def _libc() -> Any:
 def open_by_kernel(start: int, names: Sequence[str], flags: int) -> int:
     import ctypes
 
-    how = struct.pack("=QQQ", flags | NO_LINK | PRIVATE, 0, _RESOLVE)
+    how = struct.pack("=QQQ", flags | NO_FOLLOW | CLOSE_ON_EXEC, 0, _RESOLVE)
     path = os.fsencode("/".join(names) or ".")
     number, size = ctypes.c_long(_SYS_OPENAT2), ctypes.c_size_t(len(how))
     descriptor = _libc().syscall(number, ctypes.c_long(start), ctypes.c_char_p(path), ctypes.c_char_p(how), size)
@@ -62,31 +62,31 @@ def open_by_kernel(start: int, names: Sequence[str], flags: int) -> int:
 
 
 def open_by_walking(start: int, names: Sequence[str], flags: int) -> int:
-    current = os.open(".", PATH_ONLY | FOLDER | PRIVATE, dir_fd=start)
+    current = os.open(".", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC, dir_fd=start)
     for name in names[:-1]:
-        current = _replaced(current, name, PATH_ONLY | FOLDER)
-    return _replaced(current, names[-1] if names else ".", flags)
+        current = _open_and_close_parent(current, name, PATH_ONLY | DIRECTORY)
+    return _open_and_close_parent(current, names[-1] if names else ".", flags)
 
 
-def _replaced(folder: int, name: str, flags: int) -> int:
+def _open_and_close_parent(directory: int, name: str, flags: int) -> int:
     """Open a name in the directory, close the directory and return the new descriptor."""
     if name == "..":  # resolved names have none, and it would lead out of the directory
-        os.close(folder)
+        os.close(directory)
         raise _error(errno.EXDEV, os.fsencode(name))
     try:
-        return os.open(name, flags | NO_LINK | PRIVATE, dir_fd=folder)
+        return os.open(name, flags | NO_FOLLOW | CLOSE_ON_EXEC, dir_fd=directory)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
-def rename_without_replacing(old: str, old_folder: int, new: str, new_folder: int) -> None:
+def rename_without_replacing(old: str, old_directory: int, new: str, new_directory: int) -> None:
     """Rename atomically. Raise FileExistsError if the new name exists, another OSError if that is not supported."""
     import ctypes
 
     libc = _libc()
     if not hasattr(libc, "renameat2"):
         raise _error(errno.ENOSYS, os.fsencode(new))
-    if libc.renameat2(old_folder, os.fsencode(old), new_folder, os.fsencode(new), ctypes.c_uint(1)) != 0:
+    if libc.renameat2(old_directory, os.fsencode(old), new_directory, os.fsencode(new), ctypes.c_uint(1)) != 0:
         raise _error(ctypes.get_errno(), os.fsencode(new))
 
 
@@ -94,15 +94,15 @@ def _error(number: int, path: bytes) -> OSError:
     return OSError(number, os.strerror(number), os.fsdecode(path))
 
 
-def location(descriptor: int) -> str | None:
+def get_descriptor_path(descriptor: int) -> str | None:
     """Return the path of an open descriptor as the kernel reports it, or None if it does not."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path would change what it says
     except OSError:
-        return _location_by_fcntl(descriptor)
+        return _get_path_by_fcntl(descriptor)
 
 
-def _location_by_fcntl(descriptor: int) -> str | None:
+def _get_path_by_fcntl(descriptor: int) -> str | None:
     try:
         import fcntl
 

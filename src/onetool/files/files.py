@@ -1,8 +1,8 @@
 """File access for tools: check each path against the rules, and open it so that the check still holds.
 
 A path is resolved and checked, and its directory is opened without following links. What was opened is checked again.
-All operations then use names in that open directory. If somebody replaces a directory or a file by a link in the
-meantime, the operation fails and is retried from the start.
+All operations then use names in that open directory. If a directory or file is replaced by a link in the meantime, the
+operation fails and is retried from the start.
 """
 
 import errno
@@ -19,19 +19,27 @@ from typing import TypeVar
 
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, SandboxDenied, ToolError
-from onetool.files.asked import Asked, asked as read_path, real_path
-from onetool.files.beneath import FOLDER, NO_LINK, PATH_ONLY, PRIVATE, Opener, best_opener, location
-from onetool.files.rules import Refusal, Rules, allowed_paths, names_of
+from onetool.files.beneath import (
+    CLOSE_ON_EXEC,
+    DIRECTORY,
+    NO_FOLLOW,
+    PATH_ONLY,
+    Opener,
+    choose_opener,
+    get_descriptor_path,
+)
+from onetool.files.requested_path import RequestedPath, parse_path, real_path
+from onetool.files.rules import Denial, Rules, get_allowed_paths, split_names
 
-ATTEMPTS = 40
+MAX_ATTEMPTS = 40
 _REASONS = {
-    Refusal.DENIED: "It matches a pattern in denied_patterns.",
-    Refusal.HIDDEN: "It is reserved for OneTool.",
-    Refusal.PROTECTED: "Tools cannot write files that OneTool loads or executes.",
+    Denial.DENIED: "It matches a pattern in denied_patterns.",
+    Denial.HIDDEN: "It is reserved for OneTool.",
+    Denial.PROTECTED: "Tools cannot write files that OneTool loads or executes.",
 }
 # If a link has replaced a directory, the kernel reports ENOTDIR, as it does for a file.
 _MAY_HAVE_MOVED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EAGAIN}
-Done = TypeVar("Done")
+T = TypeVar("T")
 
 
 class Moved(Exception):
@@ -39,28 +47,29 @@ class Moved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnchoredPath:
     """A name in an open directory. `real` is the resolved path at the time when the directory was opened."""
 
-    folder: int
+    directory_fd: int
     name: str
     real: str
 
-    def facts(self) -> os.stat_result:
-        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+    def stat(self) -> os.stat_result:
+        """Return the status of the name itself, without following a link."""
+        return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
 
-    def followed(self) -> os.stat_result:
+    def stat_no_link(self) -> os.stat_result:
         """Return the status of a file that is not a link; raise Moved if a link has replaced it."""
-        facts = self.facts()
-        if stat.S_ISLNK(facts.st_mode):
+        status = self.stat()
+        if stat.S_ISLNK(status.st_mode):
             raise Moved
-        return facts
+        return status
 
     def open(self, flags: int, mode: int = 0o600) -> int:
-        return os.open(self.name, flags | NO_LINK | PRIVATE, mode, dir_fd=self.folder)
+        return os.open(self.name, flags | NO_FOLLOW | CLOSE_ON_EXEC, mode, dir_fd=self.directory_fd)
 
-    def beside(self, name: str) -> "Place":
-        return Place(self.folder, name, posixpath.join(posixpath.dirname(self.real), name))
+    def sibling(self, name: str) -> "AnchoredPath":
+        return AnchoredPath(self.directory_fd, name, posixpath.join(posixpath.dirname(self.real), name))
 
 
 class Files:
@@ -72,51 +81,51 @@ class Files:
 
     @cached_property
     def rules(self) -> Rules:
-        return Rules.of(self.context)
+        return Rules.from_context(self.context)
 
     @cached_property
     def open_beneath(self) -> Opener:
-        return self._opener or best_opener()
+        return self._opener or choose_opener()
 
-    # --- deciding ---------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------------
 
-    def admits(self, path: Path, *, writing: bool = False) -> bool:
+    def is_allowed(self, path: Path, *, writing: bool = False) -> bool:
         """Return whether the path may be opened. Links are followed; it need not exist."""
         try:
-            asked = read_path(str(path), self.context.working_dir)
+            requested = parse_path(str(path), self.context.working_dir)
         except ArgumentError:  # an invalid path
             return False
-        return self._refusal(asked, real_path(asked.whole), writing) is None
+        return self._find_denial(requested, real_path(requested.absolute), writing) is None
 
-    def search_root(self, path: str) -> Path:
+    def resolve_search_root(self, path: str) -> Path:
         """Return the resolved path if it may be read; raise SandboxDenied or FileNotFoundError otherwise."""
 
-        def real(place: Place) -> Path:
-            place.followed()
-            return Path(place.real)
+        def real(anchored: AnchoredPath) -> Path:
+            anchored.stat_no_link()
+            return Path(anchored.real)
 
-        return self.at(path, real)
+        return self.run_at(path, real)
 
-    def denied_globs(self, root: Path) -> list[str]:
+    def list_denied_globs(self, root: Path) -> list[str]:
         """Return `--glob` values that exclude denied files, for ripgrep started in this directory.
 
-        Not every rule can be expressed as a pattern of ripgrep: check what it finds with `admits`.
+        Not every rule can be expressed as a pattern of ripgrep: check what it finds with `is_allowed`.
         """
-        return self.rules.globs_below(str(root))
+        return self.rules.list_excluded_globs(str(root))
 
-    def _refusal(self, asked: Asked, real: str, writing: bool) -> Refusal | None:
-        named = (self.rules.named_refusal(path) for path in asked.passed() if path != real)
-        return next(filter(None, named), None) or self.rules.refusal(real, writing=writing)
+    def _find_denial(self, requested: RequestedPath, real: str, writing: bool) -> Denial | None:
+        named = (self.rules.find_name_denial(path) for path in requested.iter_paths() if path != real)
+        return next(filter(None, named), None) or self.rules.find_denial(real, writing=writing)
 
     def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:
         """Raise if the resolved path `real` of the requested `path` may not be opened."""
-        refusal = self.rules.refusal(real, writing=writing)
-        if refusal is not None:
-            raise _denied(read_path(path, self.context.working_dir), refusal, self.context, advice)
+        denial = self.rules.find_denial(real, writing=writing)
+        if denial is not None:
+            raise _denial_error(parse_path(path, self.context.working_dir), denial, self.context, advice)
 
     def check_opened(self, path: str, descriptor: int, *, writing: bool = False, name: str = "") -> None:
         """Raise if the file that was actually opened, or this name in it, may not be opened."""
-        real = location(descriptor)
+        real = get_descriptor_path(descriptor)
         if real is not None and real.endswith(" (deleted)") and os.fstat(descriptor).st_nlink == 0:
             raise Moved
         if real is not None:
@@ -124,70 +133,76 @@ class Files:
 
     # --- opening ----------------------------------------------------------------------------------------------
 
-    def at(
+    def run_at(
         self,
         path: str,
-        operate: Callable[[Place], Done],
+        operate: Callable[[AnchoredPath], T],
         *,
         writing: bool = False,
         follow: bool = True,
         create_folders: bool = False,
-    ) -> Done:
+    ) -> T:
         """Run an operation at a path. Without `follow`, it applies to a link itself, not to its target.
 
         The operation must not have changed anything when it raises `Moved`: it is retried.
         """
-        asked = read_path(path, self.context.working_dir)
+        requested = parse_path(path, self.context.working_dir)
         last: OSError | None = None
-        for _ in range(ATTEMPTS):
-            real = self._admitted(asked, follow, writing)
+        for _ in range(MAX_ATTEMPTS):
+            real = self._resolve_allowed(requested, follow, writing)
             try:
-                with self._place(real, create_folders) as place:
-                    self.check_opened(path, place.folder, writing=writing, name=place.name)
-                    return operate(place)
+                with self._open_parent(real, create_folders) as anchored:
+                    self.check_opened(path, anchored.directory_fd, writing=writing, name=anchored.name)
+                    return operate(anchored)
             except Moved:
                 last = None
             except OSError as error:
                 last = error
                 if error.errno not in _MAY_HAVE_MOVED or (
-                    error.errno == errno.ENOENT and real == _resolved(asked, follow)
+                    error.errno == errno.ENOENT and real == _resolve(requested, follow)
                 ):
                     break
-        raise _explained(last, path) from None
+        raise _caller_error(last, path) from None
 
-    def _admitted(self, asked: Asked, follow: bool, writing: bool) -> str:
-        real = _resolved(asked, follow)
-        refusal = self._refusal(asked, real, writing)
-        if refusal is not None:
-            raise _denied(asked, refusal, self.context)
+    def _resolve_allowed(self, requested: RequestedPath, follow: bool, writing: bool) -> str:
+        real = _resolve(requested, follow)
+        denial = self._find_denial(requested, real, writing)
+        if denial is not None:
+            raise _denial_error(requested, denial, self.context)
         return real
 
     @contextmanager
-    def _place(self, real: str, create_folders: bool) -> Iterator[Place]:
-        root = self.rules.root_of(real)
-        folder, name = (real, ".") if real == root.base else posixpath.split(real)
-        below = names_of(folder)[len(names_of(root.base)) :]
-        with self._opened(names_of(root.base)) as base, self._opened(below, base, create_folders) as descriptor:
-            yield Place(descriptor, name, real)
+    def _open_parent(self, real: str, create_folders: bool) -> Iterator[AnchoredPath]:
+        root = self.rules.find_root(real)
+        directory, name = (real, ".") if real == root.base else posixpath.split(real)
+        below = split_names(directory)[len(split_names(root.base)) :]
+        with (
+            self._open_directory(split_names(root.base)) as base,
+            self._open_directory(below, base, create_folders) as descriptor,
+        ):
+            yield AnchoredPath(descriptor, name, real)
 
     @contextmanager
-    def _opened(self, names: Sequence[str], start: int | None = None, create: bool = False) -> Iterator[int]:
+    def _open_directory(self, names: Sequence[str], start: int | None = None, create: bool = False) -> Iterator[int]:
         if start is None:
-            with closing(os.open("/", PATH_ONLY | FOLDER | PRIVATE)) as top, self._opened(names, top) as descriptor:
+            with (
+                closing(os.open("/", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC)) as top,
+                self._open_directory(names, top) as descriptor,
+            ):
                 yield descriptor
             return
         if create:
-            self._make_folders(names, start)
-        with closing(self.open_beneath(start, names, PATH_ONLY | FOLDER)) as descriptor:
+            self._make_directories(names, start)
+        with closing(self.open_beneath(start, names, PATH_ONLY | DIRECTORY)) as descriptor:
             yield descriptor
 
-    def _make_folders(self, names: Sequence[str], start: int) -> None:
+    def _make_directories(self, names: Sequence[str], start: int) -> None:
         current = os.dup(start)
         try:
             for name in names:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=current)
-                below = self.open_beneath(current, [name], PATH_ONLY | FOLDER)
+                below = self.open_beneath(current, [name], PATH_ONLY | DIRECTORY)
                 os.close(current)
                 current = below
         finally:
@@ -202,30 +217,32 @@ def closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _resolved(asked: Asked, follow: bool) -> str:
-    folder, name = posixpath.split(asked.whole)
+def _resolve(requested: RequestedPath, follow: bool) -> str:
+    directory, name = posixpath.split(requested.absolute)
     if follow or name in {"", ".."}:
-        return real_path(asked.whole)
-    return posixpath.join(real_path(folder), name)
+        return real_path(requested.absolute)
+    return posixpath.join(real_path(directory), name)
 
 
-def _denied(asked: Asked, refusal: Refusal, context: ToolContext, advice: str = "") -> SandboxDenied:
+def _denial_error(requested: RequestedPath, denial: Denial, context: ToolContext, advice: str = "") -> SandboxDenied:
     """Return the error for a rejected path. It does not reveal whether the path exists."""
-    reason = _REASONS.get(refusal)
+    reason = _REASONS.get(denial)
     if reason is None:
-        kind = "It is read-only. To allow writing" if refusal is Refusal.READ_ONLY else "To allow it"
-        paths = [*allowed_paths(context.sandbox or {}), asked.plain]
+        kind = "It is read-only. To allow writing" if denial is Denial.READ_ONLY else "To allow it"
+        paths = [*get_allowed_paths(context.sandbox or {}), requested.normalized]
         listed = ", ".join(json.dumps(path, ensure_ascii=False) for path in paths)
         setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
         reason = f"{kind}, add this to onetool.yaml: {setting}"
-    return SandboxDenied(f"File access denied by sandbox: {asked.given}. {reason}{advice}", path=asked.given)
+    return SandboxDenied(
+        f"File access denied by sandbox: {requested.original}. {reason}{advice}", path=requested.original
+    )
 
 
-def _explained(error: OSError | None, path: str) -> Exception:
+def _caller_error(error: OSError | None, path: str) -> Exception:
     """Return the error for the caller, which shows the requested path and no other path of the machine."""
     if error is None or error.errno in {errno.ELOOP, errno.EXDEV, errno.EAGAIN}:
         return ToolError(
-            f"cannot resolve {path}: its links form a circle, or keep changing",
+            f"cannot resolve {path}: its links are circular, or keep changing",
             path=path,
             hint="use the path of the file itself",
         )

@@ -23,17 +23,17 @@ _SPECIAL = {"\\": r"\\", "{": "[{]", "}": "[}]", "[": "[[]", "]": "[]]", " ": "[
 
 
 class Glob:
-    """A pattern. A path matches if its last name leads to a state that is `complete`."""
+    """A pattern. A path matches if its last name leads to a complete state."""
 
     def __init__(self, pattern: str) -> None:
         self._parts = _parts(pattern)
-        self._tests = [None if part == ANY else _test(part) for part in self._parts]
+        self._tests = [None if part == ANY else _compile_part(part) for part in self._parts]
 
     @cached_property
     def start(self) -> States:
-        return self._reached({0})
+        return self._skip_wildcards({0})
 
-    def after(self, states: States, name: str) -> States:
+    def advance(self, states: States, name: str) -> States:
         """Return the states that a name leads to from these."""
         name, reached = normalize("NFC", name), set[int]()
         for state in states:
@@ -43,34 +43,34 @@ class Glob:
                     reached.add(state)
                 elif test.match(name):
                     reached.add(state + 1)
-        return self._reached(reached)
+        return self._skip_wildcards(reached)
 
-    def complete(self, states: States) -> bool:
+    def is_complete(self, states: States) -> bool:
         return len(self._parts) in states
 
-    def through(self, names: Sequence[str]) -> Iterator[States]:
+    def iter_states(self, names: Sequence[str]) -> Iterator[States]:
         """Yield the states before the first name and after each name."""
         states = self.start
         yield states
         for name in names:
-            states = self.after(states, name)
+            states = self.advance(states, name)
             yield states
 
     def covers(self, names: Sequence[str]) -> bool:
         """Return whether the path or one of its parent directories matches."""
-        return any(map(self.complete, self.through(names)))
+        return any(map(self.is_complete, self.iter_states(names)))
 
-    def bound_to(self, names: Sequence[str]) -> bool:
+    def depends_on(self, names: Sequence[str]) -> bool:
         """Return whether a match below this directory depends on the name of the directory."""
-        *_, states = self.through(names)
+        *_, states = self.iter_states(names)
         return bool(states - self.start)
 
-    def rests(self, names: Sequence[str]) -> list[str]:
+    def remainders(self, names: Sequence[str]) -> list[str]:
         """Return equivalent patterns relative to this directory."""
-        *_, states = self.through(names)
+        *_, states = self.iter_states(names)
         return ["/".join(self._parts[state:]) for state in sorted(states) if state < len(self._parts)]
 
-    def _reached(self, states: set[int]) -> States:
+    def _skip_wildcards(self, states: set[int]) -> States:
         for state in range(len(self._parts)):
             if state in states and self._parts[state] == ANY:
                 states.add(state + 1)
@@ -82,15 +82,15 @@ def _parts(pattern: str) -> tuple[str, ...]:
     parts = [name if name == ANY else _STARS.sub("*", normalize("NFC", name)) for name in names]
     if parts and parts[-1] == ANY:  # `a/**` matches everything in a, but not a itself
         parts.append("*")
-    return tuple(part for place, part in enumerate(parts) if part != ANY or parts[place - 1 : place] != [ANY])
+    return tuple(part for index, part in enumerate(parts) if part != ANY or parts[index - 1 : index] != [ANY])
 
 
 @lru_cache(maxsize=1024)
-def _test(part: str) -> re.Pattern[str]:
+def _compile_part(part: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(part))
 
 
-def alternatives(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """Expand `{a,b}` into a list of patterns."""
     done = set[str]()
     waiting = [pattern]
@@ -106,7 +106,7 @@ def alternatives(pattern: str) -> list[str]:
     return sorted(done)
 
 
-def for_ripgrep(pattern: str) -> list[str]:
+def to_ripgrep(pattern: str) -> list[str]:
     """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read it differently."""
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
     for token in tokens:

@@ -5,41 +5,41 @@ import stat
 from dataclasses import dataclass
 
 from onetool.errors import ToolError
-from onetool.files.beneath import NEVER_WAIT
-from onetool.files.files import Files, Place, closing
+from onetool.files.beneath import NON_BLOCKING
+from onetool.files.files import AnchoredPath, Files, closing
 
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """The content of a file, and the status of the file that was read."""
 
     data: bytes
     path: str
-    facts: os.stat_result
+    status: os.stat_result
 
 
-def read(files: Files, path: str, most: int) -> Content:
-    """Read a regular file of at most `most` bytes."""
+def read(files: Files, path: str, limit: int) -> FileContent:
+    """Read a regular file of at most `limit` bytes."""
 
-    def operate(place: Place) -> Content:
-        with closing(open_regular(files, path, place)) as descriptor:
-            facts = os.fstat(descriptor)
-            return Content(_bytes(descriptor, facts.st_size, most, path), place.real, facts)
+    def operate(anchored: AnchoredPath) -> FileContent:
+        with closing(open_regular(files, path, anchored)) as descriptor:
+            status = os.fstat(descriptor)
+            return FileContent(_bytes(descriptor, status.st_size, limit, path), anchored.real, status)
 
-    return files.at(path, operate)
+    return files.run_at(path, operate)
 
 
-def facts_of(files: Files, path: str) -> tuple[str, os.stat_result]:
+def stat_path(files: Files, path: str) -> tuple[str, os.stat_result]:
     """Return the resolved path and the status of the file or directory."""
-    return files.at(path, lambda place: (place.real, place.followed()))
+    return files.run_at(path, lambda anchored: (anchored.real, anchored.stat_no_link()))
 
 
-def open_regular(files: Files, path: str, place: Place) -> int:
+def open_regular(files: Files, path: str, anchored: AnchoredPath) -> int:
     """Open a regular file for reading. Pipes and devices are not opened, because opening alone has side effects."""
-    _require_regular(place.followed(), path)
-    descriptor = place.open(os.O_RDONLY | NEVER_WAIT)
+    _require_regular(anchored.stat_no_link(), path)
+    descriptor = anchored.open(os.O_RDONLY | NON_BLOCKING)
     try:
         _require_regular(os.fstat(descriptor), path)
         files.check_opened(path, descriptor)
@@ -49,33 +49,33 @@ def open_regular(files: Files, path: str, place: Place) -> int:
     return descriptor
 
 
-def _require_regular(facts: os.stat_result, path: str) -> None:
-    if stat.S_ISDIR(facts.st_mode):
+def _require_regular(status: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{path} is a directory", path=path, hint=f"fs.list({path!r}) lists its entries")
-    if not stat.S_ISREG(facts.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"cannot open {path}: it is a pipe, socket or device, not a regular file", path=path)
 
 
-def kind_of(facts: os.stat_result) -> str:
-    return "dir" if stat.S_ISDIR(facts.st_mode) else "file" if stat.S_ISREG(facts.st_mode) else "other"
+def get_file_type(status: os.stat_result) -> str:
+    return "dir" if stat.S_ISDIR(status.st_mode) else "file" if stat.S_ISREG(status.st_mode) else "other"
 
 
-def _bytes(descriptor: int, size: int, most: int, path: str) -> bytes:
+def _bytes(descriptor: int, size: int, limit: int, path: str) -> bytes:
     """Read everything. The limit applies to what is read: a file may grow, and files in /proc report a size of 0."""
     data = bytearray()
-    while size <= most:
+    while size <= limit:
         try:
-            piece = os.read(descriptor, min(_PIECE, most + 1 - len(data)))
+            chunk = os.read(descriptor, min(_CHUNK_BYTES, limit + 1 - len(data)))
         except BlockingIOError:
             raise ToolError(f"cannot read {path}: reading would block", path=path) from None
-        if not piece:
+        if not chunk:
             return bytes(data)
-        data += piece
+        data += chunk
         size = max(size, len(data))
     raise ToolError(
-        f"File too large: {size} bytes (max_size is {most})",
+        f"File too large: {size} bytes (max_size is {limit})",
         path=path,
         size=size,
-        max_size=most,
+        max_size=limit,
         hint="search it with grep, or pass a larger max_size",
     )

@@ -1,4 +1,4 @@
-"""A live connection to an MCP server: a client of the SDK in a task of its own.
+"""A live connection to an MCP server: a client of the SDK in a separate task.
 
 The last stderr output of the server is kept for error messages. `connection_manager` decides when to connect.
 """
@@ -20,33 +20,35 @@ import onetool_child
 from onetool.children.process import Process
 from onetool.config.model import Server
 from onetool.errors import NetworkError, ToolError, ToolTimeout
-from onetool.proxy.bounds import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_answer, has_too_many_items
-from onetool.proxy.launch import Launch
-from onetool.proxy.relay import Declaring, Relays, Stream
+from onetool.proxy.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_response, has_too_many_items
+from onetool.proxy.relay import DeclaringStream, Relays, WrappedStream
+from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.stdio import stdio_streams
 from onetool.version import __version__
 
 STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
-GUARD = Path(onetool_child.__file__).with_name("guard.py")
-CHANGES = {
+GUARD_FILE = Path(onetool_child.__file__).with_name("guard.py")
+CHANGE_KINDS = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
     "notifications/resources/list_changed": "resources",
     "notifications/resources/updated": "resource",
 }
-Changed = Callable[[str, str], None]  # what changed (tools, prompts, resources or resource), and the URI of a resource
+OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or resource), and the URI of a resource
 
 
 class Connection:
+    """A connection to one server, from `open` to `close`."""
+
     def __init__(
         self,
         name: str,
         server: Server,
-        launch: Launch,
+        launch: ServerLaunch,
         *,
-        on_change: Changed,
+        on_change: OnChange,
         on_lost: Callable[["Connection"], None],
         is_relayed: bool = False,
     ) -> None:
@@ -99,7 +101,7 @@ class Connection:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self._process.printed.sentence.rstrip("\n")
 
-    def forget_printed(self) -> None:
+    def clear_output(self) -> None:
         """Discard the output so far, which is not related to the next call."""
         if self._process is not None:
             self._process.printed.clear()
@@ -159,18 +161,18 @@ class Connection:
 
     async def _on_message(self, message: Any) -> None:
         """Handle a notification. Protocols of 2026 deliver them here too while a subscription is open."""
-        what = CHANGES.get(getattr(message, "method", ""))
-        if what is not None:
-            self._on_change(what, str(getattr(message.params, "uri", "")))
+        kind = CHANGE_KINDS.get(getattr(message, "method", ""))
+        if kind is not None:
+            self._on_change(kind, str(getattr(message.params, "uri", "")))
 
     @contextmanager
     def _subscribe(self, client: Any) -> Iterator[asyncio.Event]:
         """Subscribe to list changes. Protocols of 2026 require it; older servers notify all clients."""
-        able = client.server_capabilities
+        capabilities = client.server_capabilities
         kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
-        wanted = [kind for kind in kinds if getattr(getattr(able, kind), "list_changed", False)]
+        announced = [kind for kind in kinds if getattr(getattr(capabilities, kind), "list_changed", False)]
         try:
-            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in wanted})
+            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in announced})
         finally:
             for task in self._subscriptions.values():
                 task.cancel()
@@ -210,7 +212,10 @@ class Connection:
     @asynccontextmanager
     async def _open_streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
         async with transport as (reader, writer):
-            yield _WatchedStream(reader, self._on_stream_end), Declaring(writer) if self.relays is not None else writer
+            yield (
+                _WatchedStream(reader, self._on_stream_end),
+                DeclaringStream(writer) if self.relays is not None else writer,
+            )
 
     def _on_stream_end(self) -> None:
         """Handle the end of the stream; report a loss unless the connection was closed."""
@@ -225,7 +230,7 @@ class Connection:
         server = self._server
         if server.url is None:
             return self._open_stdio()
-        from onetool.proxy.http_bounds import http_client, tls_context
+        from onetool.proxy.http_limits import http_client, tls_context
 
         await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
         if server.transport == "sse":
@@ -246,12 +251,12 @@ class Connection:
         launch = self._launch
         if not await anyio.to_thread.run_sync(launch.has_program):
             raise missing_program(self._name, launch.command[0])
-        guard = [sys.executable, "-I", "-S", str(GUARD)] if hasattr(os, "fork") else []
+        guard = [sys.executable, "-I", "-S", str(GUARD_FILE)] if hasattr(os, "fork") else []
         async with stdio_streams(
             [*guard, *launch.command],
             self._on_started,
             env={**get_default_environment(), **launch.environment},
-            cwd=await anyio.to_thread.run_sync(launch.prepared_directory),
+            cwd=await anyio.to_thread.run_sync(launch.prepare_directory),
             guarded=bool(guard),
         ) as streams:
             yield streams
@@ -260,7 +265,7 @@ class Connection:
         self._process = process
 
 
-class _WatchedStream(Stream):
+class _WatchedStream(WrappedStream):
     """A stream of messages that calls `on_end` when it ends."""
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
@@ -290,11 +295,11 @@ def _limit_items(message: Any) -> Any:
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    given: Any = getattr(message, "message", None)
-    if not has_too_many_items(getattr(given, "result", None)):
+    response: Any = getattr(message, "message", None)
+    if not has_too_many_items(getattr(response, "result", None)):
         return message
     reason = f"the message has a list with more than {MAX_ITEMS} items"
-    return SessionMessage(jsonrpc_message_adapter.validate_python(error_answer(given.id, reason)))
+    return SessionMessage(jsonrpc_message_adapter.validate_python(error_response(response.id, reason)))
 
 
 async def _keep_subscribed(client: Any, subscribed: asyncio.Event, to: Mapping[str, Any]) -> None:

@@ -16,15 +16,15 @@ from onetool.children.supervised import Supervised
 from onetool.config.model import Server
 from onetool.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from onetool.problem import Problem
-from onetool.proxy.connection import Changed, Connection, innermost
+from onetool.proxy.connection import Connection, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
-from onetool.proxy.launch import Launch
 from onetool.proxy.relay import Relay
+from onetool.proxy.server_launch import ServerLaunch
 from onetool.storage import MediaStorage, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 
-LISTED_SECONDS = 10.0  # idle time of a server that has only listed its tools
-FAIR_SECONDS = 0.9  # with less time to respond, a server has not failed
+LISTED_IDLE_SECONDS = 10.0  # idle time of a server that has only listed its tools
+MIN_RESPONSE_SECONDS = 0.9  # with less time to respond, a server has not failed
 ALIVE_SECONDS = 5.0  # for a server to respond to anything after a call timed out
 MAX_PAGES = 500
 
@@ -38,7 +38,7 @@ class ConnectionManager:
         server: Server,
         *,
         lists: ToolListStorage,
-        launch: Launch,
+        launch: ServerLaunch,
         media: Callable[[], MediaStorage],
         install: Callable[[tuple[Definition, ...]], Awaitable[None]],
         log: Callable[..., None],
@@ -47,18 +47,18 @@ class ConnectionManager:
         self._lists, self._launch = lists, launch
         self._media, self._install, self._log = media, install, log
         self._supervised = Supervised(name, self._open, self._disconnect, self._idle_timeout)
-        self._asking, self._installing = asyncio.Lock(), asyncio.Lock()
+        self._listing_lock, self._installing_lock = asyncio.Lock(), asyncio.Lock()
         self._in_flight, self._was_called = 0, False
         self._recorded: Failure | None = None  # the last failed attempt in any process
         self._is_wanted = False  # whether the connection is needed for more than listing
         self.listing: asyncio.Future[None] | None = None  # the background listing, while it runs
         self._tasks = BackgroundTasks(lambda error: log("proxy.connect", server=name, status="error", text=str(error)))
         self._watched: Counter[str] = Counter()  # number of subscribers by URI
-        self.on_change: Changed | None = None  # set by a transport that publishes this server
+        self.on_change: OnChange | None = None  # set by a transport that publishes this server
         self.raw_tools: Mapping[str, Any] = {}  # its tools as the SDK returned them, by name
         self.definitions: tuple[Definition, ...] = ()
         self.offered: Mapping[str, Definition] = {}  # by the name of the tool
-        self.refused: Mapping[str, str] = {}  # tools that cannot be called, and why
+        self.rejected: Mapping[str, str] = {}  # tools that cannot be called, and why
         self.is_known = False
 
     # --- state ----------------------------------------------------------------------------------------------------
@@ -119,13 +119,13 @@ class ConnectionManager:
             return "disabled"
         if self.listing is not None:
             return "starting"
-        what = "" if self.failure is None else "failed: "
+        prefix = "" if self.failure is None else "failed: "
         if self._recorded is not None:
             reason = self._recorded.summary
         else:
             failure = self._supervised.failure
             reason = _summary(failure) if failure is not None else "not started yet"
-        return f"{what}{reason}; next attempt in {self.retry_seconds:.0f} s"
+        return f"{prefix}{reason}; next attempt in {self.retry_seconds:.0f} s"
 
     @property
     def _live(self) -> Connection | None:
@@ -141,7 +141,7 @@ class ConnectionManager:
         if connection is not None and not await connection.is_reachable():
             self._on_lost(connection)
 
-    def publish(self, on_change: Changed) -> None:
+    def publish(self, on_change: OnChange) -> None:
         """Relay requests and changes of the server to clients from now on. A connection without relays is closed."""
         self.on_change = on_change
         if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
@@ -176,22 +176,22 @@ class ConnectionManager:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def _request(
-        self, what: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
+        self, subject: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
     ) -> Any:
         if not self._in_flight:
-            connection.forget_printed()
+            connection.clear_output()
         self._in_flight += 1
         try:
             return await ask()
         except Exception as error:  # noqa: BLE001 - the SDK and its transports raise anything
             if relay is not None:
                 relay.error = innermost(error)
-            raise await self._request_error(what, innermost(error), connection) from None
+            raise await self._request_error(subject, innermost(error), connection) from None
         finally:
             self._in_flight -= 1
             self._supervised.last_use = asyncio.get_running_loop().time()
 
-    async def _request_error(self, what: str, error: BaseException, connection: Connection) -> ToolError:
+    async def _request_error(self, subject: str, error: BaseException, connection: Connection) -> ToolError:
         """Return the error for a failed request. Errors that tools report are not handled here."""
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -199,15 +199,15 @@ class ConnectionManager:
         if connection.is_over or code == CONNECTION_CLOSED:
             output = await connection.stderr_tail()
             self._on_lost(connection)
-            return NetworkError(f"connection to {self.name} lost during {what}{output}. The next call reconnects.")
+            return NetworkError(f"connection to {self.name} lost during {subject}{output}. The next call reconnects.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
             self._tasks.start(self._disconnect_if_stuck(connection))
-            return ToolTimeout(f"{what} timed out after {self.server.timeout:g} s and was cancelled")
+            return ToolTimeout(f"{subject} timed out after {self.server.timeout:g} s and was cancelled")
         if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
             return OutputInvalid(
-                f"{what} returned a value that does not match its output schema: {str(error).splitlines()[0]}"
+                f"{subject} returned a value that does not match its output schema: {str(error).splitlines()[0]}"
             )
-        return ToolError(f"{what}: {str(error) or type(error).__name__}")
+        return ToolError(f"{subject}: {str(error) or type(error).__name__}")
 
     async def _disconnect_if_stuck(self, connection: Connection) -> None:
         """Close the connection if the server does not respond at all, so that the next call restarts it."""
@@ -245,7 +245,7 @@ class ConnectionManager:
             del self._watched[uri]
         return is_last
 
-    async def _watch_again(self, connection: Connection) -> None:
+    async def _restore_watches(self, connection: Connection) -> None:
         for uri in list(self._watched):
             with suppress(ToolError):
                 await self._request(uri, partial(connection.watch, uri), connection)
@@ -287,7 +287,7 @@ class ConnectionManager:
         )
         try:
             await connection.open()
-            await self._ask_for_tools(connection)
+            await self._list_tools(connection)
         except ToolError as error:
             self._log("proxy.connect", server=self.name, status="error", text=error.message)
             await self._record(error.message, _summary(error))
@@ -295,7 +295,7 @@ class ConnectionManager:
             raise
         except asyncio.CancelledError:
             seconds = asyncio.get_running_loop().time() - began
-            if seconds >= FAIR_SECONDS:
+            if seconds >= MIN_RESPONSE_SECONDS:
                 await self._record(f"no response within {seconds:.1f} s", is_interrupted=True)
             await connection.close(at_once=True)
             raise
@@ -303,7 +303,7 @@ class ConnectionManager:
         self._log("proxy.connect", server=self.name, status="ok", duration_ms=round(seconds * 1000, 3))
         self._was_called = False
         if self._watched:
-            self._tasks.start(self._watch_again(connection))
+            self._tasks.start(self._restore_watches(connection))
         return connection
 
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
@@ -312,28 +312,28 @@ class ConnectionManager:
             write = partial(self._lists.put_failure, self.key, reason, summary, is_interrupted=is_interrupted)
             self._recorded = await anyio.to_thread.run_sync(write)
 
-    async def _ask_for_tools(self, connection: Connection) -> None:
+    async def _list_tools(self, connection: Connection) -> None:
         ask = partial(connection.client.list_tools, cache_mode="bypass")
-        async with self._asking:
+        async with self._listing_lock:
             try:
                 async with asyncio.timeout(self.server.timeout):
                     tools = await list_all_pages(ask, "tools")
             except Exception as error:  # noqa: BLE001 - see above
                 reason = innermost(error)
-                what = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
-                raise await connection.build_error(ToolError, what) from None
+                message = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
+                raise await connection.build_error(ToolError, message) from None
             self.raw_tools = {each.name: each for each in tools} if self.on_change is not None else {}
             definitions = await anyio.to_thread.run_sync(self._cache_definitions, tools)
             await self._install_definitions(definitions)
 
     def _cache_definitions(self, tools: list[Any]) -> tuple[Definition, ...]:
-        definitions = tuple(check_schemas(Definition.of(each)) for each in tools)
+        definitions = tuple(check_schemas(Definition.from_sdk(each)) for each in tools)
         self._lists.put(self.key, definitions)
         return definitions
 
     async def _install_definitions(self, definitions: tuple[Definition, ...], *, is_cached: bool = False) -> None:
         """Install the tools of these definitions. A cached list never replaces one from the server."""
-        async with self._installing:
+        async with self._installing_lock:
             if self.is_known and (is_cached or definitions == self.definitions):
                 return
             is_new = definitions != self.definitions
@@ -342,22 +342,22 @@ class ConnectionManager:
         if is_new:
             self._report_change("tools", "")
 
-    async def install_again(self) -> None:
+    async def reinstall(self) -> None:
         """Install the tools again from the same definitions, because the pins have changed."""
-        async with self._installing:
+        async with self._installing_lock:
             if self.is_known:
                 await self._install(self.definitions)
 
-    def _on_changed(self, what: str, uri: str) -> None:
+    def _on_changed(self, kind: str, uri: str) -> None:
         """Handle a change. Changed tools are listed first, then reported."""
-        if what != "tools":
-            self._report_change(what, uri)
+        if kind != "tools":
+            self._report_change(kind, uri)
         elif (connection := self._live) is not None:
-            self._tasks.start(self._ask_for_tools(connection))
+            self._tasks.start(self._list_tools(connection))
 
-    def _report_change(self, what: str, uri: str) -> None:
+    def _report_change(self, kind: str, uri: str) -> None:
         if self.on_change is not None:
-            self.on_change(what, uri)
+            self.on_change(kind, uri)
 
     def _on_lost(self, connection: Connection) -> None:
         """Handle a lost connection. The next call may reconnect immediately."""
@@ -383,7 +383,7 @@ class ConnectionManager:
         """Return the idle timeout, which is shorter if the server has only listed its tools."""
         if self._in_flight or self._watched:
             return None
-        unused = LISTED_SECONDS if self._is_wanted else 0.0
+        unused = LISTED_IDLE_SECONDS if self._is_wanted else 0.0
         return self.server.idle_timeout if self._was_called else min(unused, self.server.idle_timeout)
 
     async def close(self) -> None:

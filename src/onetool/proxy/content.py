@@ -14,11 +14,11 @@ from onetool.proxy.definitions import Definition
 from onetool.util.raw_json import RawJson
 from onetool_child.messages import has_few_values
 
-Keep = Callable[[bytes, str], str]  # content and MIME type -> handle
-LARGE = 1 << 15  # characters: converted in a thread
+StoreMedia = Callable[[bytes, str], str]  # content and MIME type -> handle
+LARGE_CHARS = 1 << 15  # characters: converted in a thread
 
 
-def convert_result(result: Any, definition: Definition, keep: Keep) -> Any:
+def convert_result(result: Any, definition: Definition, store_media: StoreMedia) -> Any:
     """Return the value of a result; raise the error that the server reports. `keep` stores binary content."""
     if result.is_error:
         text = "\n".join(block.text for block in result.content if block.type == "text").strip()
@@ -28,37 +28,37 @@ def convert_result(result: Any, definition: Definition, keep: Keep) -> Any:
             value = value["result"]
         if definition.output_schema is not None:
             return value  # other content does not fit the output schema
-        media = [convert_block(block, keep) for block in result.content if block.type != "text"]
+        media = [convert_block(block, store_media) for block in result.content if block.type != "text"]
         return [value, *media] if media else value
     if definition.output_schema is not None:
         raise OutputInvalid(f"{definition.name} returned no structured content, which its output schema requires")
     if len(result.content) == 1 and result.content[0].type == "text":
         text = result.content[0].text  # large data is parsed where it is used
         return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parse(text)
-    parts = [convert_block(block, keep) for block in result.content]
+    parts = [convert_block(block, store_media) for block in result.content]
     return parts[0] if len(parts) == 1 else parts or None
 
 
 def is_expensive(result: Any) -> bool:
     """Return whether converting the result would block the event loop."""
-    return any(block.type != "text" or len(block.text) > LARGE for block in result.content)
+    return any(block.type != "text" or len(block.text) > LARGE_CHARS for block in result.content)
 
 
-def find_omitted(result: Any, definition: Definition, keep: Keep) -> list[Any]:
+def find_omitted(result: Any, definition: Definition, store_media: StoreMedia) -> list[Any]:
     """Return the content that the value does not include: media next to data with an output schema."""
     if result.structured_content is None or definition.output_schema is None:
         return []
-    return [convert_block(block, keep) for block in result.content if block.type != "text"]
+    return [convert_block(block, store_media) for block in result.content if block.type != "text"]
 
 
-def convert_block(block: Any, keep: Keep) -> Any:
+def convert_block(block: Any, store_media: StoreMedia) -> Any:
     match block.type:
         case "text":
             return _parse(block.text)
         case "image" | "audio":
-            return _store_media(block.type, block.data, block.mime_type, keep)
+            return _store_media(block.type, block.data, block.mime_type, store_media)
         case "resource":
-            return convert_resource(block.resource, keep)
+            return convert_resource(block.resource, store_media)
     return to_plain(block)
 
 
@@ -67,31 +67,34 @@ def to_plain(model: Any) -> dict[str, Any]:
     return data
 
 
-def convert_prompt(result: Any, keep: Keep) -> dict[str, Any]:
+def convert_prompt(result: Any, store_media: StoreMedia) -> dict[str, Any]:
     """Return the messages of a prompt: text as it is, other content as in results."""
     messages = [
         {
             "role": each.role,
-            "content": each.content.text if each.content.type == "text" else convert_block(each.content, keep),
+            "content": each.content.text if each.content.type == "text" else convert_block(each.content, store_media),
         }
         for each in result.messages
     ]
     return {**({"description": result.description} if result.description else {}), "messages": messages}
 
 
-def convert_resource(content: Any, keep: Keep) -> dict[str, Any]:
-    about = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
+def convert_resource(content: Any, store_media: StoreMedia) -> dict[str, Any]:
+    details = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
     if hasattr(content, "text"):
-        return {**about, "text": content.text}
-    return {**about, **_store_media("blob", content.blob, content.mime_type or "application/octet-stream", keep)}
+        return {**details, "text": content.text}
+    return {
+        **details,
+        **_store_media("blob", content.blob, content.mime_type or "application/octet-stream", store_media),
+    }
 
 
-def _store_media(kind: str, data: str, mime_type: str, keep: Keep) -> dict[str, Any]:
+def _store_media(kind: str, data: str, mime_type: str, store_media: StoreMedia) -> dict[str, Any]:
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
         raise OutputInvalid(f"the server sent {kind} content that is not valid base64") from None
-    return {"type": kind, "mimeType": mime_type, "size": len(content), "media": keep(content, mime_type)}
+    return {"type": kind, "mimeType": mime_type, "size": len(content), "media": store_media(content, mime_type)}
 
 
 def _parse(text: str) -> Any:

@@ -1,7 +1,7 @@
 """Tool definitions of upstream servers and why a server could not be listed, cached on disk.
 
-Listing tools reads these files instead of starting servers. A server may send anything: its texts are cleaned before a
-model sees them, and an invalid schema is ignored.
+Listing tools reads these files instead of starting servers. A server may send anything: its
+descriptions are cleaned before a model sees them, and an invalid schema is ignored.
 """
 
 import json
@@ -22,7 +22,7 @@ from onetool.util import atomic
 VERSION = 3
 FAILURE_VERSION = 2
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
-WRAPPED = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
+WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,17 @@ class Definition:
     annotations: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, tool: Any) -> Self:
-        notes = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
+    def from_sdk(cls, tool: Any) -> Self:
+        annotations = (
+            tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
+        )
         return cls(
             tool.name,
             tool.description or tool.title or "",
             tool.input_schema,
             tool.output_schema,
             title=tool.title or "",
-            annotations=notes,
+            annotations=annotations,
         )
 
     @property
@@ -54,7 +56,7 @@ class Definition:
         """Whether results are wrapped. FastMCP marks it; the SDK names the schema after the function."""
         schema = self.output_schema or {}
         is_only = schema.get("properties", {}).keys() == {"result"}
-        return bool(schema.get(WRAPPED)) or (is_only and schema.get("title") == f"{self.name}Output")
+        return bool(schema.get(WRAPPED_KEY)) or (is_only and schema.get("title") == f"{self.name}Output")
 
 
 class UpstreamSchema(Schema):
@@ -98,7 +100,7 @@ class Failure:
     count: int  # failed attempts in a row
     at: float  # seconds since the epoch
     is_interrupted: bool = False  # the process ended before the server answered
-    summary: str = ""  # the reason without what the server printed
+    summary: str = ""  # the reason without the output of the server
 
     @property
     def retry_at(self) -> float:
@@ -110,13 +112,13 @@ class Failure:
         return max(0.0, self.retry_at - now) if self.at <= now else 0.0
 
 
-class Lists:
+class ToolListCache:
     """The cached lists and failures: one file of each kind per server. They are only a cache: errors are ignored."""
 
     def __init__(
-        self, folder: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
+        self, directory: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._folder, self._redact, self.clock = folder, redact, clock
+        self._directory, self._redact, self.clock = directory, redact, clock
 
     def get(self, key: str) -> tuple[Definition, ...] | None:
         try:
@@ -152,14 +154,14 @@ class Lists:
         if before is not None and is_interrupted and not before.is_interrupted:
             reason, summary, is_interrupted = before.reason, before.summary, False
         count = 1 if before is None else before.count + 1
-        texts = self._redact(reason), self._redact(summary or reason)
-        failure = Failure(texts[0], count, self.clock(), is_interrupted, texts[1])
+        reason, summary = self._redact(reason), self._redact(summary or reason)
+        failure = Failure(reason, count, self.clock(), is_interrupted, summary)
         with suppress(OSError):
             atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
         return failure
 
     def _file(self, key: str) -> Path:
-        return self._folder / f"tools-{key}.json"
+        return self._directory / f"tools-{key}.json"
 
     def _failure_file(self, key: str) -> Path:
-        return self._folder / f"failure-{key}.json"
+        return self._directory / f"failure-{key}.json"

@@ -18,6 +18,7 @@ from onetool.storage import Pinned, PinStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
+from onetool.util.text import pluralize
 from onetool.util.versioning import refuse_newer
 
 VERSION = 1
@@ -40,8 +41,8 @@ def compare(
     """
     now = {each.name: asdict(each) for each in definitions}
     pinned = pins.get(server)
-    if pinned is None or any(_lacks(pinned.get(name), each, is_strict) for name, each in now.items()):
-        pinned = pins.update(server, lambda known: _completed(known, now, is_strict))
+    if pinned is None or any(_is_incomplete(pinned.get(name), each, is_strict) for name, each in now.items()):
+        pinned = pins.update(server, lambda known: _complete(known, now, is_strict))
     changed = {
         name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
     }
@@ -49,10 +50,13 @@ def compare(
 
 
 def accept(pins: PinStorage, server: str, definitions: Iterable[Definition]) -> None:
+    """Replace the pins of a server by these definitions."""
     pins.update(server, lambda _: {each.name: asdict(each) for each in definitions})
 
 
 class Pins:
+    """The pins of all servers, in one file."""
+
     def __init__(self, file: Path) -> None:
         self._file = file
 
@@ -79,7 +83,7 @@ class Pins:
             return {}
         except (OSError, ValueError) as error:
             raise self._unreadable(str(error)) from None
-        if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older ones hold the servers alone
+        if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older files contain only the servers
             refuse_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
         tools = pinned.values() if isinstance(pinned, dict) else [None]
@@ -88,16 +92,16 @@ class Pins:
         return dict(pinned)
 
     def _unreadable(self, reason: str) -> ToolError:
-        hint, place = "fix it, or delete it to pin all servers again", Location(str(self._file))
-        return ToolError(f"cannot read {self._file}: {reason}", hint=hint, location=place, code=STORAGE)
+        hint, location = "fix it, or delete it to pin all servers again", Location(str(self._file))
+        return ToolError(f"cannot read {self._file}: {reason}", hint=hint, location=location, code=STORAGE)
 
 
-def _lacks(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
+def _is_incomplete(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
     """Return whether the pin is missing, or was written by a version that recorded fewer fields."""
     return not is_strict if pin is None else bool(definition.keys() - pin.keys())
 
 
-def _completed(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
+def _complete(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
     """Add missing fields to the pins, and pins for tools that need no acceptance."""
     if known is None:
         return now
@@ -108,5 +112,5 @@ def _completed(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old, new = (json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for each in (before, after))
     lines = list(difflib.unified_diff(old, new, "pinned", "current", lineterm="", n=1))
-    more = [f"… {len(lines) - MAX_DIFF_LINES} more lines"] if len(lines) > MAX_DIFF_LINES else []
-    return "\n".join([*lines[:MAX_DIFF_LINES], *more])
+    omitted = [f"… {pluralize(len(lines) - MAX_DIFF_LINES, 'more line')}"] if len(lines) > MAX_DIFF_LINES else []
+    return "\n".join([*lines[:MAX_DIFF_LINES], *omitted])

@@ -13,11 +13,11 @@ from typing import Any, Self
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 
-RELAY = "relay"  # of ToolContext.metadata
-DECLARED = "onetool/clientCapabilities"  # internal key in our requests; removed before sending
+RELAY_KEY = "relay"  # key of ToolContext.metadata
+DECLARED_KEY = "onetool/clientCapabilities"  # internal key of requests; removed before sending
 MAX_ROUNDS = 20
 PAUSE_SECONDS = 0.1  # before a request without questions is repeated
-HURRY_SECONDS = 10.0  # that the question of one client may delay the calls of others
+MAX_DELAY_SECONDS = 10.0  # that the question of one client may delay the calls of others
 MAX_CALL_SECONDS = 24 * 3600.0  # for the SDK, whose timeout cannot be paused; ours pauses while a person answers
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Ask = Callable[[Any], Awaitable[Any]]  # request of a server -> response of the client or ErrorData
@@ -41,7 +41,7 @@ class Relay:
     error: Any = None
     _clock: asyncio.Timeout | None = None
     _seconds: float = 0.0
-    _asking: set["asyncio.Future[Any]"] = field(default_factory=set)
+    _questions: set["asyncio.Future[Any]"] = field(default_factory=set)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Relay:
         from mcp_types import LOG_LEVEL_META_KEY
 
         wanted = {LOG_LEVEL_META_KEY: self.log_level} if self.log_level else {}
-        return {DECLARED: dict(self.capabilities), **wanted}
+        return {DECLARED_KEY: dict(self.capabilities), **wanted}
 
     async def exchange(self, send: Callable[..., Awaitable[Any]], seconds: float) -> Any:
         """Send the request and answer questions until there is a result. Waiting for a person does not time out."""
@@ -58,10 +58,10 @@ class Relay:
             for _ in range(MAX_ROUNDS):
                 if self.takes_questions or not is_question(result):
                     break
-                answers = {key: await self.ask_or_raise(each) for key, each in (result.input_requests or {}).items()}
-                if not answers:
+                responses = {key: await self.ask_or_raise(each) for key, each in (result.input_requests or {}).items()}
+                if not responses:
                     await asyncio.sleep(PAUSE_SECONDS)
-                result = await send(input_responses=answers or None, request_state=result.request_state)
+                result = await send(input_responses=responses or None, request_state=result.request_state)
         if is_question(result) and not self.takes_questions:
             raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
         self.result = result
@@ -72,30 +72,32 @@ class Relay:
         from mcp import MCPError
         from mcp_types import ErrorData
 
-        answer = await self.ask_client(request)
-        if isinstance(answer, ErrorData):
-            raise MCPError.from_error_data(answer)
-        return answer
+        response = await self.ask_client(request)
+        if isinstance(response, ErrorData):
+            raise MCPError.from_error_data(response)
+        return response
 
     async def ask_client(self, request: Any) -> Any:
         """Return the response of the client or ErrorData, also if the question was interrupted for other clients."""
         self._set_clock(None)
-        asking = asyncio.ensure_future(self.ask(request))
-        self._asking.add(asking)
+        question = asyncio.ensure_future(self.ask(request))
+        self._questions.add(question)
         try:
-            await asyncio.wait((asking,))
+            await asyncio.wait((question,))
             return (
-                _error_data("no response in time; other clients are waiting") if asking.cancelled() else asking.result()
+                _error_data("no response in time; other clients are waiting")
+                if question.cancelled()
+                else question.result()
             )
         finally:
-            asking.cancel()
-            self._asking.discard(asking)
+            question.cancel()
+            self._questions.discard(question)
             self._restart_timeout()
 
-    def hurry(self) -> None:
+    def cancel_questions(self) -> None:
         """Cancel open questions, because other clients wait."""
-        for asking in self._asking:
-            asking.cancel()
+        for question in self._questions:
+            question.cancel()
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Pass progress to the client and restart the timeout."""
@@ -119,7 +121,7 @@ class Relay:
 
 
 def get_relay(context: ToolContext) -> Relay | None:
-    found = context.metadata.get(RELAY)
+    found = context.metadata.get(RELAY_KEY)
     return found if isinstance(found, Relay) else None
 
 
@@ -136,40 +138,42 @@ class Relays:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._under_way: list[Relay | None] = []
+        self._in_flight: list[Relay | None] = []
         self._waiting = 0  # questions whose client is not known yet
         self._take_turns = False
         self._changed = asyncio.Event()
         self._level: str | None = None
 
     @asynccontextmanager
-    async def under_way(self, relay: Relay | None) -> AsyncIterator[None]:
+    async def track(self, relay: Relay | None) -> AsyncIterator[None]:
         if self._take_turns:
             await self._wait_for_turn(_client(relay))
-        self._under_way.append(relay)
+        self._in_flight.append(relay)
         try:
             yield
         finally:
-            self._under_way.remove(relay)
+            self._in_flight.remove(relay)
             self._change()
 
     async def _wait_for_turn(self, client: object) -> None:
         async with asyncio.timeout(self._seconds):
-            hurrying = asyncio.get_running_loop().call_later(min(HURRY_SECONDS, self._seconds / 2), self._hurry)
+            cancelling = asyncio.get_running_loop().call_later(
+                min(MAX_DELAY_SECONDS, self._seconds / 2), self._cancel_questions
+            )
             try:
                 while self._clients - {client}:
                     await self._changed.wait()
             finally:
-                hurrying.cancel()
+                cancelling.cancel()
 
-    def _hurry(self) -> None:
-        for relay in self._under_way:
+    def _cancel_questions(self) -> None:
+        for relay in self._in_flight:
             if relay is not None:
-                relay.hurry()
+                relay.cancel_questions()
 
     @property
     def _clients(self) -> set[object]:
-        return {_client(each) for each in self._under_way}
+        return {_client(each) for each in self._in_flight}
 
     def _change(self) -> None:
         self._changed.set()
@@ -188,10 +192,10 @@ class Relays:
         """The callbacks of the SDK client. Where possible, each request declares the capabilities of its client."""
         import mcp_types as mcp
 
-        able = mcp.SamplingCapability(context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability())
+        sampling = mcp.SamplingCapability(context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability())
         return {
             "sampling_callback": lambda _context, params: self._relay_request(mcp.CreateMessageRequest(params=params)),
-            "sampling_capabilities": able,
+            "sampling_capabilities": sampling,
             "elicitation_callback": lambda _context, params: self._relay_request(mcp.ElicitRequest(params=params)),
             "list_roots_callback": lambda _context: self._relay_request(mcp.ListRootsRequest()),
             "logging_callback": self._relay_log,
@@ -211,7 +215,7 @@ class Relays:
 
     def _only_client(self) -> Relay | None:
         """Return a call if all calls in flight are of one client, else None: no other client may see a question."""
-        return self._under_way[-1] if len(self._clients) == 1 else None
+        return self._in_flight[-1] if len(self._clients) == 1 else None
 
     async def _wait_for_client(self) -> Relay | None:
         """Wait until only one client is left. Return None if that cannot happen, because all calls wait for answers."""
@@ -220,7 +224,7 @@ class Relays:
         self._change()
         try:
             async with asyncio.timeout(self._seconds):
-                while (relay := self._only_client()) is None and self._waiting < len(self._under_way):
+                while (relay := self._only_client()) is None and self._waiting < len(self._in_flight):
                     await self._changed.wait()
         except TimeoutError:
             return None
@@ -239,7 +243,7 @@ def _client(relay: Relay | None) -> object:
     return None if relay is None else relay.client
 
 
-class Stream:
+class WrappedStream:
     """A stream of messages that wraps another one."""
 
     def __init__(self, stream: Any) -> None:
@@ -256,7 +260,7 @@ class Stream:
         await self._stream.aclose()
 
 
-class Declaring(Stream):
+class DeclaringStream(WrappedStream):
     """A stream of messages to a server, in which each request declares the capabilities of its client.
 
     A server before 2026 gets them once per connection, without roots: these differ between clients.
@@ -276,6 +280,6 @@ def _declare(method: str, params: dict[str, Any]) -> None:
         params["capabilities"].pop("roots", None)
     meta = params.get("_meta")
     if isinstance(meta, dict):
-        declared = meta.pop(DECLARED, {})
+        declared = meta.pop(DECLARED_KEY, {})
         if CLIENT_CAPABILITIES_META_KEY in meta:
             meta[CLIENT_CAPABILITIES_META_KEY] = declared

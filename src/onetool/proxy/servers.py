@@ -19,10 +19,10 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.problem import PROBLEM, WARNING, Problem
 from onetool.proxy.connection import load_sdk
-from onetool.proxy.definitions import Definition, Lists, UpstreamSchema
-from onetool.proxy.launch import Launch, plan_launch
+from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
 from onetool.proxy.pins import Differences, Pins, accept, compare
-from onetool.proxy.upstream import NEEDS, Upstream, is_chosen
+from onetool.proxy.server_launch import ServerLaunch, plan_launch
+from onetool.proxy.upstream import REQUIRED_PERMISSIONS, Upstream, is_chosen
 from onetool.redact import Redactor
 from onetool.registry import HeldTools, python_name
 from onetool.sanitize import clean, clean_schema
@@ -30,11 +30,12 @@ from onetool.schema import ANY_OBJECT, Schema
 from onetool.storage import MediaStorage, PinStorage, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import replace_in_name
+from onetool.util.text import pluralize, quote
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
 MAX_NAME_CHARS, MAX_DIFF_CHARS = 200, 4000
-MAX_REASON, MAX_NAMED = 200, 20  # characters of a reason, and listed servers, in a note
-NO_NAME = re.compile(r"[\s@.\x00-\x1f]")
+MAX_REASON_CHARS, MAX_LISTED_SERVERS = 200, 20  # characters of a reason, and listed servers, in a note
+INVALID_NAME_CHARS = re.compile(r"[\s@.\x00-\x1f]")
 
 
 class Unlisted(NamedTuple):
@@ -46,22 +47,22 @@ class Unlisted(NamedTuple):
 
 
 class Servers(HeldTools):
-    """The upstream servers. `switched` returns the tool, disabled if a person has disabled it."""
+    """The upstream servers. `apply_disabled` returns the tool, disabled if a person has disabled it."""
 
     kind = "proxy"
 
     def __init__(
         self,
-        switched: Callable[[Tool], Tool],
+        apply_disabled: Callable[[Tool], Tool],
         environment: Mapping[str, str],
         log: Callable[..., None],
         media: Callable[[], MediaStorage],
     ) -> None:
         super().__init__()
-        self._switched, self.environment, self._log, self._media = switched, environment, log, media
+        self._apply_disabled, self.environment, self._log, self._media = apply_disabled, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
-        self._patience_ends = 0.0
+        self._wait_until = 0.0
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
         self._changed: dict[str, Differences] = {}
@@ -74,7 +75,7 @@ class Servers(HeldTools):
         """Apply new settings. A server whose settings are the same is kept."""
         folders = loaded.folders
         self._pins = Pins(folders.data / "pins.json")
-        lists = Lists(folders.data / "cache", Redactor(loaded.secrets.values()))
+        lists = ToolListCache(folders.data / "cache", Redactor(loaded.secrets.values()))
         wanted = loaded.settings.servers
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
             self._forget(name)
@@ -84,7 +85,7 @@ class Servers(HeldTools):
                 launch = plan_launch(name, server, loaded, self.environment)
                 self._upstreams[name] = self._make_upstream(name, server, lists, launch)
 
-    def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: Launch) -> Upstream:
+    def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: ServerLaunch) -> Upstream:
         upstream: Upstream = Upstream(
             name,
             server,
@@ -93,7 +94,7 @@ class Servers(HeldTools):
             media=self._media,
             install=lambda definitions: self._install(upstream, definitions),
             log=self._log,
-            switched=self._switched,
+            apply_disabled=self._apply_disabled,
         )
         return upstream
 
@@ -104,20 +105,22 @@ class Servers(HeldTools):
         """The names of all configured servers, whether their tools are known or not."""
         return tuple(self._upstreams)
 
-    async def refresh(self, words: Collection[str] | None = None, /) -> None:
-        """Load the cached tools of all servers; `words` are the packs that are needed, None for all.
+    async def refresh(self, pack_names: Collection[str] | None = None, /) -> None:
+        """Load the cached tools of all servers; `pack_names` are the packs that are needed, None for all.
 
         A server that is needed by name is connected and awaited. Otherwise servers without a cached list are listed in
         the background, with a short wait for all of them together.
         """
         unpinned, self._unpinned = self._unpinned, set()
-        await asyncio.gather(*(self._upstreams[name].install_again() for name in unpinned))
+        await asyncio.gather(*(self._upstreams[name].reinstall() for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
         await asyncio.gather(*(each.load_cached() for each in unknown))
-        if words is None:
+        if pack_names is None:
             await self._list(unknown)
             return
-        named = [each for each in unknown if not each.is_known and python_name(each.name) in words and each.may_try]
+        named = [
+            each for each in unknown if not each.is_known and python_name(each.name) in pack_names and each.may_try
+        ]
         if named:
             await asyncio.wait([each.begin() for each in named])
 
@@ -130,18 +133,18 @@ class Servers(HeldTools):
         for each in sorted(due, key=attrgetter("attempts")):
             each.start_listing(self._slots)
         if due:
-            self._patience_ends = loop.time() + self.list_seconds
+            self._wait_until = loop.time() + self.list_seconds
         tasks = [each.listing for each in servers if each.listing is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, self._patience_ends - loop.time()))
+            await asyncio.wait(tasks, timeout=max(0.0, self._wait_until - loop.time()))
 
-    def unlisted(self, context: ToolContext) -> list[Unlisted]:
+    def list_unlisted(self, context: ToolContext) -> list[Unlisted]:
         """Return the servers that the agent may use and whose tools are not known.
 
         The result is empty if only disabled servers are missing.
         """
         missing = [
-            Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON))
+            Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON_CHARS))
             for name, each in self._upstreams.items()
             if not each.is_known and context.admits_some_of(name)
         ]
@@ -149,12 +152,14 @@ class Servers(HeldTools):
 
     def note_unlisted(self, context: ToolContext) -> str:
         """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
-        if not (missing := self.unlisted(context)):
+        if not (missing := self.list_unlisted(context)):
             return ""
-        shown = [f"{each.server} ({each.reason})" for each in missing[:MAX_NAMED]]
-        more = [f"and {len(missing) - MAX_NAMED} more"] if len(missing) > MAX_NAMED else []
-        servers = "1 server" if len(missing) == 1 else f"{len(missing)} servers"
-        return f"{servers} not listed yet: {', '.join([*shown, *more])}. `onetool doctor` starts and lists all servers."
+        listed = [f"{each.server} ({each.reason})" for each in missing[:MAX_LISTED_SERVERS]]
+        more = [f"and {len(missing) - MAX_LISTED_SERVERS} more"] if len(missing) > MAX_LISTED_SERVERS else []
+        servers = pluralize(len(missing), "server")
+        return (
+            f"{servers} not listed yet: {', '.join([*listed, *more])}. `onetool doctor` starts and lists all servers."
+        )
 
     def problems(self) -> Mapping[str, Problem]:
         """Return why servers have no tools: each is either a pack or in here."""
@@ -179,9 +184,9 @@ class Servers(HeldTools):
             if not definition.is_sound
         ]
         changed = [
-            self._difference(server, f"{what} {server}.{tool}", difference)
+            self._difference(server, f"{subject} {server}.{tool}", difference)
             for server, differences in self._changed.items()
-            for what, tools in (
+            for subject, tools in (
                 ("changed definition of", differences.changed),
                 ("new tool, not accepted:", differences.new),
             )
@@ -189,16 +194,16 @@ class Servers(HeldTools):
         ]
         return [*unsound, *changed, *dict.fromkeys(Problem.of(error) for error in self._unpinnable.values())]
 
-    def _difference(self, server: str, what: str, difference: str) -> Problem:
+    def _difference(self, server: str, subject: str, difference: str) -> Problem:
         is_strict = self._upstreams[server].server.pin == "strict"
-        refused = ", rejected until accepted" if is_strict else ""
+        suffix = ", rejected until accepted" if is_strict else ""
         hint = f"review it, then run: onetool servers accept {server}"
-        return Problem(f"{what}{refused}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
+        return Problem(f"{subject}{suffix}\n{difference}", hint, level=PROBLEM if is_strict else WARNING)
 
     def upstream(self, name: str) -> Upstream:
         if name not in self._upstreams:
             known = ", ".join(self._upstreams) or "none"
-            raise ToolError(f"no server named {name!r}", hint=f"configured servers: {known}")
+            raise ToolError(f"no server named {quote(name)}", hint=f"configured servers: {known}")
         return self._upstreams[name]
 
     async def accept(self, name: str) -> dict[str, str]:
@@ -208,7 +213,7 @@ class Servers(HeldTools):
         await upstream.connection()
         differences = self._changed.get(name, UNCHANGED)
         await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
-        await upstream.install_again()
+        await upstream.reinstall()
         return {**differences.changed, **differences.new}
 
     async def close(self) -> None:
@@ -231,7 +236,7 @@ class Servers(HeldTools):
         if prepared.unpinnable is not None:
             self._unpinnable[name] = prepared.unpinnable
         upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
-        upstream.refused = _rejection_messages(upstream, prepared)
+        upstream.rejected = _rejection_messages(upstream, prepared)
 
     def _prepare(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> "_Prepared":
         chosen = [each for each in definitions if is_chosen(each.name, upstream.server)]
@@ -279,22 +284,24 @@ class _Prepared(NamedTuple):
 def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
     """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model."""
     if is_pending:
-        about = f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
-        definition = Definition(definition.name, about, ANY_OBJECT)
+        description = (
+            f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
+        )
+        definition = Definition(definition.name, description, ANY_OBJECT)
     return Tool(
         name=name,
         backend=upstream,
         input=UpstreamSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
         output=_output_schema(definition),
         description=clean(definition.description),
-        permissions=NEEDS,
+        permissions=REQUIRED_PERMISSIONS,
         source=f"proxy:{upstream.name}",
     )
 
 
 def _tool_name(server: str, tool: str) -> str:
     """Return the name of the tool in OneTool, without dots, white space and invisible characters."""
-    return f"{server}.{replace_in_name(NO_NAME.sub('_', tool))[:MAX_NAME_CHARS]}"
+    return f"{server}.{replace_in_name(INVALID_NAME_CHARS.sub('_', tool))[:MAX_NAME_CHARS]}"
 
 
 def _rejection_messages(upstream: Upstream, prepared: _Prepared) -> dict[str, str]:
@@ -306,7 +313,7 @@ def _rejection_messages(upstream: Upstream, prepared: _Prepared) -> dict[str, st
     changed, new = prepared.changed
     return {
         name: f"{name} {'is new' if definition.name in new else 'has changed'} since its server was accepted, "
-        f"and pin is strict. ot.health() shows it; a person accepts it with `onetool servers accept {upstream.name}`"
+        f"and pin is strict. ot.health() shows it; a person can accept it with `onetool servers accept {upstream.name}`"
         for name, definition in prepared.offered.items()
         if definition.name in changed or definition.name in new
     }

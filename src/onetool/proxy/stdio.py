@@ -12,7 +12,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
 from onetool.children.process import Process
-from onetool.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
+from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
 from onetool_child.messages import TooLarge, without_gc
 
 READ_SIZE = 1 << 16
@@ -86,12 +86,12 @@ async def stdio_streams(
 async def _read(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TooLarge):
         async with to_session:
-            await _pass_on(pipes, to_session)
+            await _read_messages(pipes, to_session)
     while await pipes.output.read(READ_SIZE):  # a server blocked in a write could not exit
         pass
 
 
-async def _pass_on(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
+async def _read_messages(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
     collector, pace = Collector(MAX_UPSTREAM_BYTES), Pace()
     while chunk := await pipes.output.read(READ_SIZE):
         *ends, start = chunk.split(b"\n")
@@ -117,10 +117,10 @@ def _parse(line: bytes) -> Any:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
     except ValueError as error:
         try:
-            answer = reject(line, "the server sent a message that is not valid JSON-RPC")
+            response = reject(line, "the server sent a message that is not valid JSON-RPC")
         except TooLarge:
             return error
-        return _parse(answer) if answer else error
+        return _parse(response) if response else error
 
 
 async def _write(pipes: _Pipes, from_session: MemoryObjectReceiveStream[Any]) -> None:

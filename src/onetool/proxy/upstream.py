@@ -25,18 +25,18 @@ from onetool.proxy.definitions import Definition, UpstreamSchema
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.schema import ANY_OBJECT, Schema
 
-NO_PLAIN_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
-MAX_UNQUOTINGS = 3
-NEEDS = frozenset({Permission.NETWORK})
-META = "_meta"  # of ToolContext.metadata: the metadata of the client's request
+AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
+MAX_DECODINGS = 3
+REQUIRED_PERMISSIONS = frozenset({Permission.NETWORK})
+META_KEY = "_meta"  # of ToolContext.metadata: the metadata of the client's request
 
 
 class Upstream(ConnectionManager):
-    """An upstream server. `switched` returns the tool, disabled if a person has disabled it."""
+    """An upstream server. `apply_disabled` returns the tool, disabled if a person has disabled it."""
 
-    def __init__(self, *args: Any, switched: Callable[[Tool], Tool], **options: Any) -> None:
+    def __init__(self, *args: Any, apply_disabled: Callable[[Tool], Tool], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._switched = switched
+        self._apply_disabled = apply_disabled
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         before = self._definition(tool.name)
@@ -53,13 +53,13 @@ class Upstream(ConnectionManager):
 
     def _convert(self, tool: str, result: Any, definition: Definition, context: ToolContext) -> Any:
         """Return the value of a result; pass other content to the listener of the context."""
-        keep = self._media_store(context)
-        self._report(tool, result, context, content.find_omitted(result, definition, keep))
-        return content.convert_result(result, definition, keep)
+        store_media = self._make_media_store(context)
+        self._report(tool, result, context, content.find_omitted(result, definition, store_media))
+        return content.convert_result(result, definition, store_media)
 
     async def _send(
         self,
-        what: str,
+        subject: str,
         ask: Callable[..., Awaitable[Any]],
         connection: Connection,
         context: ToolContext,
@@ -68,20 +68,20 @@ class Upstream(ConnectionManager):
     ) -> Any:
         """Send a request and return the result. A question is left to the transport, which can relay it."""
         relay = get_relay(context)
-        meta = dict(context.metadata.get(META) or {})
+        meta = dict(context.metadata.get(META_KEY) or {})
         if relay is None:
-            progress = {"progress_callback": _progress(self.name, context.progress)} if timed else {}
+            progress = {"progress_callback": _make_progress_callback(self.name, context.progress)} if timed else {}
             ask = partial(ask, meta=meta or None, **progress)
-            return await self._request(what, partial(_take_turn, connection, None, ask), connection)
+            return await self._request(subject, partial(_take_turn, connection, None, ask), connection)
         if timed:
-            shown = relay.report_progress if relay.progress is not None else None
-            ask = partial(ask, progress_callback=shown, read_timeout_seconds=MAX_CALL_SECONDS)
+            callback = relay.report_progress if relay.progress is not None else None
+            ask = partial(ask, progress_callback=callback, read_timeout_seconds=MAX_CALL_SECONDS)
         await self._set_log_level(relay, connection)
         ask = partial(ask, meta={**meta, **relay.meta}, allow_input_required=True)
         exchange = partial(relay.exchange, ask, self.server.timeout)
-        result = await self._request(what, partial(_take_turn, connection, relay, exchange), connection, relay)
+        result = await self._request(subject, partial(_take_turn, connection, relay, exchange), connection, relay)
         if is_question(result):
-            raise Cancelled(f"{what} requires more input")
+            raise Cancelled(f"{subject} requires more input")
         return result
 
     async def _set_log_level(self, relay: Relay, connection: Connection) -> None:
@@ -97,20 +97,20 @@ class Upstream(ConnectionManager):
             )
 
     def _definition(self, tool: str) -> Definition:
-        if tool in self.refused:
-            raise PermissionDenied(self.refused[tool], tool=tool)
+        if tool in self.rejected:
+            raise PermissionDenied(self.rejected[tool], tool=tool)
         if tool not in self.offered:
             raise ToolError(
                 f"{self.name} no longer has the tool {tool}", hint=f"ot.tools(pattern='{self.name}.') lists its tools"
             )
         return self.offered[tool]
 
-    def _report(self, what: str, result: Any, context: ToolContext, beside: Sequence[Any] = ()) -> None:
-        about = {**(result.meta or {}), **({"media": list(beside)} if beside else {})}
-        if context.heard is not None and (about or self.server.sanitize):
-            context.heard(Foreign(what, about, self.server.sanitize))
+    def _report(self, subject: str, result: Any, context: ToolContext, media: Sequence[Any] = ()) -> None:
+        details = {**(result.meta or {}), **({"media": list(media)} if media else {})}
+        if context.heard is not None and (details or self.server.sanitize):
+            context.heard(Foreign(subject, details, self.server.sanitize))
 
-    def _media_store(self, context: ToolContext) -> content.Keep:
+    def _make_media_store(self, context: ToolContext) -> content.StoreMedia:
         """Return the function that stores media. A relay gets the result unchanged and needs no handles."""
         if get_relay(context) is not None:
             return lambda _data, _mime_type: ""
@@ -129,7 +129,7 @@ class Upstream(ConnectionManager):
         templates = await self._request("its resources", ask, connection)
         found = [each for each in found if self._is_allowed(str(each.uri), context)]
         templates = [each for each in templates if self._is_allowed(each.uri_template, context)]
-        _pass_on(context, (found, templates))
+        _set_relay_result(context, (found, templates))
         return self._to_plain([*found, *templates], context)
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
@@ -143,9 +143,9 @@ class Upstream(ConnectionManager):
         )
         found = await self._send(uri, ask, connection, context, timed=False)
         self._report(f"{self.name} {uri}", found, context)
-        keep = self._media_store(context)
+        store_media = self._make_media_store(context)
         parts = await anyio.to_thread.run_sync(
-            lambda: [content.convert_resource(each, keep) for each in found.contents]
+            lambda: [content.convert_resource(each, store_media) for each in found.contents]
         )
         return parts[0] if len(parts) == 1 else parts
 
@@ -157,7 +157,7 @@ class Upstream(ConnectionManager):
             return []
         found = await self._request("its prompts", partial(list_all_pages, client.list_prompts, "prompts"), connection)
         found = [each for each in found if self._is_allowed(each.name, context)]
-        _pass_on(context, found)
+        _set_relay_result(context, found)
         return self._to_plain(found, context)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
@@ -167,15 +167,15 @@ class Upstream(ConnectionManager):
         ask = partial(client.get_prompt, name, dict(arguments))
         found = await self._send(name, ask, connection, context, timed=False)
         self._report(f"{self.name} {name}", found, context)
-        return await anyio.to_thread.run_sync(content.convert_prompt, found, self._media_store(context))
+        return await anyio.to_thread.run_sync(content.convert_prompt, found, self._make_media_store(context))
 
-    async def complete(self, feature: str, context: ToolContext, *what: Any) -> Any:
-        """Complete an argument of a prompt or resource template; `what` are the arguments of the SDK's `complete`."""
+    async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
+        """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's `complete`."""
         self._authorize(feature, context)
         connection = await self.connection()
         if connection.client.server_capabilities.completions is None:
             return None
-        return await self._request("completing", partial(connection.client.complete, *what), connection)
+        return await self._request("completing", partial(connection.client.complete, *arguments), connection)
 
     async def watch_for(self, uri: str, context: ToolContext) -> None:
         """Watch a resource that the agent may read."""
@@ -200,7 +200,11 @@ class Upstream(ConnectionManager):
         if not feature and context.admits_some_of(name):
             context = replace(context, tools=None)  # each listed item is checked on its own
         target, schema = f"{name}.{feature or '*'}", UpstreamSchema.from_json(ANY_OBJECT)
-        authorize(self._switched(_Feature(name=target, backend=self, input=schema, permissions=NEEDS)), {}, context)
+        authorize(
+            self._apply_disabled(_Feature(name=target, backend=self, input=schema, permissions=REQUIRED_PERMISSIONS)),
+            {},
+            context,
+        )
 
     def _is_allowed(self, feature: str, context: ToolContext) -> bool:
         try:
@@ -218,16 +222,16 @@ class Upstream(ConnectionManager):
 async def _take_turn(connection: Connection, relay: Relay | None, ask: Callable[[], Awaitable[Any]]) -> Any:
     if connection.relays is None:
         return await ask()
-    async with connection.relays.under_way(relay):
+    async with connection.relays.track(relay):
         return await ask()
 
 
-def _pass_on(context: ToolContext, result: Any) -> None:
+def _set_relay_result(context: ToolContext, result: Any) -> None:
     if (relay := get_relay(context)) is not None:
         relay.result = result
 
 
-def _progress(name: str, report_line: Callable[[str], None] | None) -> Any:
+def _make_progress_callback(name: str, report_line: Callable[[str], None] | None) -> Any:
     if report_line is None:
         return None
 
@@ -256,13 +260,13 @@ def _has_other_spelling(feature: str) -> bool:
     """Return whether a server may resolve the name to another one, which the include and exclude lists would miss."""
     forms = _decode_repeatedly(feature)
     return forms[-1] != unquote(forms[-1]) or any(
-        form != form.strip() or NO_PLAIN_NAME.search(form) is not None for form in forms
+        form != form.strip() or AMBIGUOUS_NAME.search(form) is not None for form in forms
     )
 
 
 def _decode_repeatedly(feature: str) -> list[str]:
     """Return the name, and the name percent-decoded once, twice and so on."""
     forms = [feature]
-    while len(forms) <= MAX_UNQUOTINGS and unquote(forms[-1]) != forms[-1]:
+    while len(forms) <= MAX_DECODINGS and unquote(forms[-1]) != forms[-1]:
         forms.append(unquote(forms[-1]))
     return forms

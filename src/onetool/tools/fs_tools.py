@@ -105,7 +105,7 @@ def edit(  # noqa: PLR0917 - callers may pass all of these by position
     if len(text) + found * (len(new) - len(old)) > MAX_SIZE_BYTES:
         raise ToolError(f"the edit would make {path} larger than {MAX_SIZE_BYTES} characters", path=path)
     data = _encode(text.replace(old, new), "utf-8")
-    written = files.write(opened, path, data, backup=backup, expected=content.facts)
+    written = files.write(opened, path, data, backup=backup, expected=content.status)
     return {**asdict(written), "replaced": found}
 
 
@@ -133,7 +133,7 @@ def list(  # noqa: A001 - the name that callers see
     """
     if max_results < 1:
         raise ArgumentError(f"invalid max_results {max_results} (expected 1 or more)", field="max_results")
-    found = files.entries(Files(context), path, _build_pattern(pattern, recursive), max_results)
+    found = files.list_entries(Files(context), path, _build_pattern(pattern, recursive), max_results)
     return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in found]
 
 
@@ -147,13 +147,13 @@ def stat(path: str, context: ToolContext) -> dict[str, Any]:
     Example:
         fs.stat("README.md")["modified"]
     """
-    real, facts = files.facts_of(Files(context), path)
+    real, status = files.stat_path(Files(context), path)
     return {
         "path": real,
-        "type": files.kind_of(facts),
-        "size": facts.st_size,
-        "modified": datetime.fromtimestamp(facts.st_mtime, UTC).isoformat(),
-        "mode": format(facts.st_mode & 0o7777, "04o"),
+        "type": files.get_file_type(status),
+        "size": status.st_size,
+        "modified": datetime.fromtimestamp(status.st_mtime, UTC).isoformat(),
+        "mode": format(status.st_mode & 0o7777, "04o"),
     }
 
 
@@ -241,7 +241,7 @@ def _parse_mode(mode: int | str | None) -> int | None:
         bits = int(mode.removeprefix("0o"), 8) if isinstance(mode, str) else int(mode)
     except ValueError:
         bits = -1
-    if not 0 <= bits <= files.PERMISSIONS:
+    if not 0 <= bits <= files.PERMISSION_BITS:
         raise ArgumentError(
             f'invalid mode {quote(mode)}: expected permissions such as "0644" or 0o644, at most "0777"', field="mode"
         )

@@ -126,7 +126,7 @@ class _Search(NamedTuple):
 
 
 def _prepare_search(files: Files, path: str) -> _Search:
-    root = files.search_root(path)
+    root = files.resolve_search_root(path)
     if not (root.is_dir() or root.is_file()):
         raise ToolError(f"cannot search {path}: not a file or directory")
     folder = root if root.is_dir() else root.parent
@@ -134,7 +134,7 @@ def _prepare_search(files: Files, path: str) -> _Search:
     # Parent directories may have ignore files too. `.git` itself only marks the root of a repository.
     above = (parent / name for parent in folder.parents for name in IGNORE_FILES)
     readable = [str(root), program, *needs, *(str(file) for file in above if file.is_file())]
-    return _Search(program, root, folder, files.denied_globs(folder), readable)
+    return _Search(program, root, folder, files.list_denied_globs(folder), readable)
 
 
 def find_ripgrep() -> tuple[str, tuple[str, ...]]:
@@ -234,7 +234,7 @@ def _build_results(matches: list[_Match], context: ToolContext) -> list[dict[str
 
 def _is_admitted(files: Files, path: Path) -> bool:
     try:
-        return files.admits(path)
+        return files.is_allowed(path)
     except ArgumentError:  # a name that is not valid text, which no tool can open
         return False
 

@@ -22,7 +22,7 @@ from onetool._tool import tool
 from onetool.children import programs
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
-from onetool.extensions.environments import for_uv, for_worker
+from onetool.extensions.environments import make_uv_environment, make_worker_environment
 from onetool.files import Files
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.text import pluralize, quote
@@ -64,7 +64,7 @@ async def run(
     if timeout_ms < 1:
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms")
     variables = _check_variables(env or {})
-    folder = await anyio.to_thread.run_sync(Files(context).search_root, ".")
+    folder = await anyio.to_thread.run_sync(Files(context).resolve_search_root, ".")
     private = Path(await anyio.to_thread.run_sync(tempfile.mkdtemp, "", "onetool-test-"))
     try:
         suite = await anyio.to_thread.run_sync(_choose_suite, context, folder, private / "report.xml", path, variables)
@@ -107,7 +107,7 @@ class _Suite:
 def _choose_suite(
     context: ToolContext, folder: Path, report: Path, path: str | None, given: Mapping[str, str]
 ) -> _Suite:
-    variables: Mapping[str, str] = {**for_worker(os.environ), **given}
+    variables: Mapping[str, str] = {**make_worker_environment(os.environ), **given}
     if (folder / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
         mix = shutil.which("mix", path=variables.get("PATH"))
@@ -128,7 +128,7 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
         raise ArgumentError("path contains a NUL character", field="path")
     found = inner.search(path)
     file = path[: found.start()] if found else path
-    return [f"{Files(context).search_root(file)}{found[0] if found else ''}"]
+    return [f"{Files(context).resolve_search_root(file)}{found[0] if found else ''}"]
 
 
 def _find_pytest(
@@ -140,7 +140,10 @@ def _find_pytest(
     if (folder / "pyproject.toml").exists() and (folder / "uv.lock").exists():
         from uv import find_uv_bin
 
-        return [find_uv_bin(), "run", "--no-progress", "python", "-m", "pytest"], {**for_uv(os.environ), **given}
+        return [find_uv_bin(), "run", "--no-progress", "python", "-m", "pytest"], {
+            **make_uv_environment(os.environ),
+            **given,
+        }
     found = shutil.which("pytest", path=variables.get("PATH"))
     if found is None:
         raise ToolError(

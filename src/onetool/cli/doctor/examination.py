@@ -19,7 +19,7 @@ from onetool.cli.doctor import machine
 from onetool.cli.terminal import Progress
 from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import ToolError
-from onetool.extensions.pack import RUNNING, Pack
+from onetool.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.paths import Folders, find_folders
 from onetool.problem import OK, WARNING, Location, Problem
 from onetool_child.summary import number
@@ -66,10 +66,10 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
 
 async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
     """Start each extension pack. `onetool.checks` reports failures."""
-    packs = {tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, Pack)}
+    packs = {tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, WorkerBackend)}
     startable = {name: pack for name, pack in packs.items() if has_uv() or pack.extension.header is None}
 
-    async def start(name: str, pack: Pack) -> Problem | None:
+    async def start(name: str, pack: WorkerBackend) -> Problem | None:
         try:
             async with asyncio.timeout(WORKER_SECONDS):
                 with suppress(ToolError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from onetool.app import OneTool
 from onetool.checks.extensions import INSTALL_UV, has_uv
-from onetool.extensions.pack import Pack
+from onetool.extensions.worker_backend import WorkerBackend
 from onetool.problem import OK, WARNING, Problem
 from onetool.version import __version__
 from onetool_child.summary import number
@@ -20,7 +20,7 @@ def problems(app: OneTool) -> Iterator[Problem]:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Problem(f"onetool {__version__} on {system}", level=OK)
     yield Problem(f"mcp {importlib.metadata.version('mcp')}", level=OK)
-    packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, Pack))
+    packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend))
     if not has_uv() and all(extension.header is None for extension in packs):  # else `onetool.checks` reports it
         yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
     yield Problem(number(len(app.registry), "tool"), level=OK)

@@ -20,7 +20,7 @@ from onetool._tool import Result, Tool
 from onetool.app import OneTool
 from onetool.bus.authorize import authorize
 from onetool.errors import ToolError
-from onetool.proxy.relay import RELAY, Relay
+from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
 from onetool.sanitize import sanitize_text
@@ -103,7 +103,7 @@ class ExposedTools:
 
     async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
         caller = build_caller(self._app, context)
-        caller = replace(caller, metadata={**caller.metadata, RELAY: relay})
+        caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
         return await self._app.bus.call_tool(name, arguments, caller)
 
     def _is_wanted(self, tool: Tool) -> bool:
@@ -298,7 +298,7 @@ def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
 
 def _is_publishable(tool: Tool) -> bool:
     """Tell whether the tool is enabled and its definition matches its pin."""
-    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.refused)
+    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.rejected)
 
 
 async def _no_client(_what: Any) -> Any:

@@ -111,7 +111,7 @@ class ToolHandlers:
     def _unlisted(self, context: ToolContext) -> list[UnlistedServer]:
         """Return the servers, and the bundle store, whose tools are not loaded yet."""
         app = self._api.app
-        missing = [UnlistedServer(**each._asdict()) for each in app.servers.unlisted(context)]
+        missing = [UnlistedServer(**each._asdict()) for each in app.servers.list_unlisted(context)]
         if app.bundles.is_building:
             reason = "building the index"
             missing.append(UnlistedServer(server="bundles", state="discovering", reason=reason))

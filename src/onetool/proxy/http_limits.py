@@ -9,7 +9,7 @@ import httpx2
 
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
-from onetool.proxy.bounds import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
+from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
 from onetool_child.messages import TooLarge
 
 EVENTS = "text/event-stream"
@@ -34,16 +34,16 @@ def http_client(
         timeout=timeout or httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
         auth=auth,
         verify=tls_context(),
-        event_hooks={"response": [_bound]},
+        event_hooks={"response": [_limit_response]},
     )
 
 
-async def _bound(response: httpx2.Response) -> None:
+async def _limit_response(response: httpx2.Response) -> None:
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     if response.headers.get("content-encoding", "identity") != "identity":
-        response.stream = _Compressed(response.stream)
+        response.stream = _CompressedBody(response.stream)
     elif response.headers.get("content-type", "").lower().startswith(EVENTS):
-        response.stream = _Events(response.stream)
+        response.stream = _EventStream(response.stream)
     else:
         response.stream = _Body(response.stream)
 
@@ -67,18 +67,18 @@ class _Body(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Compressed(_Body):
+class _CompressedBody(_Body):
     """A compressed response, which is rejected."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.StreamError("the server sent a compressed response despite Accept-Encoding: identity")
 
 
-class _Events(_Body):
+class _EventStream(_Body):
     """A response body that is a stream of events with one message each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        whole, pace = _WholeEvents(), Pace()
+        whole, pace = _EventSplitter(), Pace()
         async for chunk in self._stream:
             try:
                 events = [*whole.add(chunk)]
@@ -91,7 +91,7 @@ class _Events(_Body):
                     await asyncio.sleep(rest)
 
 
-class _WholeEvents:
+class _EventSplitter:
     """Split chunks into complete events, and check each of them."""
 
     def __init__(self) -> None:

@@ -13,17 +13,17 @@ from onetool._tool import Tool
 from onetool.children.supervised import Supervised
 from onetool.context import ToolContext
 from onetool.errors import ToolError, ToolTimeout
-from onetool.extensions.source import Extension
-from onetool.extensions.worker import CallTool, Launch, Worker
+from onetool.extensions.static_analysis import Extension
+from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 
 RUNNING = "running"
 FAILED = "failed"
 MAX_LOGGED_PER_SECOND = 2 << 20  # characters
-Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[Launch]]
+Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[WorkerLaunch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Timeouts:
     """The timeouts of a pack in seconds."""
 
     start: float
@@ -36,35 +36,37 @@ class _OutputLog:
 
     def __init__(self, log: Callable[..., None], pack: str) -> None:
         self._log, self._pack = log, pack
-        self._since, self._logged, self._left_out = 0.0, 0, 0
+        self._since, self._logged_chars, self._omitted = 0.0, 0, 0
 
     def __call__(self, text: str) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._since > 1:
-            self._since, self._logged = now, 0
-        self._logged += len(text)
-        if self._logged > MAX_LOGGED_PER_SECOND:
-            self._left_out += len(text)
+            self._since, self._logged_chars = now, 0
+        self._logged_chars += len(text)
+        if self._logged_chars > MAX_LOGGED_PER_SECOND:
+            self._omitted += len(text)
             return
-        if self._left_out:
-            self._log("worker.output", pack=self._pack, text=f"[{self._left_out} characters left out]")
-            self._left_out = 0
+        if self._omitted:
+            self._log("worker.output", pack=self._pack, text=f"[{self._omitted} characters omitted]")
+            self._omitted = 0
         self._log("worker.output", pack=self._pack, text=text)
 
 
-class Pack:
+class WorkerBackend:
+    """The backend of one extension pack, with its worker."""
+
     def __init__(
         self,
         extension: Extension,
-        times: Times,
+        timeouts: Timeouts,
         prepare: Prepare,
         call_tool: CallTool,
         log: Callable[..., None],
     ) -> None:
-        self.extension, self.times = extension, times
+        self.extension, self.timeouts = extension, timeouts
         self._prepare, self._call_tool, self._log = prepare, call_tool, log
         self._supervised = Supervised(
-            extension.pack, self._start, self._stop, lambda worker: None if worker.in_flight else times.idle
+            extension.pack, self._start, self._stop, lambda worker: None if worker.in_flight else timeouts.idle
         )
         self._workers: set[Worker] = set()  # that have not ended
         self._listeners: list[Callable[[str], None]] = []  # callers that wait for the start
@@ -74,7 +76,7 @@ class Pack:
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         worker = await self._ready_worker(context)
         try:
-            return await worker.call(tool.short_name, args, context, self.times.call)
+            return await worker.call(tool.short_name, args, context, self.timeouts.call)
         finally:
             self._supervised.last_use = asyncio.get_running_loop().time()
             if self._is_retired:  # while it was being started
@@ -117,14 +119,14 @@ class Pack:
         if (worker := self._supervised.live) is not None:
             await worker.settle()  # replace a stuck worker, so that it does not delay the next call
         self._raise_if_blocked()
-        tell = context.progress
-        if tell is None or self._supervised.live is not None:
+        report = context.progress
+        if report is None or self._supervised.live is not None:
             return await self._supervised.get()
-        self._listeners.append(tell)
+        self._listeners.append(report)
         try:
             return await self._supervised.get()
         finally:
-            self._listeners.remove(tell)
+            self._listeners.remove(report)
 
     def _raise_if_blocked(self) -> None:
         failure, seconds = self._supervised.failure, self._supervised.wait_seconds
@@ -144,7 +146,7 @@ class Pack:
             self._report("starting")
             worker = Worker(launch, self._call_tool, _OutputLog(self._log, name), self._workers.discard)
             self._workers.add(worker)
-            python = await worker.start(self.times.start)
+            python = await worker.start(self.timeouts.start)
             if launch.remember is not None:
                 await launch.remember(python)
         except ToolError as error:
@@ -162,16 +164,16 @@ class Pack:
         return worker
 
     def _report(self, line: str) -> None:
-        for tell in self._listeners:
-            tell(f"{self.extension.pack}: {line}")
+        for report in self._listeners:
+            report(f"{self.extension.pack}: {line}")
 
-    async def _prepare_launch(self) -> Launch:
+    async def _prepare_launch(self) -> WorkerLaunch:
         try:
-            async with asyncio.timeout(self.times.start):
+            async with asyncio.timeout(self.timeouts.start):
                 return await self._prepare(self.extension, self._report)
         except TimeoutError:
             raise ToolTimeout(
-                f"the environment of {self.extension.pack} was not ready within {self.times.start:g} s",
+                f"the environment of {self.extension.pack} was not ready within {self.timeouts.start:g} s",
                 hint="raise workers.start_timeout in onetool.yaml, or retry in a moment: uv continues meanwhile",
             ) from None
 

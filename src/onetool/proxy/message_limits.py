@@ -32,10 +32,10 @@ def reject(message: bytes, problem: str) -> bytes:
     ident = find_id(message)
     if ident is None:
         raise TooLarge(problem)
-    return json.dumps(error_answer(ident, problem)).encode()
+    return json.dumps(error_response(ident, problem)).encode()
 
 
-def error_answer(ident: int | str, reason: str) -> dict[str, Any]:
+def error_response(ident: int | str, reason: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": ident, "error": {"code": -32603, "message": reason}}
 
 

@@ -13,43 +13,44 @@ from onetool.paths import placed
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4095
 MAX_DETOURS = 16  # each of them is checked against the rules too
-ATTEMPTS = 100
+MAX_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A requested path. Messages show `given`; `whole` is absolute, and may contain `..`, which links can redirect."""
+class RequestedPath:
+    """A requested path. Messages show `original`; `absolute` may contain `..`, which links can redirect."""
 
-    given: str
-    whole: str
-    left: frozenset[str] = frozenset()  # directories that the path enters and leaves again by `..`
+    original: str
+    absolute: str
+    detours: frozenset[str] = frozenset()  # directories that the path enters and leaves again by `..`
 
     @property
-    def plain(self) -> str:
-        return plain(self.whole)
+    def normalized(self) -> str:
+        return normalize_path(self.absolute)
 
-    def passed(self) -> Iterator[str]:
+    def iter_paths(self) -> Iterator[str]:
         """Yield every path that the request names: the directories it leaves again, then the path itself."""
-        yield from self.left
-        yield self.plain
+        yield from self.detours
+        yield self.normalized
 
 
-def asked(path: str, working_dir: Path) -> Asked:
-    _check(path)
-    whole = absolute(path, working_dir.absolute())
-    left = _left(whole)
-    if len(left) > MAX_DETOURS:
+def parse_path(path: str, working_dir: Path) -> RequestedPath:
+    """Validate a path and make it absolute; raise ArgumentError if it is invalid."""
+    _validate(path)
+    absolute = make_absolute(path, working_dir.absolute())
+    detours = _find_detours(absolute)
+    if len(detours) > MAX_DETOURS:
         raise ArgumentError(f"invalid path {path[:60]!r}…: too many `..` segments after directories", field="path")
-    return Asked(path, whole, left)
+    return RequestedPath(path, absolute, detours)
 
 
-def _left(whole: str) -> frozenset[str]:
-    names = whole.split("/")
-    left = (place for place, name in enumerate(names[1:], 1) if name == ".." != names[place - 1])
-    return frozenset(plain("/".join(names[:place]) or "/") for place in left)
+def _find_detours(absolute: str) -> frozenset[str]:
+    names = absolute.split("/")
+    detours = (index for index, name in enumerate(names[1:], 1) if name == ".." != names[index - 1])
+    return frozenset(normalize_path("/".join(names[:index]) or "/") for index in detours)
 
 
-def absolute(path: str, base: Path) -> str:
+def make_absolute(path: str, base: Path) -> str:
     """Return the absolute path. If the user has no home directory, `~` is an ordinary name."""
     if path.startswith("/"):
         return str(Path(path))
@@ -61,22 +62,22 @@ def absolute(path: str, base: Path) -> str:
 
 
 def real_path(path: str) -> str:
-    """Return the path with its links resolved. It need not exist; a circle of links stays, and opening it fails.
+    """Return the path with its links resolved. It need not exist; circular links are kept, and opening them fails.
 
     `realpath` raises if a link is replaced while it resolves it; then it is called again.
     """
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         with suppress(OSError):
             return os.path.realpath(path)
     raise ToolError("cannot resolve the path: its links keep changing", hint="use the path of the file itself")
 
 
-def plain(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Return the path without `.`, `..` and redundant slashes."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
-def _check(path: str) -> None:
+def _validate(path: str) -> None:
     if not path:
         raise ArgumentError("the path is empty", field="path", hint='use "." for the working directory')
     if "\0" in path:

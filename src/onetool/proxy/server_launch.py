@@ -22,13 +22,13 @@ from onetool.config.programs import (
     uv_settings,
 )
 
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # Python does not import from the directory it starts in
-ELSEWHERE = Path("/")
+SAFE_PATH_VARIABLES = {"PYTHONSAFEPATH": "1"}  # Python does not import from the directory it starts in
+FALLBACK_DIRECTORY = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """The parameters of a server process. `private` is its own directory, if it uses one; created on demand."""
+class ServerLaunch:
+    """The parameters of a server process. `private` is its private directory, if it uses one; created on demand."""
 
     command: tuple[str, ...]
     directory: Path
@@ -41,29 +41,29 @@ class Launch:
         found = self.directory / program if "/" in program else program
         return shutil.which(found, path=self.environment.get("PATH")) is not None
 
-    def prepared_directory(self) -> Path:
+    def prepare_directory(self) -> Path:
         """Create and return the start directory. If the home directory is not writable, return another one."""
         try:
             if self.private is not None:
                 self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
-            return ELSEWHERE if self.directory == self.private else self.directory
+            return FALLBACK_DIRECTORY if self.directory == self.private else self.directory
         return self.directory
 
 
-def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> Launch:
-    """Return how to start a server under these settings."""
+def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> ServerLaunch:
+    """Return the parameters of the process of a server under these settings."""
     directory, private = start_directory(name, server, loaded), private_directory(name, loaded.folders)
-    is_own = name in loaded.user_servers and not (server.cwd and Path(server.cwd).expanduser().is_absolute())
-    ignores_files = is_own or server.cwd == PROJECT
+    is_user_server = name in loaded.user_servers and not (server.cwd and Path(server.cwd).expanduser().is_absolute())
+    ignores_files = is_user_server or server.cwd == PROJECT
     variables = {**environment, **uv_settings(environment)}
     if directory != private and (ignores_files or not imports_from_directory(server, directory)):
-        variables |= SAFE_PATH
-    own = private if ignores_files or ignores_packages(server) else None
-    return Launch(_command(server, own), directory, {**variables, **server.env}, own)
+        variables |= SAFE_PATH_VARIABLES
+    used = private if ignores_files or ignores_packages(server) else None
+    return ServerLaunch(_build_command(server, used), directory, {**variables, **server.env}, used)
 
 
-def _command(server: Server, npm_prefix: Path | None) -> tuple[str, ...]:
+def _build_command(server: Server, npm_prefix: Path | None) -> tuple[str, ...]:
     """Return the command; npm and npx read `.npmrc` and `node_modules/.bin` from the prefix only."""
     command = str(server.command)
     is_npm = PurePath(command).name in NPM
